@@ -7,6 +7,7 @@
  */
 #include "config/deepspeed.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -67,14 +68,26 @@ const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char o
 }
 
 int ku_ds_refuse(const struct ku_config *cfg, const char *spelled, const json_t *value,
-                 const char *wanted)
+                 const char *format, ...)
 {
     const size_t as_written = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15);
-    char at[KU_WHERE_BYTES], *text = value ? ku_json_print(value, as_written) : NULL;
+    char at[KU_WHERE_BYTES], wanted[1024], *text = value ? ku_json_print(value, as_written) : NULL;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(wanted, sizeof wanted, format, args);
+    va_end(args);
     int status = KU_ERR(KUMI_EINVAL, "config: %s: %.80s; %s", ku_ds_place(cfg, spelled, at),
                         text ? text : "missing", wanted);
     ku_free(text);
     return status;
+}
+
+int ku_ds_say(struct ku_ds_item *item, enum ku_ds_verdict verdict, char *why)
+{
+    ku_free(item->why);
+    item->verdict = verdict;
+    item->why = why;
+    return why ? KUMI_OK : KUMI_ENOMEM;
 }
 
 const struct ku_ds_item *ku_ds_find(const struct ku_deepspeed *ds, const char *key)
@@ -107,13 +120,6 @@ static int add_item(struct ku_deepspeed *ds, const struct walk *w, const char *k
     return item->key && item->spelled ? KUMI_OK : KUMI_ENOMEM;
 }
 
-static int say_why(struct ku_ds_item *item, enum ku_ds_verdict verdict, const char *why)
-{
-    item->verdict = verdict;
-    item->why = *why ? ku_strdup(why) : NULL;
-    return *why && item->why == NULL ? KUMI_ENOMEM : KUMI_OK;
-}
-
 static bool is_of(const struct walk *w, const struct ku_ds_row *row)
 {
     return row->type != KU_DS_CHOICE && strcmp(row->section, w->name) == 0 &&
@@ -139,13 +145,12 @@ static char spelling(const struct ku_ds_row *row, const char *name)
 static int refuse_both(const struct ku_config *cfg, const struct walk *w, const char *old,
                        const char *new)
 {
-    char spelled[MAX_KEY_BYTES * 2], text[MAX_KEY_BYTES * 2];
+    char spelled[MAX_KEY_BYTES * 2];
     snprintf(spelled, sizeof spelled, "%s%s", w->spelled, old);
-    snprintf(text, sizeof text,
-             "Cannot provide deprecated parameter '%s' and replacing parameter '%s' together; "
-             "leave the first out",
-             old, new);
-    return ku_ds_refuse(cfg, spelled, json_object_get(w->object, old), text);
+    return ku_ds_refuse(cfg, spelled, json_object_get(w->object, old),
+                        "Cannot provide deprecated parameter '%s' and replacing parameter '%s' "
+                        "together; leave the first out",
+                        old, new);
 }
 
 /* Finds the value of the row's key and the spelling used. Two spellings at once are refused with
@@ -186,28 +191,25 @@ static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_d
                   uint32_t at)
 {
     struct ku_ds_item *item = &cfg->deepspeed->item[at];
-    char text[MAX_KEY_BYTES];
     int64_t stage = 3;
-    if (w->is_off) {
-        snprintf(text, sizeof text, "%s.%s is %s", w->name, w->row->gate,
-                 strcmp(w->row->gate, "enabled") == 0 ? "false" : "\"none\"");
-        return say_why(item, KU_DS_NO_EFFECT, text);
-    }
+    item->verdict = KU_DS_NO_EFFECT;
+    if (w->is_off)
+        return ku_ds_say(item, KU_DS_NO_EFFECT,
+                         ku_asprintf("%s.%s is %s", w->name, w->row->gate,
+                                     strcmp(w->row->gate, "enabled") == 0 ? "false" : "\"none\""));
     if (strncmp(row->key, "stage3_", 7) == 0)
         stage = json_integer_value(ku_ds_find(cfg->deepspeed, STAGE)->value);
-    if (stage != 3) {
-        snprintf(text, sizeof text, STAGE " is %lld", (long long)stage);
-        return say_why(item, KU_DS_NO_EFFECT, text);
-    }
-    if (row->verdict == KU_DS_APPLIED && *row->target) /* without target: "type", see take_choice */
+    if (stage != 3)
+        return ku_ds_say(item, KU_DS_NO_EFFECT, ku_asprintf(STAGE " is %lld", (long long)stage));
+    if (row->verdict == KU_DS_APPLIED && *row->target == '\0')
+        return KUMI_OK; /* "type": see take_choice */
+    if (row->verdict == KU_DS_APPLIED)
         return ku_ds_apply(cfg, at, row->target, row->value, 0, w->object != NULL);
-    if (row->verdict != KU_DS_REFUSED)
-        return say_why(item, KU_DS_NO_EFFECT, row->help);
     json_t *usual = ku_ds_default(row);
     const bool is_usual = ku_config_is_same(usual, item->value) || is_off(item->value);
     json_decref(usual);
-    return is_usual ? say_why(item, KU_DS_NO_EFFECT, "off")
-                    : say_why(item, KU_DS_REFUSED, row->help);
+    return ku_ds_say(item, is_usual ? KU_DS_NO_EFFECT : row->verdict,
+                     ku_strdup(is_usual && row->verdict == KU_DS_REFUSED ? "off" : row->help));
 }
 
 static int walk_block(struct ku_config *cfg, struct walk *w);
@@ -270,37 +272,31 @@ static int take_row(struct ku_config *cfg, const struct walk *w, const struct ku
 static int take_choice(struct ku_config *cfg, struct walk *w)
 {
     struct ku_deepspeed *ds = cfg->deepspeed;
-    const json_t *type = json_object_get(w->object, "type");
+    const char *type = json_string_value(json_object_get(w->object, "type"));
     const struct ku_ds_row *c = NULL;
-    const char *names[MAX_NAMES], *near;
-    char key[MAX_KEY_BYTES], text[MAX_KEY_BYTES];
+    const char *names[MAX_NAMES];
     int n = 0;
     for (int i = 0; i < ku_ds_n_rows; i++) {
         const struct ku_ds_row *row = &ku_ds_rows[i];
         if (row->type != KU_DS_CHOICE || strcmp(row->section, w->name) != 0)
             continue;
         names[n++] = row->key;
-        if (json_is_string(type) && strcasecmp(json_string_value(type), row->key) == 0)
+        if (type && strcasecmp(type, row->key) == 0)
             c = row;
     }
     if (n == 0)
         return KUMI_OK;
     w->is_child_void = c == NULL || *c->target == '\0';
     w->of = c ? c->key : "";
-    if (!json_is_string(type))
-        return KUMI_OK; /* no type: DeepSpeed has no optimizer or scheduler */
-    snprintf(key, sizeof key, "%s.type", w->name);
-    const uint32_t at = (uint32_t)(ku_ds_find(ds, key) - ds->item);
+    if (type == NULL)
+        return KUMI_OK;                  /* no type: DeepSpeed has no optimizer or scheduler */
+    const uint32_t at = ds->n_items - 1; /* of "type" */
     if (c && *c->target)
         return ku_ds_apply(cfg, at, c->target, "null", 1, 1);
-    near = c ? NULL : ku_str_nearest(json_string_value(type), names, n);
-    snprintf(text, sizeof text, "%s%s%s",
-             c      ? c->help
-             : near ? "did you mean "
-                    : "it is unknown",
-             near ? near : "", near ? "?" : "");
-    ku_free(ds->item[at].why);
-    return say_why(&ds->item[at], KU_DS_REFUSED, text);
+    const char *near = c ? NULL : ku_str_nearest(type, names, n);
+    return ku_ds_say(&ds->item[at], KU_DS_REFUSED,
+                     near ? ku_asprintf("did you mean %s?", near)
+                          : ku_strdup(c ? c->help : "it is unknown"));
 }
 
 /* Handles a member: no error if a row has its name or alias; otherwise it is unknown. */
@@ -308,28 +304,25 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
 {
     struct ku_ds_item *item;
     const char *names[MAX_NAMES];
-    char spelled[MAX_KEY_BYTES], text[MAX_KEY_BYTES];
+    char spelled[MAX_KEY_BYTES], text[MAX_KEY_BYTES], at[KU_WHERE_BYTES];
     int n = 0;
-    for (int i = 0; i < ku_ds_n_rows; i++) {
+    for (int i = 0; i < ku_ds_n_rows && !w->is_void; i++) {
         const struct ku_ds_row *row = &ku_ds_rows[i];
-        if (!is_of(w, row) || w->is_void)
-            continue;
-        const char sign = spelling(row, key);
+        const char sign = is_of(w, row) ? spelling(row, key) : 0;
         if (sign == '=' || sign == '-')
             return KUMI_OK;
-        if (n < MAX_NAMES)
+        if (is_of(w, row) && n < MAX_NAMES)
             names[n++] = row->key;
     }
     const char *near = ku_str_nearest(key, names, n);
-    snprintf(spelled, sizeof spelled, "%s%.200s", w->spelled, key);
     snprintf(text, sizeof text, "unknown key%s%s%s", near ? "; did you mean " : "",
              near ? near : "", near ? "?" : "");
     if (w->is_void || (!w->row->is_checked && !cfg->deepspeed->is_strict)) {
         KU_TRY(add_item(cfg->deepspeed, w, key, key, json_incref(v), &item));
-        return w->is_void ? say_why(item, KU_DS_NO_EFFECT, "of a type that is not used")
-                          : say_why(item, KU_DS_UNKNOWN, text);
+        return ku_ds_say(item, w->is_void ? KU_DS_NO_EFFECT : KU_DS_UNKNOWN,
+                         ku_strdup(w->is_void ? "of a type that is not used" : text));
     }
-    char at[KU_WHERE_BYTES];
+    snprintf(spelled, sizeof spelled, "%s%.200s", w->spelled, key);
     return KU_ERR(KUMI_EINVAL, "config: %s: %s%s%s", ku_ds_place(cfg, spelled, at), text,
                   *w->of ? " of type " : "", w->of);
 }
@@ -404,16 +397,15 @@ int ku_deepspeed_merge(struct ku_config *cfg)
 {
     const struct ku_deepspeed *ds = cfg->deepspeed;
     const struct ku_ds_item *first = NULL;
-    char text[KU_WHERE_BYTES];
     int n = 0;
     for (uint32_t i = 0; ds && i < ds->n_items; i++)
         if (ds->item[i].verdict == KU_DS_REFUSED && n++ == 0)
             first = &ds->item[i];
     if (n > 1)
-        snprintf(text, sizeof text, "%.400s; %d more refused: see --explain-deepspeed", first->why,
-                 n - 1);
+        return ku_ds_refuse(cfg, first->spelled, first->value,
+                            "%.400s; %d more refused: see --explain-deepspeed", first->why, n - 1);
     if (n > 0)
-        return ku_ds_refuse(cfg, first->spelled, first->value, n > 1 ? text : first->why);
+        return ku_ds_refuse(cfg, first->spelled, first->value, "%s", first->why);
     for (uint32_t i = 0; ds && i < ds->n_sets; i++)
         KU_TRY(ku_config_set(cfg, ds->set[i].path, json_incref(ds->set[i].value)));
     return KUMI_OK;

@@ -28,24 +28,20 @@ static int refuse_type(const struct ku_config *cfg, const struct ku_ds_row *row,
 {
     static const char *const name[] = {"an integer", "a number",    "true or false", "a string",
                                        "a list",     "two numbers", "a value"};
-    const char *word = json_string_value(v);
-    char text[256];
     if (strcmp(row->key, "communication_data_type") == 0)
-        snprintf(text, sizeof text,
-                 "Invalid communication_data_type. Supported data types: ['fp16', 'bf16', 'fp32']. "
-                 "Got: %.60s",
-                 word ? word : "no string");
-    else if (strcmp(row->section, "fp16") == 0 && strcmp(row->key, "loss_scale") == 0)
-        snprintf(text, sizeof text, "fp16.loss_scale must be a %s",
-                 json_is_boolean(v) ? "number, not bool" : "finite number >= 0");
-    else if (row->allowed.words)
-        snprintf(text, sizeof text, "one of: %.200s", row->allowed.words);
-    else if (has_range(row))
-        snprintf(text, sizeof text, "%s from %.15g to %.15g", name[row->type], row->allowed.min,
-                 row->allowed.max);
-    else
-        snprintf(text, sizeof text, "%s", name[row->type]);
-    return ku_ds_refuse(cfg, spelled, v, text);
+        return ku_ds_refuse(cfg, spelled, v,
+                            "Invalid communication_data_type. Supported data types: ['fp16', "
+                            "'bf16', 'fp32']. Got: %.60s",
+                            json_is_string(v) ? json_string_value(v) : "no string");
+    if (strcmp(row->section, "fp16") == 0 && strcmp(row->key, "loss_scale") == 0)
+        return ku_ds_refuse(cfg, spelled, v, "fp16.loss_scale must be a %s",
+                            json_is_boolean(v) ? "number, not bool" : "finite number >= 0");
+    if (row->allowed.words)
+        return ku_ds_refuse(cfg, spelled, v, "one of: %.200s", row->allowed.words);
+    if (has_range(row))
+        return ku_ds_refuse(cfg, spelled, v, "%s from %.15g to %.15g", name[row->type],
+                            row->allowed.min, row->allowed.max);
+    return ku_ds_refuse(cfg, spelled, v, "%s", name[row->type]);
 }
 
 static bool is_within(const struct ku_ds_row *row, double x)
