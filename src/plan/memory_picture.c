@@ -49,6 +49,8 @@ const unsigned ku_class_colour[KU_N_CLASSES] = {
     [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894,
     [KU_CL_GATHER] = 0xd37295,     [KU_CL_WINDOW] = 0x9c755f,    [KU_CL_OFFLOAD] = 0xd7b5a6};
 
+const struct ku_font ku_number_font = {12, 0x111111, 1};
+
 double ku_panel_x(const struct ku_plan_picture *d, uint32_t instr)
 {
     uint32_t n = d->p->n_instrs;

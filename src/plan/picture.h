@@ -4,11 +4,12 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /* Common parts of the pictures of `kumi plan`: files, text, lines. */
 #ifdef KUMI_CAIRO
 #include <cairo.h>
 
-#include "base/err.h"
 struct ku_font {
     double size;
     unsigned rgb;

@@ -105,7 +105,7 @@ int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const c
 /*
  * Keys with an "auto" of their own:
  *
- *   own         keys of the configuration, the first of which that is given has the value; NULL: none
+ *   own         keys of the configuration; the first that is given has the value; NULL: none
  *   otherwise   the value without them, JSON text; NULL: per_h2 * h^2 + per_h * h for a model of
  *               width h
  */
