@@ -51,7 +51,9 @@ struct walk {
     int is_child_void; /* the same for sections inside it */
 };
 
-const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES])
+/* The place of a key for messages, "c.json:3:5: <key as spelled>". Returns out. */
+static const char *place_of(const struct ku_config *cfg, const char *spelled,
+                            char out[KU_WHERE_BYTES])
 {
     const struct ku_deepspeed *ds = cfg->deepspeed;
     char path[MAX_KEY_BYTES + 16], at[KU_WHERE_BYTES];
@@ -76,7 +78,7 @@ int ku_ds_refuse(const struct ku_config *cfg, const char *spelled, const json_t 
     va_start(args, format);
     vsnprintf(wanted, sizeof wanted, format, args);
     va_end(args);
-    int status = KU_ERR(KUMI_EINVAL, "config: %s: %.80s; %s", ku_ds_place(cfg, spelled, at),
+    int status = KU_ERR(KUMI_EINVAL, "config: %s: %.80s; %s", place_of(cfg, spelled, at),
                         text ? text : "missing", wanted);
     ku_free(text);
     return status;
@@ -323,7 +325,7 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
                          ku_strdup(w->is_void ? "of a type that is not used" : text));
     }
     snprintf(spelled, sizeof spelled, "%s%.200s", w->spelled, key);
-    return KU_ERR(KUMI_EINVAL, "config: %s: %s%s%s", ku_ds_place(cfg, spelled, at), text,
+    return KU_ERR(KUMI_EINVAL, "config: %s: %s%s%s", place_of(cfg, spelled, at), text,
                   *w->of ? " of type " : "", w->of);
 }
 
@@ -439,7 +441,7 @@ const char *ku_deepspeed_where(const struct ku_config *cfg, const char *path,
     const struct ku_deepspeed *ds = cfg->deepspeed;
     for (uint32_t i = 0; ds && i < ds->n_sets; i++)
         if (strcmp(ds->set[i].path, path) == 0)
-            return ku_ds_place(cfg, ds->item[ds->set[i].item].spelled, out);
+            return place_of(cfg, ds->item[ds->set[i].item].spelled, out);
     return NULL;
 }
 
@@ -450,5 +452,5 @@ void ku_deepspeed_warn(const struct ku_config *cfg)
     for (uint32_t i = 0; ds && i < ds->n_items; i++)
         if (ds->item[i].verdict == KU_DS_UNKNOWN)
             KU_MESSAGE(WARN, "kumi: %s: %s DeepSpeed ignores it, too",
-                       ku_ds_place(cfg, ds->item[i].spelled, at), ds->item[i].why);
+                       place_of(cfg, ds->item[i].spelled, at), ds->item[i].why);
 }

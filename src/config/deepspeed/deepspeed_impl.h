@@ -41,8 +41,6 @@ struct ku_ds_row { /* a row of deepspeed.def */
 extern const struct ku_ds_row ku_ds_rows[];
 extern const int ku_ds_n_rows;
 
-/* The place of a key for messages, "c.json:3:5: <key as spelled>". Returns out. */
-const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES]);
 /* KUMI_EINVAL with the place, the value and what is wanted. */
 KU_STATUS ku_ds_refuse(const struct ku_config *cfg, const char *spelled, const json_t *value,
                        const char *format, ...) __attribute__((format(printf, 4, 5)));
