@@ -95,19 +95,6 @@ static const char *dashes(const char *name)
     return name[0] && name[1] ? "--" : "-";
 }
 
-/* typed: the option as the user wrote it, with dashes. */
-static int unknown(const char *command, const char *typed, const char *name,
-                   const struct cli_option *option, int n)
-{
-    const char *names[32];
-    for (int i = 0; i < n; i++)
-        names[i] = option[i].name;
-    const char *near = ku_str_nearest(name, names, n);
-    return cli_usage("kumi %s: %s: unknown option; %s%s%s%s", command, typed,
-                     near ? "did you mean " : "see `kumi help ", near ? dashes(near) : "",
-                     near ? near : command, near ? "?" : "`");
-}
-
 bool cli_settings(struct cli *c, const char *deepspeed, int is_strict, struct kumi_settings *out)
 {
     if (deepspeed && strlen(deepspeed) > PATH_MAX) {
@@ -176,7 +163,13 @@ static int parse_option(struct cli *c, int *at, const struct cli_option *option,
             return cli_usage("kumi %s: %s: takes no value", command, typed);
         return set(c, &option[i], typed, value);
     }
-    return unknown(command, typed, name, option, n);
+    const char *names[32];
+    for (int i = 0; i < n; i++)
+        names[i] = option[i].name;
+    const char *near = ku_str_nearest(name, names, n);
+    return cli_usage("kumi %s: %s: unknown option; %s%s%s%s", command, typed,
+                     near ? "did you mean " : "see `kumi help ", near ? dashes(near) : "",
+                     near ? near : command, near ? "?" : "`");
 }
 
 bool cli_parse(struct cli *c, const struct cli_option *option, int n_options, int min_args,

@@ -49,14 +49,6 @@ static int scaling(const struct kumi_bench_options *b, struct kumi_scaling_optio
     return cli_end(kumi_bench_scaling(o), 0);
 }
 
-static int data(const struct kumi_bench_options *b, const struct kumi_settings *settings)
-{
-    char *text = NULL;
-    if (b->only == NULL)
-        return cli_usage("kumi bench data: a configuration is missing");
-    return cli_print(kumi_bench_data(settings, b->as_json, &text), &text);
-}
-
 /*
  * An option that does not apply to this benchmark; NULL: none. kumi_bench checks the options of op
  * and comm.
@@ -79,6 +71,7 @@ int cmd_bench(struct cli *c)
     struct kumi_bench_options b = {.line = print_line, .ctx = stdout};
     struct kumi_scaling_options s = {0};
     const char *n = NULL;
+    char *text = NULL;
     int64_t threads = 0;
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "comm: ranks (default 2); scaling: rank counts (default 1,2,4,8)", &n},
@@ -103,7 +96,8 @@ int cmd_bench(struct cli *c)
     if (strcmp(b.what, "scaling") == 0)
         return scaling(&b, &s, n);
     if (strcmp(b.what, "data") == 0)
-        return data(&b, &s.settings);
+        return b.only ? cli_print(kumi_bench_data(&s.settings, b.as_json, &text), &text)
+                      : cli_usage("kumi bench data: a configuration is missing");
     if (!cli_is_rank(c, n))
         return c->code;
     int status = kumi_bench(&b);
