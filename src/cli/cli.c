@@ -2,19 +2,19 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/env.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "base/str.h"
 #include "base/log.h"
 #include "kumi/launch.h"
-#include "kumi/run.h"
 
 int cli_usage(const char *format, ...)
 {
@@ -46,12 +46,48 @@ int cli_write(const char *text, size_t bytes)
                   errno ? ku_os_why() : "writing failed");
 }
 
-int cli_print(int status, char *text)
+int cli_print(int status, char **text)
 {
-    if (status == KUMI_OK && text)
-        status = cli_write(text, strlen(text));
-    kumi_text_free(text);
+    if (*text && status == KUMI_OK) {
+        status = cli_write(*text, strlen(*text));
+    } else if (*text) { /* of a report that failed: before its error */
+        fputs(*text, stdout);
+        fflush(stdout);
+    }
+    kumi_text_free(*text);
     return cli_end(status, 0);
+}
+
+int cli_read_input(const char *name, size_t max_bytes, struct ku_str *in)
+{
+    char piece[65536];
+    ssize_t n;
+    while ((n = ku_os_read(STDIN_FILENO, piece, sizeof piece)) > 0) {
+        ku_str_append(in, piece, (size_t)n);
+        if (in->failed || in->bytes > max_bytes)
+            return KU_ERR(in->failed ? KUMI_ENOMEM : KUMI_EINPUT,
+                          "%s: standard input: more than %zu MiB; split it", name,
+                          (in->failed ? in->bytes : max_bytes) >> 20);
+    }
+    return n == 0 ? KUMI_OK
+                  : KU_ERR(ku_os_status(KUMI_EINPUT), "%s: standard input: %s", name, ku_os_why());
+}
+
+int cli_split_lines(char *text, const char ***line, int64_t *n)
+{
+    *n = 0;
+    for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
+        ++*n;
+    *line = ku_calloc((size_t)*n + 1, sizeof **line);
+    if (*line == NULL)
+        return KUMI_ENOMEM;
+    for (int64_t i = 0; i < *n; i++) {
+        (*line)[i] = text;
+        text += strcspn(text, "\n");
+        if (*text)
+            *text++ = '\0';
+    }
+    return KUMI_OK;
 }
 
 static const char *dashes(const char *name)
@@ -59,43 +95,24 @@ static const char *dashes(const char *name)
     return name[0] && name[1] ? "--" : "-";
 }
 
-/* typed: the option as the user wrote it, with dashes. */
-static int unknown(const struct cli_command *self, const char *typed, const char *name,
-                   const struct cli_option *option, int n)
+bool cli_settings(struct cli *c, const char *deepspeed, int is_strict, struct kumi_settings *out)
 {
-    const char *names[32];
-    for (int i = 0; i < n; i++)
-        names[i] = option[i].name;
-    const char *near = ku_str_nearest(name, names, n);
-    return cli_usage("kumi %s: %s: unknown option; %s%s%s%s", self->name, typed,
-                     near ? "did you mean " : "see `kumi help ", near ? dashes(near) : "",
-                     near ? near : self->name, near ? "?" : "`");
+    if (deepspeed && strlen(deepspeed) > PATH_MAX) {
+        c->code = cli_usage("--deepspeed: the path has %zu bytes; at most %d are allowed",
+                            strlen(deepspeed), PATH_MAX);
+        return 0;
+    }
+    if (deepspeed) {
+        snprintf(c->deepspeed, sizeof c->deepspeed, "deepspeed=%s", deepspeed);
+        c->list[c->n_list++] = c->deepspeed;
+    }
+    if (is_strict)
+        c->list[c->n_list++] = "deepspeed_strict=true";
+    *out = (struct kumi_settings){c->arg[0], c->list, c->n_list};
+    return 1;
 }
 
-static int append(struct cli_list *list, const char *item)
-{
-    const char **grown = ku_realloc(list->item, (size_t)list->n + 1, sizeof *grown);
-    if (grown == NULL)
-        return cli_end(KUMI_ENOMEM, 0);
-    list->item = grown;
-    list->item[list->n++] = item;
-    return 0;
-}
-
-int cli_deepspeed(struct cli_list *set, const char *file, int is_strict,
-                  char text[CLI_DEEPSPEED_BYTES])
-{
-    int code = 0;
-    if (file && snprintf(text, CLI_DEEPSPEED_BYTES, "deepspeed=%s", file) >= CLI_DEEPSPEED_BYTES)
-        return cli_usage("--deepspeed: the path has %zu bytes; at most 4096 are allowed",
-                         strlen(file));
-    if (file)
-        code = append(set, text);
-    return code == 0 && is_strict ? append(set, "deepspeed_strict=true") : code;
-}
-
-static int set(const struct cli_command *self, const struct cli_option *o, const char *typed,
-               const char *value)
+static int set(struct cli *c, const struct cli_option *o, const char *typed, const char *value)
 {
     char *end = NULL;
     switch (o->type) {
@@ -111,120 +128,122 @@ static int set(const struct cli_command *self, const struct cli_option *o, const
         *(int64_t *)o->out = strtoll(value, &end, 10);
         if (errno == ERANGE)
             return cli_usage("kumi %s: --%s: %.60s: not below 2^63; give a smaller number",
-                             self->name, o->name, value);
+                             c->command->name, o->name, value);
         break;
     case CLI_NUM:
         *(double *)o->out = strtod(value, &end);
         break;
     case CLI_LIST:
-        return append(o->out, value);
+        c->list[c->n_list++] = value;
+        return 0;
     }
     if (end == value || *end != '\0')
-        return cli_usage("kumi %s: %s: %.60s: not a number", self->name, typed, value);
+        return cli_usage("kumi %s: %s: %.60s: not a number", c->command->name, typed, value);
     return 0;
 }
 
 /* Parse the option at argv[*at] and advance past its value. */
-static int parse_option(const struct cli_command *self, int argc, char **argv, int *at,
-                        const struct cli_option *option, int n)
+static int parse_option(struct cli *c, int *at, const struct cli_option *option, int n)
 {
+    const char *command = c->command->name, *arg = c->argv[*at], *eq = strchr(arg, '=');
     char typed[64];
-    const char *eq = strchr(argv[*at], '=');
-    snprintf(typed, sizeof typed, "%.*s", eq && eq - argv[*at] < 60 ? (int)(eq - argv[*at]) : 60,
-             argv[*at]);
+    snprintf(typed, sizeof typed, "%.*s", eq && eq - arg < 60 ? (int)(eq - arg) : 60, arg);
     const char *name = typed + (typed[1] == '-' ? 2 : 1);
     for (int i = 0; i < n; i++) {
         if (strcmp(option[i].name, name) != 0)
             continue;
         int takes_none = option[i].type == CLI_FLAG || option[i].type == CLI_OPTIONAL;
-        const char *value = eq ? eq + 1 : takes_none ? "" : *at + 1 < argc ? argv[++*at] : NULL;
+        const char *value = eq                  ? eq + 1
+                            : takes_none        ? ""
+                            : *at + 1 < c->argc ? c->argv[++*at]
+                                                : NULL;
         if (value == NULL)
-            return cli_usage("kumi %s: %s: a value is missing", self->name, typed);
+            return cli_usage("kumi %s: %s: a value is missing", command, typed);
         if (eq && option[i].type == CLI_FLAG)
-            return cli_usage("kumi %s: %s: takes no value", self->name, typed);
-        return set(self, &option[i], typed, value);
+            return cli_usage("kumi %s: %s: takes no value", command, typed);
+        return set(c, &option[i], typed, value);
     }
-    return unknown(self, typed, name, option, n);
-}
-
-static void help(const struct cli_command *self, const struct cli_option *option, int n)
-{
-    printf("usage: %s\n\n%s\n", self->usage, self->line);
+    const char *names[32];
     for (int i = 0; i < n; i++)
-        printf("  %s%-16s %s\n", dashes(option[i].name), option[i].name, option[i].what);
+        names[i] = option[i].name;
+    const char *near = ku_str_nearest(name, names, n);
+    return cli_usage("kumi %s: %s: unknown option; %s%s%s%s", command, typed,
+                     near ? "did you mean " : "see `kumi help ", near ? dashes(near) : "",
+                     near ? near : command, near ? "?" : "`");
 }
 
-int cli_parse(const struct cli_command *self, int argc, char **argv,
-              const struct cli_option *option, int n_options, int least, int most,
-              struct cli_args *args)
+bool cli_parse(struct cli *c, const struct cli_option *option, int n_options, int min_args,
+               int max_args)
 {
-    int code = 0;
-    *args = (struct cli_args){.arg = ku_calloc((size_t)argc + 1, sizeof *args->arg)};
-    if (args->arg == NULL)
-        return cli_end(KUMI_ENOMEM, 0);
-    for (int i = 2; i < argc && code == 0 && args->rest == NULL; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            help(self, option, n_options);
-            code = -1;
-        } else if (strcmp(argv[i], "--") == 0) {
-            args->rest = argv + i + 1;
-        } else if (argv[i][0] == '-' && argv[i][1] != '\0') {
-            code = parse_option(self, argc, argv, &i, option, n_options);
-        } else {
-            args->arg[args->n++] = argv[i];
+    for (int i = 2; i < c->argc && c->code == 0 && c->rest == NULL; i++) {
+        char *arg = c->argv[i];
+        if (strcmp(arg, "--help") == 0) {
+            printf("usage: %s\n\n%s\n", c->command->usage, c->command->line);
+            for (int k = 0; k < n_options; k++)
+                printf("  %s%-16s %s\n", dashes(option[k].name), option[k].name, option[k].what);
+            return 0;
         }
+        if (strcmp(arg, "--") == 0)
+            c->rest = c->argv + i + 1;
+        else if (arg[0] == '-' && arg[1] != '\0')
+            c->code = parse_option(c, &i, option, n_options);
+        else
+            c->arg[c->n++] = arg;
     }
-    if (code == 0 && (args->n < least || args->n > most))
-        code = cli_usage("kumi %s: %s argument%s%.60s; usage: %s", self->name,
-                         args->n < least ? "an" : "an extra", args->n < least ? " is missing" : " ",
-                         args->n < least ? "" : args->arg[most], self->usage);
-    if (code != 0)
-        cli_free(option, n_options, args);
+    if (c->code == 0 && (c->n < min_args || c->n > max_args))
+        c->code =
+            cli_usage("kumi %s: %s argument%s%.60s; usage: %s", c->command->name,
+                      c->n < min_args ? "an" : "an extra", c->n < min_args ? " is missing" : " ",
+                      c->n < min_args ? "" : c->arg[max_args], c->command->usage);
+    return c->code == 0;
+}
+
+int cli_run(const struct cli_command *command, int argc, char **argv)
+{
+    struct cli c = {.command = command, .argc = argc, .argv = argv};
+    /* argc entries each, and in the list two of cli_settings */
+    c.arg = ku_calloc(2 * (size_t)argc + 2, sizeof *c.arg);
+    if (c.arg == NULL)
+        return cli_end(KUMI_ENOMEM, 0);
+    c.list = c.arg + argc;
+    int code = command->run(&c);
+    ku_free(c.arg);
     return code;
 }
 
-void cli_free(const struct cli_option *option, int n_options, struct cli_args *args)
+const struct cli_command *cli_find(const char *name, const char **near)
 {
-    for (int i = 0; i < n_options; i++)
-        if (option[i].type == CLI_LIST)
-            ku_free(((struct cli_list *)option[i].out)->item);
-    ku_free(args->arg);
-    args->arg = NULL;
-}
-
-/* The command line without -n, which each rank executes. */
-static char **without_n(int argc, char **argv)
-{
-    static const char self[] = "/proc/self/exe";
-    char **copy = ku_calloc((size_t)argc + 1, sizeof *copy);
+    const char *names[32];
     int n = 0;
-    for (int i = 0; copy && i < argc; i++) {
-        if (i > 1 && strcmp(argv[i], "-n") == 0) {
-            i++;
-            continue;
-        }
-        if (i > 1 && strncmp(argv[i], "-n=", 3) == 0)
-            continue;
-        copy[n++] = i == 0 ? (char *)(uintptr_t)self : argv[i];
+    for (const struct cli_command *c = cli_commands; c->name; c++) {
+        names[n++] = c->name;
+        if (strcmp(c->name, name) == 0)
+            return c;
     }
-    return copy;
+    *near = ku_str_nearest(name, names, n);
+    return NULL;
 }
 
-bool cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code)
+bool cli_is_rank(struct cli *c, const char *n_text)
 {
-    int n, status;
+    char self[] = "/proc/self/exe", **ranks;
+    int n, n_args = 0, status;
     if (n_text == NULL)
         return 1;
-    *exit_code = cli_end(kumi_launch_parse_n(n_text, &n), 0);
-    if (*exit_code != 0)
-        return 0;
-    if (n == 1 && ku_env("RANK") == NULL)
-        return 1;
-    char **copy = without_n(argc, argv);
-    status = copy ? kumi_launch_program(copy, n, 0, exit_code) : KUMI_ENOMEM;
-    ku_free(copy);
+    c->code = cli_end(kumi_launch_parse_n(n_text, &n), 0);
+    if (c->code != 0 || (n == 1 && ku_env("RANK") == NULL))
+        return c->code == 0;
+    ranks = ku_calloc((size_t)c->argc + 1, sizeof *ranks); /* the command line without -n */
+    for (int i = 0; ranks && i < c->argc; i++) {
+        if (i > 1 && strcmp(c->argv[i], "-n") == 0)
+            i++;
+        else if (i <= 1 || strncmp(c->argv[i], "-n=", 3) != 0)
+            ranks[n_args++] = i == 0 ? self : c->argv[i];
+    }
+    status = ranks ? kumi_launch_program(ranks, n, 0, &c->code) : KUMI_ENOMEM;
+    ku_free(ranks);
     if (status < 0)
-        *exit_code = cli_end(status, 0);
+        c->code = cli_end(status, 0);
     return 0;
 }
 

@@ -2,18 +2,21 @@
 #ifndef KU_CLI_CLI_H
 #define KU_CLI_CLI_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/str.h"
+#include "kumi/run.h"
 
 /*
  * The command `kumi`: one row of cli_commands per sub-command, one cmd_*.c file each, which use the
  * public headers and base/.
  *
  *   main            signals, standard files
- *     cmd_x           option table -> cli_parse -> kumi_x() of kumi/run.h
+ *     cmd_x           option table -> CLI_PARSE -> kumi_x() of kumi/run.h
  *       cli_is_rank     with -n: start the ranks; each runs the same command line without -n
  *       cli_print       the text that kumi_x returned, on stdout
  *       cli_end         the error, as one line on stderr; status -> exit code
@@ -28,7 +31,7 @@ enum cli_type {
     CLI_TEXT,
     CLI_INT,
     CLI_NUM,
-    CLI_LIST,
+    CLI_LIST,    /* repeatable, at most one per command: struct cli's list */
     CLI_OPTIONAL /* with or without a value: --resume, --resume=auto */
 };
 struct cli_option {
@@ -36,38 +39,52 @@ struct cli_option {
     enum cli_type type;
     const char *what;
     /*
-     * int, const char *, int64_t, double, struct cli_list, const char * ("" without a value), in
-     * the order of the types.
+     * int, const char *, int64_t, double, NULL, const char * ("" without a value), in the order of
+     * the types.
      */
     void *out;
 };
-struct cli_list {
-    const char **item;
-    int n;
-};
-struct cli_args {
-    const char **arg; /* positional arguments */
-    int n;
-    char **rest; /* arguments after "--", NULL-terminated; NULL: none */
-};
+struct cli;
 struct cli_command {
     const char *name, *line, *usage;
-    int (*run)(const struct cli_command *self, int argc, char **argv); /* returns the exit code */
+    int (*run)(struct cli *c); /* returns the exit code */
 };
 extern const struct cli_command cli_commands[];
 
+struct cli { /* a command line */
+    const struct cli_command *command;
+    int argc;
+    char **argv;      /* [argc]; argv[1] is the command */
+    const char **arg; /* [n] positional arguments */
+    int n;
+    const char **list; /* [n_list] values of the command's CLI_LIST option */
+    int n_list;
+    char **rest;                   /* arguments after "--", NULL-terminated; NULL: none */
+    int code;                      /* exit code, where a function below returns false */
+    char deepspeed[PATH_MAX + 16]; /* setting of --deepspeed */
+};
+/* Run a command; returns its exit code. */
+int cli_run(const struct cli_command *command, int argc, char **argv);
+/* The command with this name. NULL: none; *near is then the nearest name, or NULL. */
+const struct cli_command *cli_find(const char *name, const char **near);
+
 /*
- * Parse the command line.
+ * Parse the command line with a table of options.
  *
- *   least, most   allowed number of positional arguments
- *   args          out: freed with cli_free; on success only
+ *   min_args, max_args   number of positional arguments
  *
- * Returns 0, the exit code after printing an error, or -1 after printing the help.
+ * Returns whether the command continues. If not, c->code is the exit code: 0 after --help, 2 after
+ * an error.
  */
-int cli_parse(const struct cli_command *self, int argc, char **argv,
-              const struct cli_option *option, int n_options, int least, int most,
-              struct cli_args *args);
-void cli_free(const struct cli_option *option, int n_options, struct cli_args *args);
+#define CLI_PARSE(c, option, min_args, max_args)                                                   \
+    cli_parse(c, option, (int)(sizeof(option) / sizeof *(option)), min_args, max_args)
+bool cli_parse(struct cli *c, const struct cli_option *option, int n_options, int min_args,
+               int max_args);
+/*
+ * The configuration arg[0] with the list of --set, --deepspeed FILE (NULL: not given) and --strict.
+ * Returns false after printing an error.
+ */
+bool cli_settings(struct cli *c, const char *deepspeed, int is_strict, struct kumi_settings *out);
 
 /*
  * Print "kumi: error: <last error>", unless a rank has already reported it. Returns the exit code
@@ -82,43 +99,51 @@ int cli_usage(const char *format, ...)
  */
 KU_STATUS cli_write(const char *text, size_t bytes);
 /*
- * Write a text of kumi/run.h to stdout and free it. Returns the exit code.
+ * Write a text of kumi/run.h to stdout, if there is one, and free it; then the error of the
+ * function that returned it. Returns the exit code.
+ *
+ *     return cli_print(kumi_info_text(as_json, &text), &text);
  */
-int cli_print(int status, char *text);
+int cli_print(int status, char **text);
+/*
+ * Append standard input.
+ *
+ *   name        of the command, for messages
+ *   max_bytes   a longer input is refused
+ *
+ * Errors: KUMI_EINPUT, ENOMEM.
+ */
+KU_STATUS cli_read_input(const char *name, size_t max_bytes, struct ku_str *in);
+/*
+ * Split a text without NUL bytes at newlines, in place.
+ *
+ *   line   [*n] out: freed with ku_free, on failure too
+ */
+KU_STATUS cli_split_lines(char *text, const char ***line, int64_t *n);
 
 /*
- * Handle -n of a command that runs as ranks. Returns 1: this process continues, as a rank or alone.
- * Returns 0: the command line has been run on n processes, and *exit_code is that of the job.
+ * Handle -n of a command that runs as ranks. Returns true: this process continues, as a rank or
+ * alone. Returns false: the command line has been run on n processes, and c->code is the exit code
+ * of the job.
  */
-bool cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code);
+bool cli_is_rank(struct cli *c, const char *n_text);
 /* Bytes of "500MB", "2GB" (powers of ten), "1GiB", "4096". < 0: malformed. */
 int cli_bytes(const char *text, uint64_t *bytes);
 /* Seconds of "[[HH:]MM:]SS"; < 0: malformed. */
 double cli_seconds(const char *text);
 
-/*
- * Append --deepspeed FILE and --strict to the --set options.
- *
- *   text   storage of the setting, used as long as set
- *
- * Returns the exit code.
- */
-enum { CLI_DEEPSPEED_BYTES = 4096 + 16 };
-int cli_deepspeed(struct cli_list *set, const char *file, int is_strict,
-                  char text[CLI_DEEPSPEED_BYTES]);
-
-int cmd_train(const struct cli_command *self, int argc, char **argv);
-int cmd_run(const struct cli_command *self, int argc, char **argv);
-int cmd_eval(const struct cli_command *self, int argc, char **argv);
-KU_STATUS cmd_translate(const struct cli_command *self, int argc, char **argv);
-int cmd_sample(const struct cli_command *self, int argc, char **argv);
-int cmd_plan(const struct cli_command *self, int argc, char **argv);
-int cmd_graph(const struct cli_command *self, int argc, char **argv);
-int cmd_ckpt(const struct cli_command *self, int argc, char **argv);
-int cmd_bench(const struct cli_command *self, int argc, char **argv);
-int cmd_tokenizer(const struct cli_command *self, int argc, char **argv);
-int cmd_data(const struct cli_command *self, int argc, char **argv);
-int cmd_info(const struct cli_command *self, int argc, char **argv);
-int cmd_help(const struct cli_command *self, int argc, char **argv);
+int cmd_train(struct cli *c);
+int cmd_run(struct cli *c);
+int cmd_eval(struct cli *c);
+int cmd_translate(struct cli *c);
+int cmd_sample(struct cli *c);
+int cmd_plan(struct cli *c);
+int cmd_graph(struct cli *c);
+int cmd_ckpt(struct cli *c);
+int cmd_bench(struct cli *c);
+int cmd_tokenizer(struct cli *c);
+int cmd_data(struct cli *c);
+int cmd_info(struct cli *c);
+int cmd_help(struct cli *c);
 
 #endif

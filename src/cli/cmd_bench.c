@@ -4,7 +4,6 @@
 
 #include "cli/cli.h"
 #include "kumi/launch.h"
-#include "kumi/run.h"
 
 enum { MAX_COUNTS = 16 };
 
@@ -41,7 +40,6 @@ static int scaling(const struct kumi_bench_options *b, struct kumi_scaling_optio
     int code = parse_counts(counts ? counts : "1,2,4,8", n, &o->n_counts);
     if (code != 0)
         return code;
-    o->settings.config = b->only;
     o->n = n;
     o->threads = b->threads;
     o->program = "/proc/self/exe";
@@ -49,16 +47,6 @@ static int scaling(const struct kumi_bench_options *b, struct kumi_scaling_optio
     o->line = b->line;
     o->ctx = b->ctx;
     return cli_end(kumi_bench_scaling(o), 0);
-}
-
-static int data(const struct kumi_bench_options *b, struct kumi_settings *settings)
-{
-    char *text = NULL;
-    if (b->only == NULL)
-        return cli_usage("kumi bench data: a configuration is missing");
-    settings->config = b->only;
-    int status = kumi_bench_data(settings, b->as_json, &text);
-    return cli_print(status, text);
 }
 
 /*
@@ -78,13 +66,12 @@ static const char *stray_option(const struct kumi_bench_options *b,
     return is_data && n ? "-n" : is_data && b->threads ? "--threads" : NULL;
 }
 
-int cmd_bench(const struct cli_command *self, int argc, char **argv)
+int cmd_bench(struct cli *c)
 {
     struct kumi_bench_options b = {.line = print_line, .ctx = stdout};
     struct kumi_scaling_options s = {0};
-    struct cli_list set = {0};
-    struct cli_args args;
     const char *n = NULL;
+    char *text = NULL;
     int64_t threads = 0;
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "comm: ranks (default 2); scaling: rank counts (default 1,2,4,8)", &n},
@@ -95,28 +82,24 @@ int cmd_bench(const struct cli_command *self, int argc, char **argv)
         {"weak", CLI_FLAG, "scaling: constant batch per rank instead of a constant global batch",
          &s.is_weak},
         {"steps", CLI_INT, "scaling: steps of each training run (default 18)", &s.steps},
-        {"set", CLI_LIST, "scaling, data: section.key=value, overrides the file", &set},
+        {"set", CLI_LIST, "scaling, data: section.key=value, overrides the file", NULL},
         {"json", CLI_FLAG, "print one JSON object per line", &b.as_json}};
-    enum { N = sizeof option / sizeof option[0] };
-    int code = cli_parse(self, argc, argv, option, N, 1, 2, &args);
-    if (code != 0)
-        return code < 0 ? 0 : code;
-    b.what = args.arg[0];
-    b.only = args.n > 1 ? args.arg[1] : NULL;
+    if (!CLI_PARSE(c, option, 1, 2))
+        return c->code;
+    b.what = c->arg[0];
+    b.only = c->n > 1 ? c->arg[1] : NULL;
     b.threads = (int)threads;
-    s.settings.set = set.item;
-    s.settings.n_sets = set.n;
+    s.settings = (struct kumi_settings){b.only, c->list, c->n_list};
     const char *stray = stray_option(&b, &s, n);
     if (stray)
-        code = cli_usage("kumi bench %.60s: %s does not apply to it", b.what, stray);
-    else if (strcmp(b.what, "scaling") == 0)
-        code = scaling(&b, &s, n);
-    else if (strcmp(b.what, "data") == 0)
-        code = data(&b, &s.settings);
-    else if (cli_is_rank(n, argc, argv, &code)) {
-        int status = kumi_bench(&b);
-        code = cli_end(status, status < 0 && kumi_last_error()->scope == KUMI_SCOPE_JOB);
-    }
-    cli_free(option, N, &args);
-    return code;
+        return cli_usage("kumi bench %.60s: %s does not apply to it", b.what, stray);
+    if (strcmp(b.what, "scaling") == 0)
+        return scaling(&b, &s, n);
+    if (strcmp(b.what, "data") == 0)
+        return b.only ? cli_print(kumi_bench_data(&s.settings, b.as_json, &text), &text)
+                      : cli_usage("kumi bench data: a configuration is missing");
+    if (!cli_is_rank(c, n))
+        return c->code;
+    int status = kumi_bench(&b);
+    return cli_end(status, status < 0 && kumi_last_error()->scope == KUMI_SCOPE_JOB);
 }

@@ -5,7 +5,6 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "cli/cli.h"
-#include "kumi/run.h"
 
 /* JSON has no NaN; it becomes null. */
 static json_t *real(double x)
@@ -68,19 +67,17 @@ static int print_bleu(const struct kumi_bleu_options *o, int as_json)
     return status;
 }
 
-int cmd_eval(const struct cli_command *self, int argc, char **argv)
+int cmd_eval(struct cli *c)
 {
     struct kumi_eval_options o = {0};
     struct kumi_eval_result r = {0};
-    struct cli_args args;
-    struct cli_list data = {0};
     const char *n = NULL;
     int as_json = 0, is_bleu = 0;
     int64_t beam = INT64_MIN; /* default: not given; for alpha -HUGE_VAL */
     struct kumi_bleu_options bleu = {.alpha = -HUGE_VAL};
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks on this host; auto: one per core", &n},
-        {"data", CLI_LIST, "a file or glob instead of the run's validation split", &data},
+        {"data", CLI_LIST, "a file or glob instead of the run's validation split", NULL},
         {"stride", CLI_INT, "distance of the windows in tokens; each scores that many", &o.stride},
         {"tokenizer", CLI_TEXT, "of a directory of weights (default: the one in it)", &o.tokenizer},
         {"seq-len", CLI_INT, "of a directory of weights: tokens per window (default 1024)",
@@ -93,34 +90,29 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
         {"source", CLI_TEXT, "with --bleu: source sentences (default: data.val)", &bleu.source},
         {"reference", CLI_TEXT, "with --bleu: reference translations (default: data.val_target)",
          &bleu.reference}};
-    enum { N = sizeof option / sizeof option[0] };
-    int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
-    if (code != 0)
-        return code < 0 ? 0 : code;
-    o.run = args.arg[0];
-    o.data = data.item;
-    o.n_data = data.n;
-    bleu.run = args.arg[0];
+    if (!CLI_PARSE(c, option, 1, 1))
+        return c->code;
+    o.run = bleu.run = c->arg[0];
+    o.data = c->list;
+    o.n_data = c->n_list;
     bleu.ema = o.ema;
-    const int is_beam = beam != INT64_MIN, is_alpha = bleu.alpha > -HUGE_VAL;
+    const bool is_beam = beam != INT64_MIN, is_alpha = bleu.alpha > -HUGE_VAL;
     bleu.beam = is_beam ? beam : 1;
     bleu.alpha = is_alpha ? bleu.alpha : 0.6;
     if (!is_bleu && (is_beam || is_alpha || bleu.source || bleu.reference))
-        code = cli_usage("kumi eval: --beam, --alpha, --source, --reference go with --bleu");
-    else if (beam == 0)
-        code = cli_usage("kumi eval: --beam: 0; give 1 to 64");
-    else if (is_bleu && (data.n || o.stride))
-        code = cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride");
-    else if (is_bleu && n)
-        code = cli_usage("kumi eval: --bleu runs as one process; leave out -n");
-    else if (is_bleu)
-        code = cli_end(print_bleu(&bleu, as_json), 0);
-    else if (cli_is_rank(n, argc, argv, &code)) {
-        int status = kumi_evaluate(&o, &r);
-        if (status == KUMI_OK && r.rank == 0)
-            (as_json ? print_json : print_result)(&r);
-        code = cli_end(status, r.is_reported);
-    }
-    cli_free(option, N, &args);
-    return code;
+        return cli_usage("kumi eval: --beam, --alpha, --source, --reference go with --bleu");
+    if (beam == 0)
+        return cli_usage("kumi eval: --beam: 0; give 1 to 64");
+    if (is_bleu && (o.n_data || o.stride))
+        return cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride");
+    if (is_bleu && n)
+        return cli_usage("kumi eval: --bleu runs as one process; leave out -n");
+    if (is_bleu)
+        return cli_end(print_bleu(&bleu, as_json), 0);
+    if (!cli_is_rank(c, n))
+        return c->code;
+    int status = kumi_evaluate(&o, &r);
+    if (status == KUMI_OK && r.rank == 0)
+        (as_json ? print_json : print_result)(&r);
+    return cli_end(status, r.is_reported);
 }

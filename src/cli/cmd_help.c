@@ -2,9 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/str.h"
 #include "cli/cli.h"
-#include "kumi/run.h"
 
 static void list_commands(void)
 {
@@ -17,33 +15,34 @@ static void list_commands(void)
          "`kumi help precision` the precision of every op.");
 }
 
-int cmd_help(const struct cli_command *self, int argc, char **argv)
+int cmd_help(struct cli *c)
 {
-    const char *names[32], *word = NULL;
-    int n = 0, is_markdown = 0;
-    (void)self;
-    for (int i = 2; i < argc; i++) {
-        if (strcmp(argv[i], "--markdown") == 0)
+    static const struct {
+        const char *word;
+        char *(*text)(int is_markdown);
+    } lists[] = {{"config", kumi_config_help},
+                 {"precision", kumi_precision_help},
+                 {"deepspeed", kumi_deepspeed_help}};
+    const char *word = NULL, *near;
+    int is_markdown = 0;
+    for (int i = 2; i < c->argc; i++) {
+        if (strcmp(c->argv[i], "--markdown") == 0)
             is_markdown = 1;
         else
-            word = argv[i];
+            word = c->argv[i];
     }
     if (word == NULL)
         return list_commands(), 0;
-    if (strcmp(word, "config") == 0)
-        return cli_print(0, kumi_config_help(is_markdown));
-    if (strcmp(word, "precision") == 0)
-        return cli_print(0, kumi_precision_help(is_markdown));
-    if (strcmp(word, "deepspeed") == 0)
-        return cli_print(0, kumi_deepspeed_help(is_markdown));
-    for (const struct cli_command *c = cli_commands; c->name; c++) {
-        char help[] = "--help", *args[] = {argv[0], argv[2], help, NULL};
-        names[n++] = c->name;
-        if (strcmp(c->name, word) == 0)
-            return strcmp(word, "help") == 0 ? (printf("usage: %s\n", c->usage), 0)
-                                             : c->run(c, 3, args);
-    }
-    const char *near = ku_str_nearest(word, names, n);
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        if (strcmp(lists[i].word, word) == 0) {
+            char *text = lists[i].text(is_markdown);
+            return cli_print(text ? KUMI_OK : KUMI_ENOMEM, &text);
+        }
+    const struct cli_command *command = cli_find(word, &near);
+    char help[] = "--help", *args[] = {c->argv[0], c->argv[1], help, NULL};
+    if (command)
+        return command->run == cmd_help ? (printf("usage: %s\n", command->usage), 0)
+                                        : cli_run(command, 3, args);
     return cli_usage("help: %.60s: no such command%s%s%s", word, near ? "; did you mean " : "",
                      near ? near : "", near ? "?" : "");
 }

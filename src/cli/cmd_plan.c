@@ -5,24 +5,20 @@
 
 #include "cli/cli.h"
 #include "kumi/launch.h"
-#include "kumi/run.h"
 
 struct options {
-    struct cli_args args;
-    struct cli_list set;
     const char *n, *picture, *axis, *deepspeed, *limit, *params, *replicate;
     struct kumi_estimate estimate;
     int memory, stages, roofline, as_json, is_strict;
 };
 
 /* Estimate from a number of parameters, "175e9", without a configuration. */
-static int estimate(struct options *o)
+static int estimate(const struct cli *c, struct options *o)
 {
     char *end, *text = NULL;
     int status = kumi_launch_parse_n(o->n, &o->estimate.n_ranks);
     o->estimate.n_params = strtod(o->params, &end);
-    if (o->args.n > 0 || o->picture || o->stages || o->roofline || o->deepspeed || o->set.n ||
-        o->limit)
+    if (c->n > 0 || o->picture || o->stages || o->roofline || o->deepspeed || c->n_list || o->limit)
         return cli_usage("kumi plan: --params replaces the configuration; only --memory, --zero, "
                          "--optimizer, --precision, --grads, --no-master, -n, --replicate and "
                          "--json go with it");
@@ -33,32 +29,19 @@ static int estimate(struct options *o)
         status = kumi_launch_parse_n(o->replicate, &o->estimate.replicate);
     if (status == KUMI_OK)
         status = kumi_plan_estimate(&o->estimate, o->as_json, &text);
-    return cli_print(status, text);
+    return cli_print(status, &text);
 }
 
-/* Print all stages, even if none fits into the limit. */
-static int stages(const struct options *o, const struct kumi_settings *s, int n, uint64_t limit)
+static int plan(struct cli *c, struct options *o)
 {
+    struct kumi_settings s;
     char *text = NULL;
-    int status = kumi_plan_stages(
-        s, n, &(struct kumi_plan_stages_options){o->picture, limit, o->as_json}, &text);
-    if (text)
-        fputs(text, stdout);
-    kumi_text_free(text);
-    return cli_end(status, 0);
-}
-
-static int plan(struct options *o)
-{
-    char setting[CLI_DEEPSPEED_BYTES], *text = NULL;
     uint64_t limit = 0;
     int n;
-    if (o->args.n == 0)
+    if (c->n == 0)
         return cli_usage("kumi plan: CONFIG, or --params N, is missing");
-    int code = cli_deepspeed(&o->set, o->deepspeed, o->is_strict, setting);
-    struct kumi_settings s = {o->args.arg[0], o->set.item, o->set.n};
-    if (code != 0)
-        return code;
+    if (!cli_settings(c, o->deepspeed, o->is_strict, &s))
+        return c->code;
     if (o->estimate.optimizer || o->estimate.precision || o->estimate.grads ||
         o->estimate.no_master || o->estimate.zero || o->replicate)
         return cli_usage("kumi plan: --zero, --optimizer, --precision, --grads, --no-master and "
@@ -80,23 +63,24 @@ static int plan(struct options *o)
             "kumi plan: --limit: %.60s: not a size; give bytes, or a unit as in 500MB, 16GiB",
             o->limit);
     int status = kumi_launch_parse_n(o->n, &n);
+    const struct kumi_plan_stages_options all = {o->picture, limit, o->as_json};
     if (status == KUMI_OK && o->stages)
-        return stages(o, &s, n, limit);
+        return cli_print(kumi_plan_stages(&s, n, &all, &text), &text);
     if (status == KUMI_OK && o->picture)
         status = kumi_plan_picture(&s, n, o->picture, axis);
     if (status == KUMI_OK)
         status = o->roofline ? kumi_plan_roofline(&s, n, o->as_json, &text)
                              : kumi_plan_memory(&s, n, o->as_json, &text);
-    code = cli_print(status, text);
+    const int code = cli_print(status, &text);
     return code == 0 && o->limit ? cli_end(kumi_plan_limit(&s, n, limit), 0) : code;
 }
 
-int cmd_plan(const struct cli_command *self, int argc, char **argv)
+int cmd_plan(struct cli *c)
 {
     struct options o = {.n = "1"};
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks to plan for (default 1)", &o.n},
-        {"set", CLI_LIST, "section.key=value, overrides the file", &o.set},
+        {"set", CLI_LIST, "section.key=value, overrides the file", NULL},
         {"memory", CLI_FLAG, "the memory plan (the default)", &o.memory},
         {"stages", CLI_FLAG, "a rank's memory under each ZeRO stage", &o.stages},
         {"picture", CLI_TEXT, "also draw it, into FILE.svg, FILE.png or FILE.pdf", &o.picture},
@@ -119,11 +103,7 @@ int cmd_plan(const struct cli_command *self, int argc, char **argv)
         {"replicate", CLI_TEXT, "with --params: replicas of the sharded state (default 1)",
          &o.replicate},
         {"json", CLI_FLAG, "print one JSON object", &o.as_json}};
-    enum { N = sizeof option / sizeof option[0] };
-    int code = cli_parse(self, argc, argv, option, N, 0, 1, &o.args);
-    if (code != 0)
-        return code < 0 ? 0 : code;
-    code = o.params ? estimate(&o) : plan(&o);
-    cli_free(option, N, &o.args);
-    return code;
+    if (!CLI_PARSE(c, option, 0, 1))
+        return c->code;
+    return o.params ? estimate(c, &o) : plan(c, &o);
 }

@@ -7,7 +7,6 @@
 #include "base/os/os.h"
 #include "base/log.h"
 #include "cli/cli.h"
-#include "kumi/run.h"
 
 enum { MAX_PROMPT_BYTES = 64 << 20 };
 
@@ -39,30 +38,18 @@ static int read_text(const char *path, char **text)
                   strlen(*text));
 }
 
-/* Split `text` into one prompt per line, in place. */
-static int cut_lines(const char *path, char *text, struct kumi_sample_options *o,
-                     const char ***prompts)
+/* One prompt per line of `text`. */
+static int read_prompts(const char *path, char *text, struct kumi_sample_options *o,
+                        const char ***prompts)
 {
-    int64_t n = 0;
-    for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
-        n++;
-    *prompts = ku_calloc((size_t)n + 1, sizeof **prompts);
-    if (*prompts == NULL)
-        return KUMI_ENOMEM;
-    for (int64_t i = 0; i < n; i++) {
-        size_t bytes = strcspn(text, "\n");
-        (*prompts)[i] = text;
-        if (bytes == 0)
+    KU_TRY(cli_split_lines(text, prompts, &o->n));
+    for (int64_t i = 0; i < o->n; i++)
+        if ((*prompts)[i][0] == '\0')
             return KU_ERR(KUMI_EINPUT, "sample: %s: line %lld is empty; give one prompt per line",
                           path, (long long)i + 1);
-        text += bytes;
-        if (*text)
-            *text++ = '\0';
-    }
-    if (n == 0)
+    if (o->n == 0)
         return KU_ERR(KUMI_EINPUT, "sample: %s: no prompts; give one per line", path);
     o->prompts = *prompts;
-    o->n = n;
     return KUMI_OK;
 }
 
@@ -88,7 +75,7 @@ static int sample(struct kumi_sample_options *o, const char *prompt_file, const 
     if (prompt_file)
         o->prompt = text;
     if (prompts_file)
-        KU_TRY_OUT(cut_lines(prompts_file, text, o, &prompts));
+        KU_TRY_OUT(read_prompts(prompts_file, text, o, &prompts));
     if (o->n > 1)
         o->begin = begin;
     KU_TRY_OUT(kumi_sample(o));
@@ -100,10 +87,9 @@ out:
     return status;
 }
 
-int cmd_sample(const struct cli_command *self, int argc, char **argv)
+int cmd_sample(struct cli *c)
 {
     struct kumi_sample_options o = {.temperature = 1, .emit = emit};
-    struct cli_args args;
     int64_t tokens = 100, top_k = 0, seed = 1337, batch = 1;
     const char *prompt_file = NULL, *prompts_file = NULL;
     const struct cli_option option[] = {
@@ -123,23 +109,18 @@ int cmd_sample(const struct cli_command *self, int argc, char **argv)
         {"dtype", CLI_TEXT, "compute dtype: f32, bf16 or f16 (default: as trained)", &o.dtype},
         {"ema", CLI_FLAG, "use the averaged weights (train.ema)", &o.ema},
         {"seed", CLI_INT, "seed of the random choices (default 1337)", &seed}};
-    enum { N = sizeof option / sizeof option[0] };
-    int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
-    if (code != 0)
-        return code < 0 ? 0 : code;
+    if (!CLI_PARSE(c, option, 1, 1))
+        return c->code;
     if ((o.prompt != NULL) + (prompt_file != NULL) + (prompts_file != NULL) > 1)
-        code =
-            cli_usage("sample: --prompt, --prompt-file and --prompts exclude each other; give one");
-    else if (batch < 1 || (prompts_file && batch > 1))
-        code = cli_usage("sample: --batch: %lld; give 1 or more, and leave it out with --prompts",
+        return cli_usage("sample: --prompt, --prompt-file and --prompts exclude each other; give "
+                         "one");
+    if (batch < 1 || (prompts_file && batch > 1))
+        return cli_usage("sample: --batch: %lld; give 1 or more, and leave it out with --prompts",
                          (long long)batch);
-    o.run = args.arg[0];
+    o.run = c->arg[0];
     o.n = batch;
     o.tokens = tokens;
     o.top_k = top_k;
     o.seed = (uint64_t)seed;
-    if (code == 0)
-        code = cli_end(sample(&o, prompt_file, prompts_file), 0);
-    cli_free(option, N, &args);
-    return code;
+    return cli_end(sample(&o, prompt_file, prompts_file), 0);
 }

@@ -8,7 +8,6 @@
 #include "base/os/os.h"
 #include "cli/cli.h"
 #include "kumi/launch.h"
-#include "kumi/run.h"
 
 static void print_file(const char *path)
 {
@@ -47,12 +46,12 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
 }
 
 /* Whether this process trains: as a rank, or with -n ranks as its threads. */
-static bool trains(struct kumi_train_options *o, const char *n, int argc, char **argv, int *code)
+static bool trains(struct cli *c, struct kumi_train_options *o, const char *n)
 {
     if (n == NULL || !kumi_train_in_threads(&o->settings))
-        return cli_is_rank(n, argc, argv, code);
-    *code = cli_end(kumi_launch_parse_n(n, &o->ranks), 0);
-    return *code == 0;
+        return cli_is_rank(c, n);
+    c->code = cli_end(kumi_launch_parse_n(n, &o->ranks), 0);
+    return c->code == 0;
 }
 
 /*
@@ -91,26 +90,19 @@ static int explain(const struct kumi_settings *settings, const char *n_text, con
     int status = n_text ? kumi_launch_parse_n(n_text, &n) : KUMI_OK;
     if (status == KUMI_OK)
         status = kumi_deepspeed_text(settings, n, *what != '\0', as_json, &text);
-    if (text)
-        fputs(text, stdout);
-    fflush(stdout); /* print the table before its errors */
-    kumi_text_free(text);
-    return cli_end(status, 0);
+    return cli_print(status, &text);
 }
 
-int cmd_train(const struct cli_command *self, int argc, char **argv)
+int cmd_train(struct cli *c)
 {
     struct kumi_train_options o = {0};
     struct kumi_train_result result = {0};
-    struct cli_args args;
-    struct cli_list set = {0};
     const char *n = NULL, *resume = NULL, *max_time = NULL, *deepspeed = NULL, *table = NULL;
-    char text[CLI_DEEPSPEED_BYTES];
     int is_strict = 0, as_json = 0;
     int64_t until = 0, rows = 0;
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks on this host; auto: one per core", &n},
-        {"set", CLI_LIST, "section.key=value, overrides the file; repeatable", &set},
+        {"set", CLI_LIST, "section.key=value, overrides the file; repeatable", NULL},
         {"out", CLI_TEXT, "run directory (default: runs/<config>-<time>)", &o.out},
         {"resume", CLI_OPTIONAL,
          "continue from the newest checkpoint; =auto: or start a new run; =step:N", &resume},
@@ -131,33 +123,25 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
          "only print what each DeepSpeed key becomes; =all: also absent keys", &table},
         {"json", CLI_FLAG, "with --explain-deepspeed: print one JSON object", &as_json},
     };
-    enum { N = sizeof option / sizeof option[0] };
-    int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
-    if (code != 0)
-        return code < 0 ? 0 : code;
-    code = cli_deepspeed(&set, deepspeed, is_strict, text);
-    o.settings = (struct kumi_settings){args.arg[0], set.item, set.n};
+    if (!CLI_PARSE(c, option, 1, 1) || !cli_settings(c, deepspeed, is_strict, &o.settings))
+        return c->code;
     o.until = until;
     o.profile_rows = (int)rows;
     o.max_time_s = max_time ? cli_seconds(max_time) : 0;
-    if (code != 0)
-        ;
-    else if (table)
-        code = explain(&o.settings, n, table, as_json);
-    else if (as_json)
-        code = cli_usage("kumi train: --json goes only with --explain-deepspeed");
-    else if (resume && (code = take_resume(resume, &o)) != 0)
-        ;
-    else if (until < 0 || o.max_time_s < 0)
-        code = cli_usage("kumi train: %s; give a %s",
-                         until < 0 ? "--until: below 0" : "--max-time: not a time",
-                         until < 0 ? "step" : "time as [[HH:]MM:]SS");
-    else if (trains(&o, n, argc, argv, &code)) {
-        int status = kumi_train(&o, &result);
-        if (status == KUMI_OK || status == KUMI_ESTOPPED)
-            print_result(&result, status < 0);
-        code = cli_end(status, result.is_reported);
-    }
-    cli_free(option, N, &args);
-    return code;
+    if (table)
+        return explain(&o.settings, n, table, as_json);
+    if (as_json)
+        return cli_usage("kumi train: --json goes only with --explain-deepspeed");
+    if (resume && (c->code = take_resume(resume, &o)) != 0)
+        return c->code;
+    if (until < 0 || o.max_time_s < 0)
+        return cli_usage("kumi train: %s",
+                         until < 0 ? "--until: below 0; give a step"
+                                   : "--max-time: not a time; give a time as [[HH:]MM:]SS");
+    if (!trains(c, &o, n))
+        return c->code;
+    int status = kumi_train(&o, &result);
+    if (status == KUMI_OK || status == KUMI_ESTOPPED)
+        print_result(&result, status < 0);
+    return cli_end(status, result.is_reported);
 }

@@ -9,7 +9,6 @@
 #include "base/env.h"
 #include "base/os/os.h"
 #include "base/os/process.h"
-#include "base/str.h"
 #include "cli/cli.h"
 #include "cli/terminal.h"
 #include "kumi/status.h"
@@ -140,20 +139,14 @@ static int check_output(int code)
 
 static int run_command(int argc, char **argv)
 {
-    const char *names[32];
-    int n = 0;
-    if (argc < 2)
-        return cmd_help(NULL, 0, NULL), 2;
-    if (strcmp(argv[1], "--version") == 0)
+    const char *near;
+    if (argc >= 2 && strcmp(argv[1], "--version") == 0)
         return puts("kumi " KUMI_VERSION), 0;
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
-        return cmd_help(NULL, 0, NULL);
-    for (const struct cli_command *c = cli_commands; c->name; c++) {
-        names[n++] = c->name;
-        if (strcmp(c->name, argv[1]) == 0)
-            return c->run(c, argc, argv);
-    }
-    const char *near = ku_str_nearest(argv[1], names, n);
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return cmd_help(&(struct cli){0}), argc < 2 ? 2 : 0;
+    const struct cli_command *command = cli_find(argv[1], &near);
+    if (command)
+        return cli_run(command, argc, argv);
     return cli_usage("command: %.60s: unknown; %s%s%s", argv[1], near ? "did you mean " : "see ",
                      near ? near : "`kumi help`", near ? "?" : "");
 }

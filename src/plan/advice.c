@@ -35,28 +35,30 @@ struct trials {
     atomic_bool is_compiled; /* the plan */
 };
 
-/* format: up to three settings, one per line. */
-__attribute__((format(printf, 3, 4))) static void suggest(struct trials *t, const char *price,
-                                                          const char *format, ...)
+static struct ku_advice *suggest(struct trials *t, const char *price)
 {
     KU_ASSERT(t->n < KU_MAX_ADVICE);
-    struct ku_advice *a = &t->advice[t->n++];
-    char text[sizeof a->set];
+    t->advice[t->n].price = price;
+    return &t->advice[t->n++];
+}
+
+/* Add a setting, such as "train.micro_batch=%d", to an alternative. */
+__attribute__((format(printf, 2, 3))) static void set(struct ku_advice *a, const char *format, ...)
+{
     va_list args;
+    KU_ASSERT(a->n_sets < (int)(sizeof a->set / sizeof a->set[0]));
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(a->set[a->n_sets++], sizeof a->set[0], format, args);
     va_end(args);
-    a->price = price;
-    sscanf(text, "%63[^\n]\n%63[^\n]\n%63[^\n]", a->set[0], a->set[1], a->set[2]);
 }
 
 static int try_settings(struct trials *t, struct ku_advice *a)
 {
     struct ku_plan other;
-    const char *more[4] = {a->set[0], a->set[1], a->set[2], NULL};
+    const char *more[4] = {NULL};
+    for (int i = 0; i < a->n_sets; i++)
+        more[i] = a->set[i];
     const bool trains_only = a->trains_only && atomic_load(&t->is_compiled);
-    for (int k = 2; k > 0 && more[k][0] == '\0'; k--)
-        more[k] = NULL;
     KU_TRY(ku_plan_open(&other, t->settings, t->plan->s.batch.n_ranks, more));
     KU_TRY(ku_plan_compile(&other, t->watch, trains_only ? t->plan->other_bytes : NULL));
     a->host_bytes = other.host_bytes;
@@ -123,28 +125,32 @@ static int keep_less(const struct trials *t, struct ku_advice *kept, int *n_kept
 
 static void advise_batch(const struct ku_batch *b, struct trials *t)
 {
+    struct ku_advice *a;
     int64_t micro = b->micro_batch / 2, of_shard = b->global_batch / b->virtual_shards;
     while (micro > 1 && of_shard % micro != 0)
         micro--;
-    if (micro >= 1)
-        suggest(t, "more and smaller micro-batches; changes the order of sums",
-                "train.micro_batch=%lld\ntrain.global_batch=%lld\ntrain.accumulation=null",
-                (long long)micro, (long long)b->global_batch);
-    if (b->virtual_shards > b->n_ranks)
-        suggest(t, "changes the order of sums, which then depends on the rank count",
-                "train.virtual_shards=%d\ntrain.global_batch=%lld\ntrain.micro_batch=%lld",
-                b->n_ranks, (long long)b->global_batch, (long long)b->micro_batch);
+    if (micro >= 1) {
+        a = suggest(t, "more and smaller micro-batches; changes the order of sums");
+        set(a, "train.micro_batch=%lld", (long long)micro);
+        set(a, "train.global_batch=%lld", (long long)b->global_batch);
+        set(a, "train.accumulation=null");
+    }
+    if (b->virtual_shards > b->n_ranks) {
+        a = suggest(t, "changes the order of sums, which then depends on the rank count");
+        set(a, "train.virtual_shards=%d", b->n_ranks);
+        set(a, "train.global_batch=%lld", (long long)b->global_batch);
+        set(a, "train.micro_batch=%lld", (long long)b->micro_batch);
+    }
 }
 
 static void advise_recompute(const struct ku_plan *p, struct trials *t)
 {
-    static const char *const recompute[] = {"selective", "full"};
-    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
-        suggest(t,
-                i ? "recomputes the layers' forward; same bits"
-                  : "recomputes attention and cheap operations; same bits",
-                "memory.recompute=%s", recompute[i]);
-        t->advice[t->n - 1].trains_only = true;
+    static const char *const price[] = {"recomputes attention and cheap operations; same bits",
+                                        "recomputes the layers' forward; same bits"};
+    for (int i = p->s.cfg.memory_recompute.rule; i < 2; i++) {
+        struct ku_advice *a = suggest(t, price[i]);
+        set(a, "memory.recompute=%s", i ? "full" : "selective");
+        a->trains_only = true;
     }
 }
 
@@ -155,16 +161,15 @@ static void advise_recompute(const struct ku_plan *p, struct trials *t)
 static void advise_offload(const struct ku_plan *p, struct trials *t)
 {
     const struct ku_offload_key *k = &p->s.cfg.memory_offload;
-    const struct {
-        const char *what;
-        int now;
-    } row[] = {{"optimizer", k->optimizer}, {"params", k->params}, {"activations", k->activations}};
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
-        if (row[i].now != KU_OFFLOAD_FILE) {
-            suggest(t, "reads and writes a disk in each step; same bits",
-                    "memory.offload.%s=file\nmemory.offload.path=%.30s", row[i].what,
-                    k->path ? k->path : ".");
-            t->advice[t->n - 1].trains_only = strcmp(row[i].what, "activations") == 0;
+    static const char *const what[] = {"optimizer", "params", "activations"};
+    const int now[] = {k->optimizer, k->params, k->activations};
+    for (int i = 0; i < 3; i++)
+        if (now[i] != KU_OFFLOAD_FILE) {
+            struct ku_advice *a = suggest(t, "reads and writes a disk in each step; same bits");
+            a->trains_only = i == 2;
+            set(a, "memory.offload.%s=file", what[i]);
+            if (k->path == NULL)
+                set(a, "memory.offload.path=.");
         }
 }
 
@@ -173,14 +178,14 @@ static void advise(const struct ku_plan *p, struct trials *t)
     advise_batch(&p->s.batch, t);
     advise_recompute(p, t);
     advise_offload(p, t);
-    if (p->s.sharding.local < p->s.batch.n_ranks) {
-        const bool is_alias = json_is_false(ku_json_at(p->s.cfg.root, "parallel.share_host_state"));
-        suggest(t, "same bits", "parallel.%s",
-                is_alias ? "share_host_state=true" : "host_state=shared");
-    }
+    if (p->s.sharding.local < p->s.batch.n_ranks)
+        set(suggest(t, "same bits"), "parallel.%s",
+            json_is_false(ku_json_at(p->s.cfg.root, "parallel.share_host_state"))
+                ? "share_host_state=true"
+                : "host_state=shared");
     if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
         strcmp(p->s.cfg.parallel_device, "cpu") == 0)
-        suggest(t, "activations rounded to bf16; changes the bits", "precision.compute=bf16");
+        set(suggest(t, "activations rounded to bf16; changes the bits"), "precision.compute=bf16");
 }
 
 static int is_advised(const struct ku_plan *p, bool *is)

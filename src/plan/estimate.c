@@ -15,13 +15,10 @@
 #include "base/json/json.h"
 #include "base/str.h"
 
-/* Number of f32 moments per parameter. */
-static const struct {
-    const char *name;
-    int n_moments;
-} optimizers[] = {{"adamw", 2}, {"adam", 2},    {"lamb", 2},    {"sgd", 0},  {"momentum", 1},
-                  {"lars", 1},  {"adagrad", 1}, {"rmsprop", 1}, {"lion", 1}, {"adafactor", 0}};
-enum { N_OPTIMIZERS = sizeof optimizers / sizeof optimizers[0], N_STAGES = 4 };
+/* Optimizers, and the number of their f32 moments per parameter. */
+static const char optimizers[] = "adamw adam lamb sgd momentum lars adagrad rmsprop lion adafactor";
+static const int n_moments[] = {2, 2, 2, 0, 1, 1, 1, 1, 1, 0};
+enum { N_STAGES = 4 };
 
 /* Bytes per rank for each parameter of the model, by class; the last row is the sum. */
 enum { PARAMETERS, GRADIENTS, OPTIMIZER, ALL, N_ROWS };
@@ -29,12 +26,11 @@ static const char *const row_name[N_ROWS] = {"parameters", "gradients", "optimiz
 
 static int bytes_of(const char *key, const char *name, double *bytes)
 {
-    *bytes = strcmp(name, "f32") == 0                                ? 4
-             : strcmp(name, "bf16") == 0 || strcmp(name, "f16") == 0 ? 2
-                                                                     : 0;
-    return *bytes > 0 ? KUMI_OK
-                      : KU_ERR(KUMI_EINVAL, "plan: --%s: %.60s: unknown; give f32, bf16 or f16",
-                               key, name);
+    const int at = ku_str_find_word("f32 bf16 f16", name);
+    *bytes = at == 0 ? 4 : 2;
+    return at >= 0 ? KUMI_OK
+                   : KU_ERR(KUMI_EINVAL, "plan: --%s: %.60s: unknown; give f32, bf16 or f16", key,
+                            name);
 }
 
 static int per_parameter(const struct kumi_estimate *e, double table[N_STAGES][N_ROWS])
@@ -42,19 +38,17 @@ static int per_parameter(const struct kumi_estimate *e, double table[N_STAGES][N
     const char *precision = e->precision ? e->precision : "bf16",
                *optimizer = e->optimizer ? e->optimizer : "adamw";
     double compute, grads, shard = (double)e->n_ranks / (e->replicate > 0 ? e->replicate : 1);
-    int at = 0;
     KU_TRY(bytes_of("precision", precision, &compute));
     KU_TRY(bytes_of("grads", e->grads ? e->grads : "f32", &grads));
-    while (at < N_OPTIMIZERS && strcmp(optimizers[at].name, optimizer) != 0)
-        at++;
-    if (at == N_OPTIMIZERS)
+    const int at = ku_str_find_word(optimizers, optimizer);
+    if (at < 0)
         return KU_ERR(KUMI_EINVAL,
                       "plan: --optimizer: %.60s: unknown; give one of adamw, adam, lamb, sgd, "
                       "momentum (SGD with "
                       "momentum), lars, adagrad, rmsprop, lion, adafactor",
                       optimizer);
-    double kept = 4.0 * optimizers[at].n_moments +
-                  (compute < 4 && !e->no_master ? 4 : 0); /* the f32 master copy */
+    double kept =
+        4.0 * n_moments[at] + (compute < 4 && !e->no_master ? 4 : 0); /* the f32 master copy */
     for (int z = 0; z < N_STAGES; z++) {
         double *row = table[z];
         row[PARAMETERS] = compute / (z >= 3 ? shard : 1);

@@ -49,6 +49,8 @@ const unsigned ku_class_colour[KU_N_CLASSES] = {
     [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894,
     [KU_CL_GATHER] = 0xd37295,     [KU_CL_WINDOW] = 0x9c755f,    [KU_CL_OFFLOAD] = 0xd7b5a6};
 
+const struct ku_font ku_number_font = {12, 0x111111, 1};
+
 double ku_panel_x(const struct ku_plan_picture *d, uint32_t instr)
 {
     uint32_t n = d->p->n_instrs;
@@ -167,9 +169,8 @@ static void draw_bands(const struct ku_plan_picture *d)
 static void label(const struct ku_plan_picture *d, double x, double x1, double y,
                   const char *const *text, int n)
 {
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, 0x333333);
-    ku_picture_fit(d->cr, (x + x1) / 2, y + 14.5, x1 - x - 4, text, n);
+    ku_picture_fit(d->cr, (struct ku_font){13, 0x333333, 0}, (x + x1) / 2, y + 14.5, x1 - x - 4,
+                   text, n);
 }
 
 enum { PREPARE, FORWARD, BACKWARD, UPDATE };
@@ -220,24 +221,21 @@ static void draw_ribbon(const struct ku_plan_picture *d)
 static void draw_x_axis(const struct ku_plan_picture *d)
 {
     const struct ku_panel *last = &d->panel[d->n_panels - 1];
-    double end = d->begin[d->p->n_instrs], scale = 1, y = last->top + last->height;
-    const char *unit = ku_picture_time_unit(end, &scale);
-    char text[96];
-    scale = d->is_time ? scale : 1;
+    const struct ku_font font = {13, 0x333333, 0};
+    double end = d->begin[d->p->n_instrs], y = last->top + last->height;
+    double scale = !d->is_time ? 1 : end < 1e6 ? 1e3 : end < 1e9 ? 1e6 : 1e9;
     double step = ku_picture_step(fmax(end / scale / 10, d->is_time ? 0 : 1));
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, 0x333333);
-    cairo_set_line_width(d->cr, 1);
     for (double at = 0; at * scale <= end * 1.000001; at += step) {
         double x = LEFT + (RIGHT - LEFT) * at * scale / end;
-        ku_picture_line(d->cr, x, y, x, y + 5);
-        snprintf(text, sizeof text, "%g", at);
-        ku_picture_text(d->cr, x, y + 19, 0.5, text);
+        ku_picture_line(d->cr, font.rgb, x, y, x, y + 5);
+        ku_picture_text(d->cr, font, x, y + 19, 0.5, "%g", at);
     }
-    snprintf(text, sizeof text, "time at the roofline, %s (communication and waits take none)",
-             unit);
-    ku_picture_text(d->cr, (LEFT + RIGHT) / 2.0, y + 38, 0.5,
-                    d->is_time ? text : "instruction of the training program");
+    ku_picture_text(d->cr, font, (LEFT + RIGHT) / 2.0, y + 38, 0.5,
+                    d->is_time ? "time at the roofline, %s (communication and waits take none)"
+                               : "instruction of the training program",
+                    scale == 1e3   ? "us"
+                    : scale == 1e6 ? "ms"
+                                   : "s");
 }
 
 static void draw_note(const struct ku_plan_picture *d)
@@ -250,9 +248,8 @@ static void draw_note(const struct ku_plan_picture *d)
         if (is_small(d->p, a) && d->p->arena_bytes[a] > 0)
             ku_str_add(&text, "%s %s %s", n++ ? "," : " Not drawn:", ku_arena_name(a),
                        ku_picture_bytes(d->p->arena_bytes[a], bytes));
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, 0x666666);
-    ku_picture_text(d->cr, LEFT - 60, KU_PICTURE_HEIGHT - 10, 0, ku_str_get(&text));
+    ku_picture_text(d->cr, (struct ku_font){13, 0x666666, 0}, LEFT - 60, KU_PICTURE_HEIGHT - 10, 0,
+                    "%s", ku_str_get(&text));
     ku_str_fini(&text);
 }
 
@@ -262,18 +259,14 @@ static void draw_peak(const struct ku_plan_picture *d)
     const struct ku_panel *last = &d->panel[d->n_panels - 1];
     double x = ku_peak_x(d), y = d->panel[0].top - MARK;
     const double dash[] = {5, 3};
-    ku_picture_colour(d->cr, 0x111111);
-    cairo_set_line_width(d->cr, 1.2);
-    cairo_set_dash(d->cr, dash, 2, 0);
-    ku_picture_line(d->cr, x, y, x, last->top + last->height);
-    cairo_set_dash(d->cr, NULL, 0, 0);
+    ku_picture_dashes(d->cr, 0x111111, 1.2, dash, x, y, x, last->top + last->height);
     cairo_move_to(d->cr, x, y);
     cairo_line_to(d->cr, x - 5, y - 8);
     cairo_line_to(d->cr, x + 5, y - 8);
     cairo_fill(d->cr);
-    ku_picture_font(d->cr, 13, 1);
     int is_right = x > RIGHT - 40;
-    ku_picture_text(d->cr, is_right ? x - 9 : x + 9, y, is_right, "peak");
+    ku_picture_text(d->cr, (struct ku_font){13, 0x111111, 1}, is_right ? x - 9 : x + 9, y, is_right,
+                    "peak");
 }
 
 static void draw_title(const struct ku_plan_picture *d)
@@ -281,18 +274,14 @@ static void draw_title(const struct ku_plan_picture *d)
     const struct ku_batch *b = &d->plan->s.batch;
     struct ku_str text = {0};
     char bytes[16];
-    const char *slash = strrchr(d->config, '/');
-    ku_picture_font(d->cr, 20, 1);
-    ku_picture_colour(d->cr, 0x111111);
-    ku_str_add(&text, "Memory of a training step: %.60s", slash ? slash + 1 : d->config);
-    ku_picture_text(d->cr, LEFT - 60, 34, 0, ku_str_get(&text));
-    ku_str_fini(&text);
+    ku_picture_text(d->cr, (struct ku_font){20, 0x111111, 1}, LEFT - 60, 34, 0,
+                    "Memory of a training step: %.60s", ku_picture_file_name(d->config));
     ku_str_add(&text, "%d rank%s, %s, ", b->n_ranks, b->n_ranks == 1 ? "" : "s",
                d->plan->s.cfg.precision_compute);
     d->plan->s.source->ops->print_title(d->plan->s.source, d->plan->shape, &text);
     ku_str_add(&text, "; a rank maps %s", ku_picture_bytes(d->report.peak_bytes, bytes));
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_text(d->cr, LEFT - 60, 56, 0, ku_str_get(&text));
+    ku_picture_text(d->cr, (struct ku_font){13, 0x111111, 0}, LEFT - 60, 56, 0, "%s",
+                    ku_str_get(&text));
     ku_str_fini(&text);
 }
 

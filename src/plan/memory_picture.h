@@ -48,6 +48,7 @@ struct ku_plan_picture {
 };
 
 extern const unsigned ku_class_colour[KU_N_CLASSES];
+extern const struct ku_font ku_number_font; /* of the label of a group */
 /* x of the middle of the peak instruction; and x where an instruction begins. */
 double ku_peak_x(const struct ku_plan_picture *d);
 double ku_panel_x(const struct ku_plan_picture *d, uint32_t instr);

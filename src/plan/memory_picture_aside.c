@@ -65,81 +65,75 @@ static int largest_first(const void *a, const void *b)
                                 : strcmp(x->path, y->path);
 }
 
+/* The group of a buffer that is alive at the peak; d->n_groups: none yet, it would be *g. */
+static int index_of(const struct ku_plan_picture *d, ku_id buffer, struct ku_picture_group *g)
+{
+    int at = 0;
+    *g = group_of(d->p, buffer);
+    while (at < d->n_groups && !is_same(&d->group[at], g))
+        at++;
+    return at;
+}
+
 int ku_picture_find_groups(struct ku_plan_picture *d)
 {
+    struct ku_picture_group g;
     uint32_t cap = 0;
     for (ku_id b = 1; b < d->p->n_buffers; b++) {
-        int at = 0;
         if (!is_at_peak(d, &d->p->buffer[b]))
             continue;
-        struct ku_picture_group g = group_of(d->p, b);
-        while (at < d->n_groups && !is_same(&d->group[at], &g))
-            at++;
-        if (at < d->n_groups) {
+        int at = index_of(d, b, &g);
+        if (at == d->n_groups) {
+            KU_TRY(KU_GROW(&d->group, (uint32_t)d->n_groups, &cap));
+            d->group[d->n_groups++] = g;
+        } else {
             d->group[at].count++;
             d->group[at].bytes += g.bytes;
-            continue;
         }
-        KU_TRY(KU_GROW(&d->group, (uint32_t)d->n_groups, &cap));
-        d->group[d->n_groups++] = g;
     }
     if (d->n_groups > 0)
         qsort(d->group, (size_t)d->n_groups, sizeof *d->group, largest_first);
-    for (int i = 0, number = 0; i < d->n_groups && i < KU_MAX_LISTED; i++) {
-        int is_shown = 0;
-        for (ku_id b = 1; b < d->p->n_buffers && !is_shown; b++)
-            is_shown = ku_picture_group_of(d, b) == &d->group[i] &&
-                       ku_panel_is_thick(d, &d->p->buffer[b], 1);
-        d->group[i].number = is_shown ? ++number : 0;
-    }
+    for (ku_id b = 1; b < d->p->n_buffers; b++)
+        if (is_at_peak(d, &d->p->buffer[b]) && ku_panel_is_thick(d, &d->p->buffer[b], 1))
+            d->group[index_of(d, b, &g)].number = 1;
+    for (int i = 0, number = 0; i < d->n_groups; i++)
+        d->group[i].number = d->group[i].number && i < KU_MAX_LISTED ? ++number : 0;
     return KUMI_OK;
 }
 
 const struct ku_picture_group *ku_picture_group_of(const struct ku_plan_picture *d, ku_id buffer)
 {
-    if (!is_at_peak(d, &d->p->buffer[buffer]))
-        return NULL;
-    struct ku_picture_group g = group_of(d->p, buffer);
-    for (int i = 0; i < d->n_groups; i++)
-        if (is_same(&d->group[i], &g))
-            return &d->group[i];
-    return NULL;
+    struct ku_picture_group g;
+    return is_at_peak(d, &d->p->buffer[buffer]) ? &d->group[index_of(d, buffer, &g)] : NULL;
 }
 
 static void draw_heading(const struct ku_plan_picture *d, double y, const char *text)
 {
-    ku_picture_font(d->cr, 14, 1);
-    ku_picture_colour(d->cr, 0x111111);
-    ku_picture_text(d->cr, LEFT, y, 0, text);
+    ku_picture_text(d->cr, (struct ku_font){14, 0x111111, 1}, LEFT, y, 0, "%s", text);
 }
 
 /* A coloured box (colour 0: none), a name whose front is cut off if it is too long, and bytes. */
 static void draw_row(const struct ku_plan_picture *d, double y, unsigned colour, const char *name,
                      uint64_t bytes)
 {
+    const struct ku_font font = {13, 0x222222, 0};
     char text[16];
-    cairo_text_extents_t e, right;
-    int is_cut = 0;
+    int cut = 0; /* width of the dots */
     if (colour)
         ku_picture_box(d->cr, colour, LEFT, y - 12, 20, 14);
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, 0x222222);
     ku_picture_bytes(bytes, text);
-    ku_picture_text(d->cr, RIGHT, y, 1, text);
-    cairo_text_extents(d->cr, text, &right);
-    double room = RIGHT - TEXT - right.x_advance - 10;
-    for (cairo_text_extents(d->cr, name, &e); *name && e.x_advance > room - (is_cut ? 14 : 0);
-         cairo_text_extents(d->cr, ++name, &e))
-        is_cut = 1;
-    if (is_cut)
-        ku_picture_text(d->cr, TEXT, y, 0, "...");
-    ku_picture_text(d->cr, TEXT + (is_cut ? 14 : 0), y, 0, name);
+    ku_picture_text(d->cr, font, RIGHT, y, 1, "%s", text);
+    double room = RIGHT - TEXT - ku_picture_text_width(d->cr, font, text) - 10;
+    for (; *name && ku_picture_text_width(d->cr, font, name) > room - cut; name++)
+        cut = 14;
+    if (cut)
+        ku_picture_text(d->cr, font, TEXT, y, 0, "...");
+    ku_picture_text(d->cr, font, TEXT + cut, y, 0, "%s", name);
 }
 
 static double draw_classes(const struct ku_plan_picture *d, double y)
 {
     const struct ku_memory_report *r = &d->report;
-    size_t alive = 0;
     draw_heading(d, y, "Class, bytes at the peak");
     y += 3;
     for (int c = 0; c < KU_N_CLASSES; c++) {
@@ -148,11 +142,10 @@ static double draw_classes(const struct ku_plan_picture *d, double y)
             is_there = d->p->buffer[b].cls == c && ku_picture_is_drawn(&d->p->buffer[b]);
         if (!is_there && r->at_peak[c] == 0)
             continue;
-        alive += r->at_peak[c];
         draw_row(d, y += ROW, ku_class_colour[c], ku_class_name(c), r->at_peak[c]);
     }
-    if (r->peak_bytes > alive)
-        draw_row(d, y += ROW, 0xebebeb, "mapped, unused at the peak", r->peak_bytes - alive);
+    if (ku_plan_unused_bytes(r) > 0)
+        draw_row(d, y += ROW, 0xebebeb, "mapped, unused at the peak", ku_plan_unused_bytes(r));
     draw_row(d, y += ROW, 0, "total per rank", r->peak_bytes);
     return y;
 }
@@ -170,16 +163,14 @@ static double draw_peak(const struct ku_plan_picture *d, double y)
     snprintf(text, sizeof text, "Peak: instruction %u of %u", d->report.peak_instr, d->p->n_instrs);
     draw_heading(d, y, text);
     ku_plan_print_instr(d->p, d->report.peak_instr, &where);
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, 0x222222);
-    ku_picture_text(d->cr, LEFT, y += ROW, 0, ku_str_get(&where));
+    ku_picture_text(d->cr, (struct ku_font){13, 0x222222, 0}, LEFT, y += ROW, 0, "%s",
+                    ku_str_get(&where));
     ku_str_fini(&where);
     if (i->micro >= 0)
         snprintf(micro, sizeof micro, ", micro-batch %d", i->micro);
-    snprintf(text, sizeof text, "stage %d, phase %s (%s)%s", i->stage, ku_phase_name(i->phase),
-             phase[i->phase], micro);
-    ku_picture_colour(d->cr, 0x555555);
-    ku_picture_text(d->cr, LEFT, y += ROW - 3, 0, text);
+    ku_picture_text(d->cr, (struct ku_font){13, 0x555555, 0}, LEFT, y += ROW - 3, 0,
+                    "stage %d, phase %s (%s)%s", i->stage, ku_phase_name(i->phase), phase[i->phase],
+                    micro);
     return y;
 }
 
@@ -189,9 +180,8 @@ static void draw_groups(const struct ku_plan_picture *d, double y)
     char text[256], result[16], count[16];
     uint64_t rest = 0;
     draw_heading(d, y, "Largest buffers of the step at the peak");
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, 0x555555);
-    ku_picture_text(d->cr, LEFT, y += ROW - 3, 0, "module (*: layers): op[result] x buffers");
+    ku_picture_text(d->cr, (struct ku_font){13, 0x555555, 0}, LEFT, y += ROW - 3, 0,
+                    "module (*: layers): op[result] x buffers");
     y += 3;
     for (int i = 0; i < d->n_groups; i++) {
         const struct ku_picture_group *g = &d->group[i];
@@ -208,11 +198,8 @@ static void draw_groups(const struct ku_plan_picture *d, double y)
         snprintf(text, sizeof text, "%.200s%s%s%s%s", path, *path ? ": " : "", g->op, result,
                  count);
         draw_row(d, y += ROW, ku_class_colour[g->cls], text, g->bytes);
-        snprintf(text, sizeof text, "%d", g->number);
-        ku_picture_font(d->cr, 12, 1);
-        ku_picture_colour(d->cr, 0x111111);
         if (g->number)
-            ku_picture_text(d->cr, LEFT + 10, y - 1, 0.5, text);
+            ku_picture_text(d->cr, ku_number_font, LEFT + 10, y - 1, 0.5, "%d", g->number);
     }
     snprintf(text, sizeof text, "%d more", d->n_groups - KU_MAX_LISTED);
     if (rest)

@@ -152,16 +152,10 @@ static void draw_cells(const struct ku_plan_picture *d, const struct ku_panel *p
 static void draw_number(const struct ku_plan_picture *d, ku_id buffer, double x, double y)
 {
     const struct ku_picture_group *g = ku_picture_group_of(d, buffer);
-    char text[16];
-    if (g == NULL || g->number == 0)
-        return;
-    double peak = ku_peak_x(d);
-    if (fabs(x - peak) < 9)
-        x = peak + 11;
-    snprintf(text, sizeof text, "%d", g->number);
-    ku_picture_font(d->cr, 12, 1);
-    ku_picture_colour(d->cr, 0x111111);
-    ku_picture_text(d->cr, x, y, 0.5, text);
+    const double peak = ku_peak_x(d);
+    if (g && g->number)
+        ku_picture_text(d->cr, ku_number_font, fabs(x - peak) < 9 ? peak + 11 : x, y, 0.5, "%d",
+                        g->number);
 }
 
 /* Draw the thick bars: one path per class, then all outlines, then the numbers. */
@@ -191,25 +185,6 @@ static void draw_thick(const struct ku_plan_picture *d, const struct ku_panel *p
     }
 }
 
-static void draw_y_axis(const struct ku_plan_picture *d, const struct ku_panel *panel)
-{
-    double bytes = (double)d->p->arena_bytes[panel->arena], scale;
-    const char *unit = ku_picture_unit(bytes, &scale);
-    char text[32];
-    double step = ku_picture_step(bytes / scale / fmax(2, floor(panel->height / 34.0)));
-    ku_picture_font(d->cr, 13, 0);
-    cairo_set_line_width(d->cr, 1);
-    for (double at = 0; at * scale <= bytes * 1.000001; at += step) {
-        double y = y_of(d, panel, at * scale);
-        snprintf(text, sizeof text, "%g", at);
-        ku_picture_colour(d->cr, 0x333333);
-        ku_picture_line(d->cr, KU_PANEL_LEFT - 5, y, KU_PANEL_LEFT, y);
-        ku_picture_text(d->cr, KU_PANEL_LEFT - 9, y + 4.5, 1, text);
-    }
-    snprintf(text, sizeof text, panel->height < 100 ? "%s" : "offset, %s", unit);
-    ku_picture_upwards(d->cr, 20, panel->top + panel->height / 2.0, text);
-}
-
 static const char *const what[KU_N_ARENAS] = {
     [KU_AR_HOST] = "state shared by the host's ranks",
     [KU_AR_STATE] = "private state of this rank",
@@ -226,36 +201,38 @@ void ku_panel_draw(const struct ku_plan_picture *d, const struct ku_panel *panel
     for (int c = 0; c < KU_N_CLASSES; c++)
         draw_cells(d, panel, 1 + c);
     draw_thick(d, panel);
-    ku_picture_colour(d->cr, 0x333333);
-    cairo_set_line_width(d->cr, 1);
-    cairo_rectangle(d->cr, KU_PANEL_LEFT, panel->top, KU_PANEL_COLUMNS, panel->height);
-    cairo_stroke(d->cr);
-    draw_y_axis(d, panel);
+    ku_picture_frame(d->cr, KU_PANEL_LEFT, panel->top, KU_PANEL_COLUMNS, panel->height);
+    ku_picture_bytes_axis(d->cr,
+                          &(struct ku_bytes_axis){.x = KU_PANEL_LEFT,
+                                                  .top = panel->top,
+                                                  .bottom = panel->top + panel->height,
+                                                  .bytes = (double)d->p->arena_bytes[panel->arena],
+                                                  .n_marks = fmax(2, floor(panel->height / 34.0)),
+                                                  .name_x = 20,
+                                                  .name = panel->height < 100 ? "" : "offset, "});
 }
 
 /*
  * Black text on a white box, which covers lines below it. Returns the width.
  */
-static double draw_on_white(const struct ku_plan_picture *d, double x, double y, const char *text)
+static double draw_on_white(const struct ku_plan_picture *d, struct ku_font font, double x,
+                            double y, const char *text)
 {
-    cairo_text_extents_t e;
-    cairo_text_extents(d->cr, text, &e);
-    ku_picture_box(d->cr, 0xffffff, x - 2, y - 12, e.x_advance + 4, 16);
-    ku_picture_colour(d->cr, 0x333333);
-    ku_picture_text(d->cr, x, y, 0, text);
-    return e.x_advance;
+    const double width = ku_picture_text_width(d->cr, font, text);
+    ku_picture_box(d->cr, 0xffffff, x - 2, y - 12, width + 4, 16);
+    ku_picture_text(d->cr, font, x, y, 0, "%s", text);
+    return width;
 }
 
 /* The name of the arena in bold, then its description. */
 static void draw_arena(const struct ku_plan_picture *d, int arena, double y, const char *more)
 {
     char text[128], bytes[16];
-    ku_picture_font(d->cr, 14, 1);
-    double x = KU_PANEL_LEFT + draw_on_white(d, KU_PANEL_LEFT, y, ku_arena_name(arena));
-    ku_picture_font(d->cr, 13, 0);
+    const struct ku_font name = {14, 0x333333, 1}, font = {13, 0x333333, 0};
+    double x = KU_PANEL_LEFT + draw_on_white(d, name, KU_PANEL_LEFT, y, ku_arena_name(arena));
     snprintf(text, sizeof text, "%s%s: %s", what[arena], more,
              ku_picture_bytes(d->p->arena_bytes[arena], bytes));
-    draw_on_white(d, x + 12, y, text);
+    draw_on_white(d, font, x + 12, y, text);
 }
 
 void ku_panel_draw_caption(const struct ku_plan_picture *d, const struct ku_panel *panel)
@@ -280,9 +257,8 @@ static double draw_class(const struct ku_plan_picture *d, int arena, int cls, do
     ku_picture_box(d->cr, ku_class_colour[cls], x, y, width, KU_BAND_BAR);
     snprintf(text[0], sizeof text[0], "%s %s", ku_class_name(cls), ku_picture_bytes(sum, bytes));
     snprintf(text[1], sizeof text[1], "%s", ku_class_name(cls));
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, ku_picture_ink(ku_class_colour[cls]));
-    ku_picture_fit(d->cr, x + width / 2, y + KU_BAND_BAR / 2.0 + 4.5, width - 8,
+    ku_picture_fit(d->cr, (struct ku_font){13, ku_picture_ink(ku_class_colour[cls]), 0},
+                   x + width / 2, y + KU_BAND_BAR / 2.0 + 4.5, width - 8,
                    (const char *const[]){text[0], text[1]}, 2);
     return width;
 }
@@ -293,10 +269,7 @@ void ku_band_draw(const struct ku_plan_picture *d, int arena, double y, double p
     draw_arena(d, arena, y - 7, ", constant");
     for (int c = 0; c < KU_N_CLASSES; c++)
         x += draw_class(d, arena, c, x, y, per_byte);
-    ku_picture_colour(d->cr, 0x333333);
-    cairo_set_line_width(d->cr, 1);
-    cairo_rectangle(d->cr, KU_PANEL_LEFT, y, per_byte * (double)d->p->arena_bytes[arena],
-                    KU_BAND_BAR);
-    cairo_stroke(d->cr);
+    ku_picture_frame(d->cr, KU_PANEL_LEFT, y, per_byte * (double)d->p->arena_bytes[arena],
+                     KU_BAND_BAR);
 }
 #endif

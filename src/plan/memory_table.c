@@ -12,6 +12,7 @@
 #include "base/os/os.h"
 #include "base/str.h"
 #include "plan/advice.h"
+#include "plan/picture.h"
 #include "plan/plan.h"
 #include "plan/volume_table.h"
 #include "config/precision_policy.h"
@@ -89,16 +90,13 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
 {
     struct ku_memory_report r;
     char text[16];
-    size_t alive = 0;
     ku_program_memory(p, &r);
     ku_str_add(out, "\n%s: peak at instruction %u of %u: ", p->name, r.peak_instr, p->n_instrs);
     ku_plan_print_instr(p, r.peak_instr, out);
     ku_str_add(out, "\n");
-    for (int c = 0; c < KU_N_CLASSES; c++) {
-        alive += r.at_peak[c];
+    for (int c = 0; c < KU_N_CLASSES; c++)
         print_class(out, ku_class_name(c), r.at_peak[c]);
-    }
-    print_class(out, "unused at peak", r.peak_bytes > alive ? r.peak_bytes - alive : 0);
+    print_class(out, "unused at peak", ku_plan_unused_bytes(&r));
     print_class(out, "total", r.peak_bytes);
     ku_str_add(out, "  largest buffers at the peak:\n");
     for (uint32_t i = 0; i < r.n_rows; i++) {
@@ -137,7 +135,7 @@ static int plan_print(const struct ku_plan *p, const struct ku_advice *a, int n_
     ku_precision_print(&p->s.cfg, &out);
     ku_str_add(&out, "\n");
     ku_str_add(&out, "%lld parameters; ", (long long)p->s.n_params);
-    ku_plan_print_batch(p, &out);
+    p->s.source->ops->print_plan(p->s.source, p->shape, &out);
     ku_session_print_recompute(&p->s, &again);
     ku_str_add(&out, "%s%s\n\n", again.bytes ? "\n" : "", ku_str_get(&again));
     ku_str_fini(&again);
@@ -155,16 +153,12 @@ static json_t *peak_json(const struct ku_program *p)
     struct ku_memory_report r;
     struct ku_str where = {0};
     json_t *classes = json_object(), *largest = json_array();
-    size_t alive = 0;
     ku_program_memory(p, &r);
     ku_plan_print_instr(p, r.peak_instr, &where);
-    for (int c = 0; c < KU_N_CLASSES; c++) {
-        alive += r.at_peak[c];
+    for (int c = 0; c < KU_N_CLASSES; c++)
         json_object_set_new(classes, ku_class_name(c), json_integer((json_int_t)r.at_peak[c]));
-    }
-    json_object_set_new(
-        classes, "unused at peak",
-        json_integer(r.peak_bytes > alive ? (json_int_t)(r.peak_bytes - alive) : 0));
+    json_object_set_new(classes, "unused at peak",
+                        json_integer((json_int_t)ku_plan_unused_bytes(&r)));
     for (uint32_t i = 0; i < r.n_rows; i++)
         json_array_append_new(largest,
                               json_pack("{s:s, s:i, s:s, s:I}", "name", r.row[i].name, "micro",
@@ -198,7 +192,10 @@ static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_a
 {
     const struct ku_batch *b = &p->s.batch;
     uint64_t available = ku_os_mem_available();
-    json_t *arenas = json_object(), *programs = json_array(), *less = json_array();
+    json_t *arenas = json_object(), *programs = json_array(), *less = json_array(),
+           *levels = json_array();
+    for (int i = 0; p->s.recompute_level && i < p->s.n_recompute; i++)
+        json_array_append_new(levels, json_integer(p->s.recompute_level[i]));
     for (int i = 0; i < KU_N_ARENAS; i++)
         json_object_set_new(arenas, ku_arena_name(i), json_integer((json_int_t)p->arena_bytes[i]));
     json_array_append_new(programs, peak_json(p->program[KU_PROG_TRAIN]));
@@ -219,9 +216,6 @@ static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_a
         "available_bytes",
         available == UINT64_MAX ? json_null() : json_integer((json_int_t)available), "programs",
         programs, "to_hold_less", less, "sharding", ku_plan_volumes_json(p));
-    json_t *levels = json_array();
-    for (int i = 0; p->s.recompute_level && i < p->s.n_recompute; i++)
-        json_array_append_new(levels, json_integer(p->s.recompute_level[i]));
     json_object_set_new(root, "params", json_integer((json_int_t)p->s.n_params));
     json_object_set_new(root, "recompute_levels", levels);
     return ku_text_json(root, text);
@@ -251,16 +245,15 @@ int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks, uint64_t 
     for (int c = 0; c < KU_N_CLASSES; c++)
         if (r.at_peak[c] > 0 && r.at_peak[c] >= r.peak_bytes / 100)
             ku_str_add(&classes, "%s%s %s", classes.bytes ? ", " : "", ku_class_name(c),
-                       ku_text_bytes(r.at_peak[c], text) + strspn(text, " "));
+                       ku_picture_bytes(r.at_peak[c], text));
     int status = KUMI_OK;
     if (bytes > limit_bytes)
         status =
             KU_ERR(KUMI_ENOMEM,
                    "plan: --limit: a rank needs %s, %s more than the limit of %s; at the peak: %s; "
                    "`kumi plan CONFIG --memory` lists ways to reduce it",
-                   ku_text_bytes(bytes, text) + strspn(text, " "),
-                   ku_text_bytes(bytes - limit_bytes, less) + strspn(less, " "),
-                   ku_text_bytes(limit_bytes, limit) + strspn(limit, " "), ku_str_get(&classes));
+                   ku_picture_bytes(bytes, text), ku_picture_bytes(bytes - limit_bytes, less),
+                   ku_picture_bytes(limit_bytes, limit), ku_str_get(&classes));
     ku_str_fini(&classes);
     ku_plan_fini(&p);
     return status;

@@ -2,6 +2,7 @@
 #include "plan/picture.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,19 +23,10 @@ double ku_picture_step(double x)
     return unit * (x <= unit ? 1 : x <= 2 * unit ? 2 : x <= 5 * unit ? 5 : 10);
 }
 
-const char *ku_picture_unit(double bytes, double *unit_bytes)
+const char *ku_picture_file_name(const char *path)
 {
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int u = 0;
-    for (*unit_bytes = 1; u < 4 && bytes / *unit_bytes >= 1024; u++)
-        *unit_bytes *= 1024;
-    return unit[u];
-}
-
-const char *ku_picture_time_unit(double ns, double *unit_ns)
-{
-    *unit_ns = ns < 1e6 ? 1e3 : ns < 1e9 ? 1e6 : 1e9;
-    return ns < 1e6 ? "us" : ns < 1e9 ? "ms" : "s";
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
 }
 
 #ifdef KUMI_CAIRO
@@ -57,47 +49,60 @@ unsigned ku_picture_ink(unsigned rgb)
     return luma > 140 ? 0x222222 : 0xffffff;
 }
 
-void ku_picture_font(cairo_t *cr, double size, int is_bold)
-{
-    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
-                           is_bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
-    cairo_set_font_size(cr, size);
-}
-
-void ku_picture_text(cairo_t *cr, double x, double y, double align, const char *text)
+double ku_picture_text_width(cairo_t *cr, struct ku_font font, const char *text)
 {
     cairo_text_extents_t e;
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
+                           font.is_bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
+    cairo_set_font_size(cr, font.size);
     cairo_text_extents(cr, text, &e);
-    cairo_move_to(cr, x - align * e.x_advance, y);
+    return e.x_advance;
+}
+
+void ku_picture_text(cairo_t *cr, struct ku_font font, double x, double y, double align,
+                     const char *format, ...)
+{
+    char text[320];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    ku_picture_colour(cr, font.rgb);
+    cairo_move_to(cr, x - align * ku_picture_text_width(cr, font, text), y);
     cairo_show_text(cr, text);
 }
 
-void ku_picture_fit(cairo_t *cr, double x, double y, double width, const char *const *text, int n)
+void ku_picture_fit(cairo_t *cr, struct ku_font font, double x, double y, double width,
+                    const char *const *text, int n)
 {
-    for (int i = 0; i < n; i++) {
-        cairo_text_extents_t e;
-        cairo_text_extents(cr, text[i], &e);
-        if (e.x_advance > width)
-            continue;
-        ku_picture_text(cr, x, y, 0.5, text[i]);
-        return;
-    }
+    for (int i = 0; i < n; i++)
+        if (ku_picture_text_width(cr, font, text[i]) <= width) {
+            ku_picture_text(cr, font, x, y, 0.5, "%s", text[i]);
+            return;
+        }
 }
 
-void ku_picture_upwards(cairo_t *cr, double x, double y, const char *text)
+static void draw_line(cairo_t *cr, unsigned rgb, double width, double x0, double y0, double x1,
+                      double y1)
 {
-    cairo_save(cr);
-    cairo_translate(cr, x, y);
-    cairo_rotate(cr, -M_PI / 2);
-    ku_picture_text(cr, 0, 0, 0.5, text);
-    cairo_restore(cr);
-}
-
-void ku_picture_line(cairo_t *cr, double x0, double y0, double x1, double y1)
-{
+    ku_picture_colour(cr, rgb);
+    cairo_set_line_width(cr, width);
     cairo_move_to(cr, x0, y0);
     cairo_line_to(cr, x1, y1);
     cairo_stroke(cr);
+}
+
+void ku_picture_line(cairo_t *cr, unsigned rgb, double x0, double y0, double x1, double y1)
+{
+    draw_line(cr, rgb, 1, x0, y0, x1, y1);
+}
+
+void ku_picture_dashes(cairo_t *cr, unsigned rgb, double width, const double dash[2], double x0,
+                       double y0, double x1, double y1)
+{
+    cairo_set_dash(cr, dash, 2, 0);
+    draw_line(cr, rgb, width, x0, y0, x1, y1);
+    cairo_set_dash(cr, NULL, 0, 0);
 }
 
 void ku_picture_box(cairo_t *cr, unsigned rgb, double x, double y, double width, double height)
@@ -105,6 +110,39 @@ void ku_picture_box(cairo_t *cr, unsigned rgb, double x, double y, double width,
     ku_picture_colour(cr, rgb);
     cairo_rectangle(cr, x, y, width, height);
     cairo_fill(cr);
+}
+
+void ku_picture_frame(cairo_t *cr, double x, double y, double width, double height)
+{
+    ku_picture_colour(cr, 0x333333);
+    cairo_set_line_width(cr, 1);
+    cairo_rectangle(cr, x, y, width, height);
+    cairo_stroke(cr);
+}
+
+void ku_picture_bytes_axis(cairo_t *cr, const struct ku_bytes_axis *a)
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    const struct ku_font font = {13, 0x333333, 0};
+    double scale = 1;
+    int u = 0;
+    for (; u < 4 && a->bytes / scale >= 1024; u++)
+        scale *= 1024;
+    const double step = ku_picture_step(a->bytes / scale / a->n_marks);
+    for (double at = 0; at * scale <= a->bytes * 1.000001; at += step) {
+        double y = a->top + (a->bottom - a->top) * (1 - at * scale / a->bytes);
+        if (a->grid_right > 0)
+            ku_picture_line(cr, at > 0 ? 0xdddddd : 0x333333, a->x, y, a->grid_right, y);
+        else
+            ku_picture_line(cr, 0x333333, a->x - 5, y, a->x, y);
+        ku_picture_text(cr, font, a->x - (a->grid_right > 0 ? 8 : 9),
+                        y + (a->grid_right > 0 ? 4 : 4.5), 1, "%g", at);
+    }
+    cairo_save(cr);
+    cairo_translate(cr, a->name_x, (a->top + a->bottom) / 2);
+    cairo_rotate(cr, -M_PI / 2);
+    ku_picture_text(cr, font, 0, 0, 0.5, "%s%s", a->name, unit[u]);
+    cairo_restore(cr);
 }
 
 static cairo_status_t append(void *to, const unsigned char *data, unsigned bytes)

@@ -108,15 +108,12 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
     return ku_plan_compile(p, watch, NULL);
 }
 
-int64_t ku_plan_tokens(const struct ku_plan *p)
+size_t ku_plan_unused_bytes(const struct ku_memory_report *r)
 {
-    const struct ku_batch_shape shape = p->s.source->ops->shape(p->s.source, p->shape);
-    return shape.rows * shape.tgt_len;
-}
-
-void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
-{
-    p->s.source->ops->print_plan(p->s.source, p->shape, out);
+    size_t used = 0;
+    for (int c = 0; c < KU_N_CLASSES; c++)
+        used += r->at_peak[c];
+    return r->peak_bytes > used ? r->peak_bytes - used : 0;
 }
 
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)

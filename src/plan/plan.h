@@ -58,10 +58,8 @@ void ku_plan_fini(struct ku_plan *p);
  * The machine's limits for the plan's cores. Missing ones are measured and stored.
  */
 KU_STATUS ku_plan_limits(const struct ku_plan *p, struct ku_limits *out);
-/* Loss positions of a step, including padding. */
-int64_t ku_plan_tokens(const struct ku_plan *p);
-/* Append the batch, or the batch shapes and the one that is shown. */
-void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out);
+/* Bytes that are mapped but unused at the peak. */
+size_t ku_plan_unused_bytes(const struct ku_memory_report *r);
 /* Append "0W3 linear_dw h.0.mlp.c_fc": stage, phase, micro-batch, op, module path. */
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out);
 

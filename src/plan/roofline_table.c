@@ -27,7 +27,7 @@ struct roofline {
     struct ku_limits limits;
     int n_rows;
     double flops, bytes, ns; /* sums */
-    double tokens;           /* of a step, over all ranks */
+    double tokens;           /* loss positions of a step on all ranks, including padding */
 };
 
 int ku_plan_limits(const struct ku_plan *p, struct ku_limits *l)
@@ -79,7 +79,9 @@ static void collect(const struct ku_plan *plan, struct roofline *r)
     qsort(r->row, KU_N_OPS, sizeof *r->row, longest_first);
     while (r->n_rows < KU_N_OPS && r->row[r->n_rows].calls)
         r->n_rows++;
-    r->tokens = (double)ku_plan_tokens(plan);
+    const struct ku_batch_source *source = plan->s.source;
+    const struct ku_batch_shape shape = source->ops->shape(source, plan->shape);
+    r->tokens = (double)(shape.rows * shape.tgt_len);
 }
 
 static const char *bound_of(const struct row *row)

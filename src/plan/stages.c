@@ -39,37 +39,22 @@ static unsigned char *note_copies(const struct ku_program *p)
     return has_copy;
 }
 
-static enum ku_plan_kind kind_of(const struct ku_buffer *b, const unsigned char *has_copy)
-{
-    switch ((enum ku_class)b->cls) {
-    case KU_CL_PARAM:
-        return has_copy[b->name] ? KU_KIND_MASTER : KU_KIND_PARAMS;
-    case KU_CL_DERIVED:
-    case KU_CL_BUFFER:
-        return KU_KIND_PARAMS;
-    case KU_CL_OPTIMIZER:
-        return KU_KIND_OPTIMIZER;
-    case KU_CL_GRAD:
-    case KU_CL_PARTIAL:
-        return KU_KIND_GRADS;
-    case KU_CL_ACTIVATION:
-    case KU_CL_ADJOINT:
-        return KU_KIND_ACTIVATIONS;
-    case KU_CL_GATHER:
-        return KU_KIND_COMM;
-    case KU_CL_OFFLOAD:
-        return KU_KIND_OFFLOADED;
-    case KU_CL_WINDOW:
-    case KU_CL_WORKSPACE:
-        return KU_KIND_WORKSPACE;
-    case KU_CL_COUNTER:
-    case KU_CL_SCALAR:
-    case KU_CL_INPUT:
-    case KU_N_CLASSES:
-        break;
-    }
-    return KU_KIND_OTHER;
-}
+/* Of a buffer of a class; a parameter with a copy is KU_KIND_MASTER. */
+static const enum ku_plan_kind kind_of[KU_N_CLASSES] = {[KU_CL_PARAM] = KU_KIND_PARAMS,
+                                                        [KU_CL_DERIVED] = KU_KIND_PARAMS,
+                                                        [KU_CL_BUFFER] = KU_KIND_PARAMS,
+                                                        [KU_CL_OPTIMIZER] = KU_KIND_OPTIMIZER,
+                                                        [KU_CL_GRAD] = KU_KIND_GRADS,
+                                                        [KU_CL_PARTIAL] = KU_KIND_GRADS,
+                                                        [KU_CL_ACTIVATION] = KU_KIND_ACTIVATIONS,
+                                                        [KU_CL_ADJOINT] = KU_KIND_ACTIVATIONS,
+                                                        [KU_CL_GATHER] = KU_KIND_COMM,
+                                                        [KU_CL_OFFLOAD] = KU_KIND_OFFLOADED,
+                                                        [KU_CL_WINDOW] = KU_KIND_WORKSPACE,
+                                                        [KU_CL_WORKSPACE] = KU_KIND_WORKSPACE,
+                                                        [KU_CL_COUNTER] = KU_KIND_OTHER,
+                                                        [KU_CL_SCALAR] = KU_KIND_OTHER,
+                                                        [KU_CL_INPUT] = KU_KIND_OTHER};
 
 /* Whether the buffer occupies memory at this instruction. */
 static bool is_alive(const struct ku_buffer *b, uint32_t instr)
@@ -81,7 +66,8 @@ static bool is_alive(const struct ku_buffer *b, uint32_t instr)
     return b->home == 0 && b->first != UINT32_MAX && b->first <= instr && instr <= b->last;
 }
 
-int ku_plan_stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
+/* Bytes of a compiled plan by kind, at the training program's peak instruction. */
+static int stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
 {
     const struct ku_program *p = plan->program[KU_PROG_TRAIN];
     const uint64_t n = (uint64_t)plan->s.batch.n_ranks;
@@ -92,11 +78,15 @@ int ku_plan_stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
         return KUMI_ENOMEM;
     memset(out->bytes, 0, sizeof out->bytes);
     ku_program_memory(p, &r);
-    for (ku_id b = 1; b < p->n_buffers; b++)
-        if (is_alive(&p->buffer[b], r.peak_instr))
-            (p->buffer[b].arena == KU_AR_HOST ? shared
-                                              : out->bytes)[kind_of(&p->buffer[b], has_copy)] +=
-                p->buffer[b].bytes;
+    for (ku_id id = 1; id < p->n_buffers; id++) {
+        const struct ku_buffer *b = &p->buffer[id];
+        if (is_alive(b, r.peak_instr))
+            (b->arena == KU_AR_HOST
+                 ? shared
+                 : out->bytes)[b->cls == KU_CL_PARAM && has_copy[b->name] ? KU_KIND_MASTER
+                                                                          : kind_of[b->cls]] +=
+                b->bytes;
+    }
     ku_free(has_copy);
     out->bytes[KU_KIND_OTHER] += ku_session_staging_bytes(&plan->s) + plan->loader_bytes;
     for (int k = 0; k < KU_N_KINDS; k++)
@@ -112,7 +102,7 @@ int ku_plan_stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
 static void note_job(const struct ku_plan *p, struct ku_plan_stages *s)
 {
     struct ku_str batch = {0};
-    ku_plan_print_batch(p, &batch);
+    p->s.source->ops->print_plan(p->s.source, p->shape, &batch);
     snprintf(s->batch, sizeof s->batch, "%s", ku_str_get(&batch));
     ku_str_fini(&batch);
     snprintf(s->compute, sizeof s->compute, "%s", p->s.cfg.precision_compute);
@@ -139,37 +129,40 @@ static int plan_stage(const struct kumi_settings *settings, int i, const struct 
     if (i == 0)
         note_job(&plan, s);
     snprintf(stage->name, sizeof stage->name, i == SHARED ? "shared" : "zero %d", i);
-    int status = ku_plan_stage_of(&plan, stage);
+    int status = stage_of(&plan, stage);
     ku_plan_fini(&plan);
     return status;
+}
+
+/* A row, unless it is all zero. at: offset of the bytes in struct ku_plan_stage. */
+static void print_row(const struct ku_plan_stages *s, const char *name, size_t at,
+                      struct ku_str *out)
+{
+    uint64_t bytes[KU_N_STAGES], any = 0;
+    char text[16];
+    for (int i = 0; i < KU_N_STAGES; i++) {
+        memcpy(&bytes[i], (const char *)&s->stage[i] + at, sizeof bytes[i]);
+        any |= bytes[i];
+    }
+    if (any)
+        ku_str_add(out, "\n%-16s", name);
+    for (int i = 0; i < KU_N_STAGES && any; i++)
+        ku_str_add(out, " %12s", ku_text_bytes(bytes[i], text));
 }
 
 static int print(const struct ku_plan_stages *s, char **text)
 {
     struct ku_str out = {0};
-    char bytes[16];
     ku_str_add(
         &out, "memory per rank by ZeRO stage: %d rank%s on one host, %s\n%lld parameters; %s\n\n",
         s->n_ranks, s->n_ranks == 1 ? "" : "s", s->compute, (long long)s->n_params, s->batch);
     ku_str_add(&out, "%-16s", "");
     for (int i = 0; i < KU_N_STAGES; i++)
         ku_str_add(&out, " %12s", s->stage[i].name);
-    for (int k = 0; k < KU_N_KINDS; k++) {
-        uint64_t sum = 0;
-        for (int i = 0; i < KU_N_STAGES; i++)
-            sum += s->stage[i].bytes[k];
-        if (sum == 0)
-            continue;
-        ku_str_add(&out, "\n%-16s", kind_name[k]);
-        for (int i = 0; i < KU_N_STAGES; i++)
-            ku_str_add(&out, " %12s", ku_text_bytes(s->stage[i].bytes[k], bytes));
-    }
-    ku_str_add(&out, "\n%-16s", "a rank");
-    for (int i = 0; i < KU_N_STAGES; i++)
-        ku_str_add(&out, " %12s", ku_text_bytes(s->stage[i].rank_bytes, bytes));
-    ku_str_add(&out, "\n%-16s", "all ranks");
-    for (int i = 0; i < KU_N_STAGES; i++)
-        ku_str_add(&out, " %12s", ku_text_bytes(s->stage[i].host_bytes, bytes));
+    for (int k = 0; k < KU_N_KINDS; k++)
+        print_row(s, kind_name[k], offsetof(struct ku_plan_stage, bytes[k]), &out);
+    print_row(s, "a rank", offsetof(struct ku_plan_stage, rank_bytes), &out);
+    print_row(s, "all ranks", offsetof(struct ku_plan_stage, host_bytes), &out);
     ku_str_add(&out, "\n");
     return ku_text_take(&out, text);
 }
@@ -204,7 +197,7 @@ int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
     KU_GIVEN(text, "text");
     struct ku_plan_stages s = {
         .config = settings->config, .n_ranks = n_ranks, .limit_bytes = o->limit_bytes};
-    const struct ku_plan_stage *least = &s.stage[0];
+    const struct ku_plan_stage *smallest = &s.stage[0];
     char bytes[16], limit[16];
     if (o->picture)
         KU_TRY(ku_picture_check(o->picture));
@@ -213,17 +206,17 @@ int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
     int status = KUMI_OK;
     for (int i = 0; i < KU_N_STAGES && status == KUMI_OK; i++) {
         status = plan_stage(settings, i, &watch, &s);
-        least = s.stage[i].rank_bytes < least->rank_bytes ? &s.stage[i] : least;
+        smallest = s.stage[i].rank_bytes < smallest->rank_bytes ? &s.stage[i] : smallest;
     }
     ku_compile_line_end(&line);
     KU_TRY(status);
     if (o->picture)
         KU_TRY(ku_plan_stages_draw(&s, o->picture));
     KU_TRY(o->as_json ? print_json(&s, text) : print(&s, text));
-    if (o->limit_bytes == 0 || least->rank_bytes <= o->limit_bytes)
+    if (o->limit_bytes == 0 || smallest->rank_bytes <= o->limit_bytes)
         return KUMI_OK;
     return KU_ERR(KUMI_ENOMEM,
                   "plan: --limit: no ZeRO stage fits in %s per rank; the smallest, %s, needs %s",
-                  ku_picture_bytes(o->limit_bytes, limit), least->name,
-                  ku_picture_bytes(least->rank_bytes, bytes));
+                  ku_picture_bytes(o->limit_bytes, limit), smallest->name,
+                  ku_picture_bytes(smallest->rank_bytes, bytes));
 }

@@ -37,8 +37,6 @@ struct ku_plan_stages {
     struct ku_plan_stage stage[KU_N_STAGES]; /* zero 0 to 3 with private state; shared state */
 };
 
-/* Bytes of a compiled plan by kind, at the training program's peak instruction. */
-KU_STATUS ku_plan_stage_of(const struct ku_plan *p, struct ku_plan_stage *out);
 /* Draw stacked bars. path: checked by ku_picture_check. */
 KU_STATUS ku_plan_stages_draw(const struct ku_plan_stages *s, const char *path);
 

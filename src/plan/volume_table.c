@@ -2,6 +2,7 @@
 #include "plan/volume_table.h"
 #include "base/str.h"
 #include "ir/state.h"
+#include "plan/picture.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,17 +24,17 @@ static void print_summed(const struct ku_program *p, int zero, const char *grads
 {
     char text[16];
     int k = p->mesh.extent[KU_AX_MB];
-    ku_text_bytes(summed_bytes(p), text);
+    ku_picture_bytes(summed_bytes(p), text);
     if (p->mesh.mb_outer)
         ku_str_add(out,
                    "  each of %d micro-batches is reduced (parallel.grad_sync: micro); a rank "
                    "accumulates %s\n",
-                   k, text + strspn(text, " "));
+                   k, text);
     else if (zero >= 2 && ku_state_is_sharded(&p->mesh) && ku_mesh_n_micro(&p->mesh) > 1)
         ku_str_add(out,
                    "  gradients of %d micro-batches accumulate before they are reduced: %s of full "
                    "gradients in %s%s\n",
-                   ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
+                   ku_mesh_n_micro(&p->mesh), text, grads,
                    k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
 }
 

@@ -51,6 +51,8 @@ case $? in
     ;;
 *) say "--picture: $(cat "$dir/err")" ;;
 esac
+"$kumi" "${plan[@]}" --set memory.recompute=selective >"$dir/out" 2>"$dir/err"
+grep -q '^  --set memory.recompute=full  *[0-9.]* MiB' "$dir/out" && ! grep -q 'recompute=selective' "$dir/out" || say "advice beside recompute=selective: $(cat "$dir/out" "$dir/err")"
 "$kumi" "${plan[@]}" --limit 64GiB >"$dir/out" 2>"$dir/err" && [ ! -s "$dir/err" ] || say "--limit 64GiB: $(cat "$dir/err")"
 "$kumi" "${plan[@]}" --limit 1MB >"$dir/out" 2>"$dir/err"
 [ $? = 13 ] && grep -q '^kumi: error: plan: --limit: a rank needs .* more than the limit of .*; at the peak: parameters [0-9.]* [KM]iB, .*lists ways' "$dir/err" && [ -s "$dir/out" ] || say "--limit 1MB: $(cat "$dir/err")"

@@ -66,6 +66,8 @@ expect 5 "$dir/none/x.bin: No such file" encode --tokenizer byte --to "$dir/none
 expect 2 'give 1 or more' train --vocab -5 "$text"
 expect 2 "special token '': empty" train --special '' "$text"
 expect 3 "data: $dir/none: No such file" train "$dir/none"
+got=$("$kumi" tokenizer encode --tokenizer byte 2>&1 <"$dir")
+[ $? = 3 ] && [ "$got" = 'kumi: error: tokenizer: standard input: Is a directory' ] || fail "input that cannot be read: $got"
 printf 'a\n\xff\n' >"$dir/bad.txt"
 expect 3 "data: $dir/bad.txt:2: byte 1 (0xff) is not valid UTF-8" train "$dir/bad.txt"
 expect 5 "$text/x" train --out "$text/x" "$text"

@@ -51,7 +51,7 @@ int ku_ds_check_rules(const struct ku_config *cfg)
     for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
         if (rule[i].is_wrong) {
             const struct ku_ds_item *item = ku_ds_find(ds, rule[i].key);
-            return ku_ds_refuse(cfg, item->spelled, item->value, rule[i].wanted);
+            return ku_ds_refuse(cfg, item->spelled, item->value, "%s", rule[i].wanted);
         }
     return KUMI_OK;
 }

@@ -7,6 +7,7 @@
  */
 #include "config/deepspeed.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -40,18 +41,19 @@ enum { MAX_KEY_BYTES = 256, MAX_NAMES = 256 };
 
 /* The section that is being walked. */
 struct walk {
-    const char *name; /* "zero_optimization" */
-    const char *gate;
-    int is_checked;
-    const json_t *object; /* NULL: not given */
-    const char *spelled;  /* "zero_optimization.", as spelled in the file */
-    const char *of;       /* value of "type", which selects the rows; "": all rows */
-    int is_off;           /* the section is switched off by its gate key */
-    int is_void;          /* its "type" is absent or not supported: its keys are not checked */
-    int is_child_void;    /* the same for sections inside it */
+    const char *name;            /* "zero_optimization" */
+    const struct ku_ds_row *row; /* of the section; that of the whole file has empty texts */
+    json_t *object;              /* NULL: not given */
+    const char *spelled;         /* "zero_optimization.", as spelled in the file */
+    const char *of;              /* value of "type", which selects the rows; "": all rows */
+    int is_off;                  /* the section is switched off by its gate key */
+    int is_void;       /* its "type" is absent or not supported: its keys are not checked */
+    int is_child_void; /* the same for sections inside it */
 };
 
-const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES])
+/* The place of a key for messages, "c.json:3:5: <key as spelled>". Returns out. */
+static const char *place_of(const struct ku_config *cfg, const char *spelled,
+                            char out[KU_WHERE_BYTES])
 {
     const struct ku_deepspeed *ds = cfg->deepspeed;
     char path[MAX_KEY_BYTES + 16], at[KU_WHERE_BYTES];
@@ -68,14 +70,26 @@ const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char o
 }
 
 int ku_ds_refuse(const struct ku_config *cfg, const char *spelled, const json_t *value,
-                 const char *wanted)
+                 const char *format, ...)
 {
     const size_t as_written = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15);
-    char at[KU_WHERE_BYTES], *text = value ? ku_json_print(value, as_written) : NULL;
-    int status = KU_ERR(KUMI_EINVAL, "config: %s: %.80s; %s", ku_ds_place(cfg, spelled, at),
+    char at[KU_WHERE_BYTES], wanted[1024], *text = value ? ku_json_print(value, as_written) : NULL;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(wanted, sizeof wanted, format, args);
+    va_end(args);
+    int status = KU_ERR(KUMI_EINVAL, "config: %s: %.80s; %s", place_of(cfg, spelled, at),
                         text ? text : "missing", wanted);
     ku_free(text);
     return status;
+}
+
+int ku_ds_say(struct ku_ds_item *item, enum ku_ds_verdict verdict, char *why)
+{
+    ku_free(item->why);
+    item->verdict = verdict;
+    item->why = why;
+    return why ? KUMI_OK : KUMI_ENOMEM;
 }
 
 const struct ku_ds_item *ku_ds_find(const struct ku_deepspeed *ds, const char *key)
@@ -108,13 +122,6 @@ static int add_item(struct ku_deepspeed *ds, const struct walk *w, const char *k
     return item->key && item->spelled ? KUMI_OK : KUMI_ENOMEM;
 }
 
-static int say_why(struct ku_ds_item *item, enum ku_ds_verdict verdict, const char *why)
-{
-    item->verdict = verdict;
-    item->why = *why ? ku_strdup(why) : NULL;
-    return *why && item->why == NULL ? KUMI_ENOMEM : KUMI_OK;
-}
-
 static bool is_of(const struct walk *w, const struct ku_ds_row *row)
 {
     return row->type != KU_DS_CHOICE && strcmp(row->section, w->name) == 0 &&
@@ -140,13 +147,12 @@ static char spelling(const struct ku_ds_row *row, const char *name)
 static int refuse_both(const struct ku_config *cfg, const struct walk *w, const char *old,
                        const char *new)
 {
-    char spelled[MAX_KEY_BYTES * 2], text[MAX_KEY_BYTES * 2];
+    char spelled[MAX_KEY_BYTES * 2];
     snprintf(spelled, sizeof spelled, "%s%s", w->spelled, old);
-    snprintf(text, sizeof text,
-             "Cannot provide deprecated parameter '%s' and replacing parameter '%s' together; "
-             "leave the first out",
-             old, new);
-    return ku_ds_refuse(cfg, spelled, json_object_get(w->object, old), text);
+    return ku_ds_refuse(cfg, spelled, json_object_get(w->object, old),
+                        "Cannot provide deprecated parameter '%s' and replacing parameter '%s' "
+                        "together; leave the first out",
+                        old, new);
 }
 
 /* Finds the value of the row's key and the spelling used. Two spellings at once are refused with
@@ -158,7 +164,7 @@ static int look_up(const struct ku_config *cfg, const struct walk *w, const stru
     json_t *v;
     *name = row->key;
     *value = NULL;
-    json_object_foreach((json_t *)(uintptr_t)w->object, key, v)
+    json_object_foreach(w->object, key, v)
     {
         const char sign = spelling(row, key);
         if (sign == '+')
@@ -187,30 +193,25 @@ static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_d
                   uint32_t at)
 {
     struct ku_ds_item *item = &cfg->deepspeed->item[at];
-    char text[MAX_KEY_BYTES];
-    if (w->is_off) {
-        snprintf(text, sizeof text, "%s.%s is %s", w->name, w->gate,
-                 strcmp(w->gate, "enabled") == 0 ? "false" : "\"none\"");
-        return say_why(item, KU_DS_NO_EFFECT, text);
-    }
-    if (strncmp(row->key, "stage3_", 7) == 0) {
-        const int64_t stage = json_integer_value(ku_ds_find(cfg->deepspeed, STAGE)->value);
-        snprintf(text, sizeof text, STAGE " is %lld", (long long)stage);
-        if (stage != 3)
-            return say_why(item, KU_DS_NO_EFFECT, text);
-    }
+    int64_t stage = 3;
+    item->verdict = KU_DS_NO_EFFECT;
+    if (w->is_off)
+        return ku_ds_say(item, KU_DS_NO_EFFECT,
+                         ku_asprintf("%s.%s is %s", w->name, w->row->gate,
+                                     strcmp(w->row->gate, "enabled") == 0 ? "false" : "\"none\""));
+    if (strncmp(row->key, "stage3_", 7) == 0)
+        stage = json_integer_value(ku_ds_find(cfg->deepspeed, STAGE)->value);
+    if (stage != 3)
+        return ku_ds_say(item, KU_DS_NO_EFFECT, ku_asprintf(STAGE " is %lld", (long long)stage));
     if (row->verdict == KU_DS_APPLIED && *row->target == '\0')
-        return say_why(item, KU_DS_NO_EFFECT, ""); /* "type": see take_choice */
+        return KUMI_OK; /* "type": see take_choice */
     if (row->verdict == KU_DS_APPLIED)
         return ku_ds_apply(cfg, at, row->target, row->value, 0, w->object != NULL);
-    if (row->verdict == KU_DS_REFUSED) {
-        json_t *usual = ku_ds_default(row);
-        const int is_usual = ku_config_is_same(usual, item->value) || is_off(item->value);
-        json_decref(usual);
-        return is_usual ? say_why(item, KU_DS_NO_EFFECT, "off")
-                        : say_why(item, KU_DS_REFUSED, row->help);
-    }
-    return say_why(item, KU_DS_NO_EFFECT, row->help);
+    json_t *usual = ku_ds_default(row);
+    const bool is_usual = ku_config_is_same(usual, item->value) || is_off(item->value);
+    json_decref(usual);
+    return ku_ds_say(item, is_usual ? KU_DS_NO_EFFECT : row->verdict,
+                     ku_strdup(is_usual && row->verdict == KU_DS_REFUSED ? "off" : row->help));
 }
 
 static int walk_block(struct ku_config *cfg, struct walk *w);
@@ -232,14 +233,12 @@ static int take_block(struct ku_config *cfg, const struct walk *w, const struct 
     if (v && !json_is_object(v))
         return ku_ds_refuse(cfg, spelled, v, "an object");
     snprintf(spelled, sizeof spelled, "%s%s.", w->spelled, name);
-    struct walk inner = {.name = section,
-                         .gate = row->gate,
-                         .is_checked = row->is_checked,
-                         .object = v,
-                         .spelled = spelled,
-                         .of = w->of,
-                         .is_void = w->is_child_void};
-    int status = walk_block(cfg, &inner);
+    int status = walk_block(cfg, &(struct walk){.name = section,
+                                                .row = row,
+                                                .object = v,
+                                                .spelled = spelled,
+                                                .of = w->of,
+                                                .is_void = w->is_child_void});
     json_decref(made);
     return status;
 }
@@ -262,7 +261,7 @@ static int take_row(struct ku_config *cfg, const struct walk *w, const struct ku
     } else if (row->type != KU_DS_ANY && json_is_string(v) &&
                strcmp(json_string_value(v), "auto") == 0) {
         source = KU_DS_AUTO;
-        KU_TRY(ku_ds_fill(cfg, row, spelled, w->is_checked, &value));
+        KU_TRY(ku_ds_fill(cfg, row, spelled, w->row->is_checked, &value));
     } else {
         KU_TRY(ku_ds_read(cfg, row, spelled, v, &value));
     }
@@ -275,37 +274,31 @@ static int take_row(struct ku_config *cfg, const struct walk *w, const struct ku
 static int take_choice(struct ku_config *cfg, struct walk *w)
 {
     struct ku_deepspeed *ds = cfg->deepspeed;
-    const json_t *type = json_object_get(w->object, "type");
+    const char *type = json_string_value(json_object_get(w->object, "type"));
     const struct ku_ds_row *c = NULL;
-    const char *names[MAX_NAMES], *near;
-    char key[MAX_KEY_BYTES], text[MAX_KEY_BYTES];
+    const char *names[MAX_NAMES];
     int n = 0;
     for (int i = 0; i < ku_ds_n_rows; i++) {
         const struct ku_ds_row *row = &ku_ds_rows[i];
         if (row->type != KU_DS_CHOICE || strcmp(row->section, w->name) != 0)
             continue;
         names[n++] = row->key;
-        if (json_is_string(type) && strcasecmp(json_string_value(type), row->key) == 0)
+        if (type && strcasecmp(type, row->key) == 0)
             c = row;
     }
     if (n == 0)
         return KUMI_OK;
     w->is_child_void = c == NULL || *c->target == '\0';
     w->of = c ? c->key : "";
-    if (!json_is_string(type))
-        return KUMI_OK; /* no type: DeepSpeed has no optimizer or scheduler */
-    snprintf(key, sizeof key, "%s.type", w->name);
-    const uint32_t at = (uint32_t)(ku_ds_find(ds, key) - ds->item);
+    if (type == NULL)
+        return KUMI_OK;                  /* no type: DeepSpeed has no optimizer or scheduler */
+    const uint32_t at = ds->n_items - 1; /* of "type" */
     if (c && *c->target)
         return ku_ds_apply(cfg, at, c->target, "null", 1, 1);
-    near = c ? NULL : ku_str_nearest(json_string_value(type), names, n);
-    snprintf(text, sizeof text, "%s%s%s",
-             c      ? c->help
-             : near ? "did you mean "
-                    : "it is unknown",
-             near ? near : "", near ? "?" : "");
-    ku_free(ds->item[at].why);
-    return say_why(&ds->item[at], KU_DS_REFUSED, text);
+    const char *near = c ? NULL : ku_str_nearest(type, names, n);
+    return ku_ds_say(&ds->item[at], KU_DS_REFUSED,
+                     near ? ku_asprintf("did you mean %s?", near)
+                          : ku_strdup(c ? c->help : "it is unknown"));
 }
 
 /* Handles a member: no error if a row has its name or alias; otherwise it is unknown. */
@@ -313,30 +306,27 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
 {
     struct ku_ds_item *item;
     const char *names[MAX_NAMES];
-    char spelled[MAX_KEY_BYTES], text[MAX_KEY_BYTES];
+    char spelled[MAX_KEY_BYTES], text[MAX_KEY_BYTES], at[KU_WHERE_BYTES];
     int n = 0;
-    for (int i = 0; i < ku_ds_n_rows; i++) {
+    for (int i = 0; i < ku_ds_n_rows && !w->is_void; i++) {
         const struct ku_ds_row *row = &ku_ds_rows[i];
-        if (!is_of(w, row) || w->is_void)
-            continue;
-        const char sign = spelling(row, key);
+        const char sign = is_of(w, row) ? spelling(row, key) : 0;
         if (sign == '=' || sign == '-')
             return KUMI_OK;
-        if (n < MAX_NAMES)
+        if (is_of(w, row) && n < MAX_NAMES)
             names[n++] = row->key;
     }
     const char *near = ku_str_nearest(key, names, n);
-    snprintf(spelled, sizeof spelled, "%s%.200s", w->spelled, key);
     snprintf(text, sizeof text, "unknown key%s%s%s", near ? "; did you mean " : "",
              near ? near : "", near ? "?" : "");
-    if (w->is_void || (!w->is_checked && !cfg->deepspeed->is_strict)) {
+    if (w->is_void || (!w->row->is_checked && !cfg->deepspeed->is_strict)) {
         KU_TRY(add_item(cfg->deepspeed, w, key, key, json_incref(v), &item));
-        return w->is_void ? say_why(item, KU_DS_NO_EFFECT, "of a type that is not used")
-                          : say_why(item, KU_DS_UNKNOWN, text);
+        return ku_ds_say(item, w->is_void ? KU_DS_NO_EFFECT : KU_DS_UNKNOWN,
+                         ku_strdup(w->is_void ? "of a type that is not used" : text));
     }
-    char at[KU_WHERE_BYTES];
-    return KU_ERR(KUMI_EINVAL, "config: %s: %s%s%s", ku_ds_place(cfg, spelled, at), text,
-                  w->of && *w->of ? " of type " : "", w->of ? w->of : "");
+    snprintf(spelled, sizeof spelled, "%s%.200s", w->spelled, key);
+    return KU_ERR(KUMI_EINVAL, "config: %s: %s%s%s", place_of(cfg, spelled, at), text,
+                  *w->of ? " of type " : "", w->of);
 }
 
 static int walk_block(struct ku_config *cfg, struct walk *w)
@@ -349,10 +339,10 @@ static int walk_block(struct ku_config *cfg, struct walk *w)
         KU_TRY(take_row(cfg, w, &ku_ds_rows[i]));
         if (strcmp(ku_ds_rows[i].key, "type") == 0)
             KU_TRY(take_choice(cfg, w));
-        if (strcmp(ku_ds_rows[i].key, w->gate) == 0)
+        if (strcmp(ku_ds_rows[i].key, w->row->gate) == 0)
             w->is_off = is_off(cfg->deepspeed->item[cfg->deepspeed->n_items - 1].value);
     }
-    json_object_foreach((json_t *)(uintptr_t)w->object, key, v)
+    json_object_foreach(w->object, key, v)
     {
         KU_TRY(take_unknown(cfg, w, key, v));
     }
@@ -373,34 +363,35 @@ static int open_document(struct ku_config *cfg, const json_t *v)
     return json_is_object(ds->root) ? KUMI_OK : ku_ds_refuse(cfg, "", ds->root, "an object");
 }
 
+static int walk_document(struct ku_config *cfg, const json_t *document)
+{
+    static const struct ku_ds_row whole = {.gate = ""};
+    KU_TRY(open_document(cfg, document));
+    KU_TRY(walk_block(
+        cfg,
+        &(struct walk){
+            .name = "", .row = &whole, .object = cfg->deepspeed->root, .spelled = "", .of = ""}));
+    KU_TRY(ku_ds_check_rules(cfg));
+    return ku_ds_settle(cfg);
+}
+
 int ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width)
 {
-    json_t *v = json_incref(json_object_get(cfg->root, "deepspeed"));
-    json_t *strict = json_incref(json_object_get(cfg->root, "deepspeed_strict"));
+    json_t *v = json_object_get(cfg->root, "deepspeed");
+    json_t *strict = json_object_get(cfg->root, "deepspeed_strict");
     int status = KUMI_OK;
     if (strict && !json_is_boolean(strict))
-        status = ku_config_refuse(cfg, "deepspeed_strict", strict, "true or false");
-    if (status == KUMI_OK && v && !json_is_null(v)) {
+        return ku_config_refuse(cfg, "deepspeed_strict", strict, "true or false");
+    if (v && !json_is_null(v)) {
         cfg->deepspeed = ku_calloc(1, sizeof *cfg->deepspeed);
-        status = cfg->deepspeed ? open_document(cfg, v) : KUMI_ENOMEM;
-        if (status == KUMI_OK) {
-            cfg->deepspeed->width = width;
-            cfg->deepspeed->is_strict = json_is_true(strict);
-            status = walk_block(cfg, &(struct walk){.name = "",
-                                                    .gate = "",
-                                                    .object = cfg->deepspeed->root,
-                                                    .spelled = "",
-                                                    .of = ""});
-        }
-        if (status == KUMI_OK)
-            status = ku_ds_check_rules(cfg);
-        if (status == KUMI_OK)
-            status = ku_ds_settle(cfg);
+        if (cfg->deepspeed == NULL)
+            return KUMI_ENOMEM;
+        cfg->deepspeed->width = width;
+        cfg->deepspeed->is_strict = json_is_true(strict);
+        status = walk_document(cfg, v);
     }
     json_object_del(cfg->root, "deepspeed");
     json_object_del(cfg->root, "deepspeed_strict");
-    json_decref(strict);
-    json_decref(v);
     return status;
 }
 
@@ -408,16 +399,15 @@ int ku_deepspeed_merge(struct ku_config *cfg)
 {
     const struct ku_deepspeed *ds = cfg->deepspeed;
     const struct ku_ds_item *first = NULL;
-    char text[KU_WHERE_BYTES];
     int n = 0;
     for (uint32_t i = 0; ds && i < ds->n_items; i++)
         if (ds->item[i].verdict == KU_DS_REFUSED && n++ == 0)
             first = &ds->item[i];
     if (n > 1)
-        snprintf(text, sizeof text, "%.400s; %d more refused: see --explain-deepspeed", first->why,
-                 n - 1);
+        return ku_ds_refuse(cfg, first->spelled, first->value,
+                            "%.400s; %d more refused: see --explain-deepspeed", first->why, n - 1);
     if (n > 0)
-        return ku_ds_refuse(cfg, first->spelled, first->value, n > 1 ? text : first->why);
+        return ku_ds_refuse(cfg, first->spelled, first->value, "%s", first->why);
     for (uint32_t i = 0; ds && i < ds->n_sets; i++)
         KU_TRY(ku_config_set(cfg, ds->set[i].path, json_incref(ds->set[i].value)));
     return KUMI_OK;
@@ -451,7 +441,7 @@ const char *ku_deepspeed_where(const struct ku_config *cfg, const char *path,
     const struct ku_deepspeed *ds = cfg->deepspeed;
     for (uint32_t i = 0; ds && i < ds->n_sets; i++)
         if (strcmp(ds->set[i].path, path) == 0)
-            return ku_ds_place(cfg, ds->item[ds->set[i].item].spelled, out);
+            return place_of(cfg, ds->item[ds->set[i].item].spelled, out);
     return NULL;
 }
 
@@ -462,5 +452,5 @@ void ku_deepspeed_warn(const struct ku_config *cfg)
     for (uint32_t i = 0; ds && i < ds->n_items; i++)
         if (ds->item[i].verdict == KU_DS_UNKNOWN)
             KU_MESSAGE(WARN, "kumi: %s: %s DeepSpeed ignores it, too",
-                       ku_ds_place(cfg, ds->item[i].spelled, at), ds->item[i].why);
+                       place_of(cfg, ds->item[i].spelled, at), ds->item[i].why);
 }

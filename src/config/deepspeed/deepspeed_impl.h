@@ -41,10 +41,11 @@ struct ku_ds_row { /* a row of deepspeed.def */
 extern const struct ku_ds_row ku_ds_rows[];
 extern const int ku_ds_n_rows;
 
-/* The place of a key for messages, "c.json:3:5: <key as spelled>". Returns out. */
-const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES]);
+/* KUMI_EINVAL with the place, the value and what is wanted. */
 KU_STATUS ku_ds_refuse(const struct ku_config *cfg, const char *spelled, const json_t *value,
-                       const char *wanted); /* KUMI_EINVAL */
+                       const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* Sets an item's verdict and reason, whose memory it takes over. NULL: KUMI_ENOMEM. */
+KU_STATUS ku_ds_say(struct ku_ds_item *item, enum ku_ds_verdict verdict, char *why);
 /* The item of a key by its full name; NULL: none so far. Borrowed. */
 const struct ku_ds_item *ku_ds_find(const struct ku_deepspeed *ds, const char *key);
 /* The value of kumi's key "section.key" in the configuration; NULL: absent or null. Borrowed. */

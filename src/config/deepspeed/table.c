@@ -40,48 +40,45 @@ static bool is_shown(const struct ku_ds_item *item, int is_all)
     return is_all || item->source != KU_DS_DEFAULT || item->verdict == KU_DS_APPLIED;
 }
 
-/* The columns of an item: key, value, source, effect. */
+/* The columns of an item before its verdict, or, if it is NULL, their heads. */
 static void columns(const struct ku_ds_item *item, struct ku_str text[4])
 {
-    ku_str_add(&text[0], "%s", item->key);
-    add_value(&text[1], item->value);
-    ku_str_add(&text[2], "%s", source_name[item->source]);
-    add_effect(&text[3], item);
+    ku_str_add(&text[0], "%s", item ? item->key : "key");
+    if (item)
+        add_value(&text[1], item->value);
+    else
+        ku_str_add(&text[1], "value");
+    ku_str_add(&text[2], "%s", item ? source_name[item->source] : "source");
+    if (item)
+        add_effect(&text[3], item);
+    else
+        ku_str_add(&text[3], "becomes");
 }
 
+/* The first pass finds the widths of the columns. */
 void ku_deepspeed_print(const struct ku_deepspeed *ds, const char *name, int is_all,
                         struct ku_str *out)
 {
-    static const char *const head[] = {"key", "value", "source", "becomes"};
-    size_t width[4];
-    for (int c = 0; c < 4; c++)
-        width[c] = strlen(head[c]);
-    for (int pass = 0; pass < 2; pass++) {
-        if (pass)
-            ku_str_add(out, "%s\n%-*s  %-*s  %-*s  %-*s  verdict\n",
-                       ds->doc.name ? ds->doc.name : name, (int)width[0], head[0], (int)width[1],
-                       head[1], (int)width[2], head[2], (int)width[3], head[3]);
-        for (uint32_t i = 0; i < ds->n_items; i++) {
-            const struct ku_ds_item *item = &ds->item[i];
+    size_t width[4] = {0};
+    ku_str_add(out, "%s\n", ds->doc.name ? ds->doc.name : name);
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i <= ds->n_items; i++) {
+            const struct ku_ds_item *item = i ? &ds->item[i - 1] : NULL;
             struct ku_str text[4] = {{0}};
-            if (!is_shown(item, is_all))
+            if (item && !is_shown(item, is_all))
                 continue;
             columns(item, text);
             for (int c = 0; c < 4; c++) {
-                const size_t n = strlen(ku_str_get(&text[c]));
-                if (n > width[c] && n <= MAX_WIDTH)
-                    width[c] = n;
-            }
-            for (int c = 0; c < 4; c++) {
+                if (text[c].bytes > width[c] && text[c].bytes <= MAX_WIDTH)
+                    width[c] = text[c].bytes;
                 if (pass)
                     ku_str_add(out, "%-*s  ", (int)width[c], ku_str_get(&text[c]));
                 ku_str_fini(&text[c]);
             }
             if (pass)
-                ku_str_add(out, "%s%s%s\n", verdict_name[item->verdict], item->why ? ": " : "",
-                           item->why ? item->why : "");
+                ku_str_add(out, "%s%s%s\n", item ? verdict_name[item->verdict] : "verdict",
+                           item && item->why ? ": " : "", item && item->why ? item->why : "");
         }
-    }
 }
 
 json_t *ku_deepspeed_json(const struct ku_deepspeed *ds)

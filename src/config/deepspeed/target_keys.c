@@ -57,13 +57,12 @@ static int refuse(struct ku_ds_item *item, const char *before, const char *path,
                   const char *after)
 {
     char *text = ku_json_print(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
-    ku_free(item->why);
     json_decref(item->effect);
     item->effect = NULL;
-    item->verdict = KU_DS_REFUSED;
-    item->why = ku_asprintf("%s%s: %s%s", before, path, text ? text : "", after);
+    int status = ku_ds_say(item, KU_DS_REFUSED,
+                           ku_asprintf("%s%s: %s%s", before, path, text ? text : "", after));
     ku_free(text);
-    return item->why ? KUMI_OK : KUMI_ENOMEM;
+    return status;
 }
 
 static int show(struct ku_ds_item *item, const char *path, json_t *v)

@@ -17,42 +17,31 @@ json_t *ku_ds_default(const struct ku_ds_row *row)
     return json_loads(row->value, JSON_DECODE_ANY, NULL);
 }
 
-/* DeepSpeed's own message for a wrong value; NULL: none. */
-static const char *own_words(const struct ku_ds_row *row, const json_t *v, char out[256])
-{
-    if (strcmp(row->key, "communication_data_type") == 0) {
-        snprintf(out, 256,
-                 "Invalid communication_data_type. Supported data types: ['fp16', 'bf16', 'fp32']. "
-                 "Got: %.60s",
-                 json_is_string(v) ? json_string_value(v) : "no string");
-        return out;
-    }
-    if (strcmp(row->section, "fp16") == 0 && strcmp(row->key, "loss_scale") == 0)
-        return json_is_boolean(v) ? "fp16.loss_scale must be a number, not bool"
-                                  : "fp16.loss_scale must be a finite number >= 0";
-    return NULL;
-}
-
 static bool has_range(const struct ku_ds_row *row)
 {
     return row->allowed.min < row->allowed.max;
 }
 
+/* Refuses a value with DeepSpeed's own message, where it has one. */
 static int refuse_type(const struct ku_config *cfg, const struct ku_ds_row *row,
                        const char *spelled, const json_t *v)
 {
     static const char *const name[] = {"an integer", "a number",    "true or false", "a string",
                                        "a list",     "two numbers", "a value"};
-    char text[256], words[256];
-    const char *own = own_words(row, v, words);
+    if (strcmp(row->key, "communication_data_type") == 0)
+        return ku_ds_refuse(cfg, spelled, v,
+                            "Invalid communication_data_type. Supported data types: ['fp16', "
+                            "'bf16', 'fp32']. Got: %.60s",
+                            json_is_string(v) ? json_string_value(v) : "no string");
+    if (strcmp(row->section, "fp16") == 0 && strcmp(row->key, "loss_scale") == 0)
+        return ku_ds_refuse(cfg, spelled, v, "fp16.loss_scale must be a %s",
+                            json_is_boolean(v) ? "number, not bool" : "finite number >= 0");
     if (row->allowed.words)
-        snprintf(text, sizeof text, "one of: %.200s", row->allowed.words);
-    else if (has_range(row))
-        snprintf(text, sizeof text, "%s from %.15g to %.15g", name[row->type], row->allowed.min,
-                 row->allowed.max);
-    else
-        snprintf(text, sizeof text, "%s", name[row->type]);
-    return ku_ds_refuse(cfg, spelled, v, own ? own : text);
+        return ku_ds_refuse(cfg, spelled, v, "one of: %.200s", row->allowed.words);
+    if (has_range(row))
+        return ku_ds_refuse(cfg, spelled, v, "%s from %.15g to %.15g", name[row->type],
+                            row->allowed.min, row->allowed.max);
+    return ku_ds_refuse(cfg, spelled, v, "%s", name[row->type]);
 }
 
 static bool is_within(const struct ku_ds_row *row, double x)
@@ -77,9 +66,9 @@ static int truth(const json_t *v)
 int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
                const json_t *v, json_t **value)
 {
-    json_t *mutable = (json_t *)(uintptr_t)v;
+    const char *word = json_string_value(v), *words = row->allowed.words;
     int64_t whole = 0;
-    int is_good = 1;
+    bool is_good = 1;
     *value = NULL;
     switch (row->type) {
     case KU_DS_INT:
@@ -94,9 +83,7 @@ int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const c
         *value = is_good ? json_boolean(truth(v)) : NULL;
         break;
     case KU_DS_TEXT:
-        is_good =
-            json_is_string(v) && (row->allowed.words == NULL ||
-                                  ku_str_find_word(row->allowed.words, json_string_value(v)) >= 0);
+        is_good = word && (words == NULL || ku_str_find_word(words, word) >= 0);
         break;
     case KU_DS_PAIR:
         is_good = json_array_size(v) == 2 && json_is_number(json_array_get(v, 0)) &&
@@ -110,17 +97,42 @@ int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const c
     case KU_DS_CHOICE:
         break;
     }
-    if (!is_good)
-        return refuse_type(cfg, row, spelled, v);
-    if (*value == NULL)
-        *value = json_incref(mutable);
-    return KUMI_OK;
+    if (is_good && *value == NULL)
+        *value = json_incref((json_t *)(uintptr_t)v);
+    return is_good ? KUMI_OK : refuse_type(cfg, row, spelled, v);
 }
 
-static int fill_by_width(const struct ku_config *cfg, const struct ku_ds_row *row,
+/*
+ * Keys with an "auto" of their own:
+ *
+ *   own         keys of the configuration; the first that is given has the value; NULL: none
+ *   otherwise   the value without them, JSON text; NULL: per_h2 * h^2 + per_h * h for a model of
+ *               width h
+ */
+static const struct automatic {
+    const char *key, *own, *otherwise;
+    double per_h2, per_h;
+} automatic[] = {
+    {"warmup_min_lr", NULL, "0", 0, 0},
+    {"warmup_num_steps", "schedule.warmup_num_steps schedule.warmup_steps", "0", 0, 0},
+    {"total_num_steps", "schedule.total_num_steps train.steps", "null", 0, 0},
+    {"reduce_bucket_size", NULL, NULL, 1, 0},
+    {"stage3_prefetch_bucket_size", NULL, NULL, 0.9, 0},
+    {"stage3_param_persistence_threshold", NULL, NULL, 0, 10},
+};
+
+static int fill_by_table(const struct ku_config *cfg, const struct automatic *a,
                          const char *spelled, json_t **value)
 {
+    char words[128], *rest = a->own ? words : NULL;
     int64_t h = 0;
+    snprintf(words, sizeof words, "%s", a->own ? a->own : "");
+    for (char *path; *value == NULL && (path = strsep(&rest, " ")) != NULL;)
+        *value = json_incref(ku_ds_own(cfg, path));
+    if (*value == NULL && a->otherwise)
+        *value = json_loads(a->otherwise, JSON_DECODE_ANY, NULL);
+    if (*value || a->otherwise)
+        return KUMI_OK;
     if (cfg->deepspeed->width)
         KU_TRY(cfg->deepspeed->width(cfg, &h));
     if (h <= 0 || h > INT32_MAX)
@@ -129,11 +141,19 @@ static int fill_by_width(const struct ku_config *cfg, const struct ku_ds_row *ro
                       "`hidden_size` nor `hidden_sizes` entry, therefore it's not possible to "
                       "automatically fill it out; give a number",
                       spelled);
-    *value = json_integer(strcmp(row->key, "reduce_bucket_size") == 0 ? h * h
-                          : strcmp(row->key, "stage3_prefetch_bucket_size") == 0
-                              ? (int64_t)(0.9 * (double)(h * h))
-                              : 10 * h);
+    *value = json_integer((json_int_t)(a->per_h2 * (double)(h * h) + a->per_h * (double)h));
     return KUMI_OK;
+}
+
+/* NULL: the key has no "auto" of its own; those of stage 3 have one in stage 3 alone. */
+static const struct automatic *find_automatic(const struct ku_config *cfg, const char *key)
+{
+    int64_t stage = 0;
+    ku_json_int(ku_json_at(cfg->deepspeed->root, "zero_optimization.stage"), &stage);
+    for (size_t i = 0; i < sizeof automatic / sizeof automatic[0]; i++)
+        if (strcmp(automatic[i].key, key) == 0)
+            return strncmp(key, "stage3_", 7) == 0 && stage != 3 ? NULL : &automatic[i];
+    return NULL;
 }
 
 /* The configuration's value of a key, else its default. New reference. */
@@ -144,55 +164,24 @@ static json_t *own_or_default(const struct ku_config *cfg, const char *path)
     return own ? json_incref(own) : key ? ku_key_default(key) : json_null();
 }
 
-static bool is_stage_3(const struct ku_config *cfg)
-{
-    int64_t stage = 0;
-    ku_json_int(ku_json_at(cfg->deepspeed->root, "zero_optimization.stage"), &stage);
-    return stage == 3;
-}
-
-static json_t *first_own(const struct ku_config *cfg, const char *a, const char *b)
-{
-    json_t *own = ku_ds_own(cfg, a);
-    return json_incref(own ? own : ku_ds_own(cfg, b));
-}
-
-/* The learning rate: DeepSpeed's, else the configuration's. */
-static json_t *fill_lr(const struct ku_config *cfg)
-{
-    const struct ku_ds_item *lr = ku_ds_find(cfg->deepspeed, "optimizer.params.lr");
-    return lr ? json_incref(lr->value) : own_or_default(cfg, "optimizer.lr");
-}
-
 int ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
                int is_checked, json_t **value)
 {
-    const char *eq = strchr(row->target, '=');
-    const int is_switch = strcmp(row->key, "enabled") == 0;
-    const int is_stage3 = strncmp(row->key, "stage3_pre", 10) == 0 ||
-                          strcmp(row->key, "stage3_param_persistence_threshold") == 0;
+    const char *eq = strchr(row->target, '='), *compute;
+    const struct ku_ds_item *lr = ku_ds_find(cfg->deepspeed, "optimizer.params.lr");
+    const struct automatic *a = find_automatic(cfg, row->key);
+    const bool is_switch = strcmp(row->key, "enabled") == 0;
     *value = NULL;
     if (*row->target == '@') {
         *value = own_or_default(cfg, row->target + 1);
     } else if (is_switch && eq) { /* fp16, bf16: on if precision.compute has it */
-        json_t *compute = ku_ds_own(cfg, "precision.compute");
-        *value = json_boolean(compute && json_is_string(compute) &&
-                              strcmp(json_string_value(compute), eq + 1) == 0);
-    } else if (is_switch || (strcmp(row->section, "amp") == 0)) {
-        *value = ku_ds_default(row);
-    } else if (strcmp(row->key, "warmup_min_lr") == 0) {
-        *value = json_integer(0);
-    } else if (strcmp(row->key, "warmup_max_lr") == 0) {
-        *value = fill_lr(cfg);
-    } else if (strcmp(row->key, "warmup_num_steps") == 0) {
-        *value = first_own(cfg, "schedule.warmup_num_steps", "schedule.warmup_steps");
-        *value = *value ? *value : json_integer(0);
-    } else if (strcmp(row->key, "total_num_steps") == 0) {
-        *value = first_own(cfg, "schedule.total_num_steps", "train.steps");
-        *value = *value ? *value : json_null(); /* the length of the run */
-    } else if (strcmp(row->key, "reduce_bucket_size") == 0 || (is_stage3 && is_stage_3(cfg))) {
-        KU_TRY(fill_by_width(cfg, row, spelled, value));
-    } else if (is_checked) {
+        compute = json_string_value(ku_ds_own(cfg, "precision.compute"));
+        *value = json_boolean(compute && strcmp(compute, eq + 1) == 0);
+    } else if (strcmp(row->key, "warmup_max_lr") == 0) { /* the learning rate, of either */
+        *value = lr ? json_incref(lr->value) : own_or_default(cfg, "optimizer.lr");
+    } else if (a) {
+        KU_TRY(fill_by_table(cfg, a, spelled, value));
+    } else if (is_switch || is_checked || strcmp(row->section, "amp") == 0) {
         *value = ku_ds_default(row); /* DeepSpeed drops the key */
     } else {
         json_t *word = json_string("auto");
@@ -204,26 +193,23 @@ int ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const c
     return *value ? KUMI_OK : KU_ERR(KUMI_ENOMEM, "deepspeed: %s: no memory", spelled);
 }
 
-static json_t *word_of(const char *const (*words)[2], const json_t *value)
+/* The word of `to` at the place that the value has in `from`. NULL: in none. */
+static json_t *translate(const json_t *value, const char *from, const char *to)
 {
     const char *word = json_string_value(value);
-    for (; (*words)[0]; words++)
-        if (word && strcmp((*words)[0], word) == 0)
-            return json_string((*words)[1]);
-    return NULL;
+    int at = word ? ku_str_find_word(from, word) : -1;
+    for (; at > 0; at--)
+        to += strcspn(to, " ") + 1;
+    return at < 0 ? NULL : json_stringn(to, strcspn(to, " "));
 }
 
 json_t *ku_ds_convert(const char *way, const json_t *value)
 {
-    static const char *const dtypes[][2] = {
-        {"fp16", "f16"}, {"bf16", "bf16"}, {"fp32", "f32"}, {NULL, NULL}};
-    static const char *const devices[][2] = {
-        {"none", "none"}, {"cpu", "host"}, {"nvme", "file"}, {NULL, NULL}};
     const double x = json_number_value(value);
     if (strcmp(way, "dtype") == 0)
-        return word_of(dtypes, value);
+        return translate(value, "fp16 bf16 fp32", "f16 bf16 f32");
     if (strcmp(way, "device") == 0)
-        return word_of(devices, value);
+        return translate(value, "none cpu nvme", "none host file");
     if (strcmp(way, "mib") == 0) /* elements of 4 bytes: 2^18 per MiB */
         return json_real(x / 0x1p18);
     if (strcmp(way, "scale") == 0)
