@@ -4,11 +4,12 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /* Common parts of the pictures of `kumi plan`: files, text, lines. */
 #ifdef KUMI_CAIRO
 #include <cairo.h>
 
-#include "base/err.h"
 void ku_picture_colour(cairo_t *cr, unsigned rgb);
 /* Black or white, whichever is readable on the colour. */
 unsigned ku_picture_ink(unsigned rgb);
@@ -27,6 +28,8 @@ void ku_picture_box(cairo_t *cr, unsigned rgb, double x, double y, double width,
 #else
 typedef struct ku_no_cairo cairo_t;
 #endif
+/* "1.16.0", of the library that is loaded; NULL: not in this build. */
+const char *ku_picture_cairo_version(void);
 /* "9.65 MiB", without the padding of ku_text_bytes. */
 const char *ku_picture_bytes(uint64_t bytes, char out[16]);
 /* Distance between two marks of an axis: the smallest of 1, 2, 5 x 10^k that is >= x; x > 0. */
