@@ -24,7 +24,7 @@ KUMI_API int kumi_launch(int (*fn)(void *arg), void *arg, int n);
 /*
  * Parse a rank count.
  *
- *   text   "4", or "auto": the cores of this machine
+ *   text   "4", or "auto": the cores that this process may use
  *
  * Errors: KUMI_EINVAL with the allowed range.
  */
