@@ -11,7 +11,7 @@
  *
  *     update count ─ ku_schedule_lr ─> report ─ optimizer ─> parameters
  *                    schedule.c          |      device/cpu/update, ref
- *                                        └ device/step_scalars.c: also norm, clip factor, loss scale
+ *                                        └ device/step_scalars.c: also norm, clip and loss scale
  *
  * These enums index attribute `args`. For multi_step it holds the milestones, ascending, 0 = none.
  * For DeepSpeed's schedules it holds their parameters, with the meaning given in DeepSpeed's
