@@ -15,9 +15,9 @@ extern "C" {
  *
  *   n   1 to 512
  *
- * Blocks: until all ranks have ended. Errors: KUMI_EINVAL (n; or this process has other threads,
- * which a fork would not copy); otherwise the job's root cause, or -exit code of the first rank
- * that failed.
+ * Blocks: until all ranks have ended. Errors: KUMI_EINVAL (n; this process has other threads, which
+ * a fork would not copy, or is a rank of a launcher); otherwise the job's root cause, or -exit code
+ * of the first rank that failed.
  */
 KUMI_API int kumi_launch(int (*fn)(void *arg), void *arg, int n);
 
