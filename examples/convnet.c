@@ -126,5 +126,10 @@ int main(int argc, char **argv)
         n_steps = atoi(argv[1]);
     if (argc > 2)
         n_ranks = atoi(argv[2]);
-    return kumi_launch(train, NULL, n_ranks) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (getenv("RANK")) /* a launcher has started the ranks: kumi run, torchrun */
+        return train(NULL) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (kumi_launch(train, NULL, n_ranks) == 0)
+        return EXIT_SUCCESS;
+    fprintf(stderr, "convnet: %s\n", kumi_last_error()->text);
+    return EXIT_FAILURE;
 }

@@ -149,5 +149,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "decoder: %s: give a text of more than %d bytes\n", argv[1], T);
         return EXIT_FAILURE;
     }
-    return kumi_launch(train, NULL, n_ranks) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (getenv("RANK")) /* a launcher has started the ranks: kumi run, torchrun */
+        return train(NULL) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (kumi_launch(train, NULL, n_ranks) == 0)
+        return EXIT_SUCCESS;
+    fprintf(stderr, "decoder: %s\n", kumi_last_error()->text);
+    return EXIT_FAILURE;
 }

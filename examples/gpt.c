@@ -98,5 +98,10 @@ int main(int argc, char **argv)
         n_ranks = atoi(argv[3]);
     if (argc > 4)
         dir = argv[4];
-    return kumi_launch(train, NULL, n_ranks) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (getenv("RANK")) /* a launcher has started the ranks: kumi run, torchrun */
+        return train(NULL) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (kumi_launch(train, NULL, n_ranks) == 0)
+        return EXIT_SUCCESS;
+    fprintf(stderr, "gpt: %s\n", kumi_last_error()->text);
+    return EXIT_FAILURE;
 }

@@ -70,5 +70,10 @@ static int train(void *arg)
 
 int main(void)
 {
-    return kumi_launch(train, NULL, N_RANKS) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (getenv("RANK")) /* a launcher has started the ranks: kumi run, torchrun */
+        return train(NULL) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (kumi_launch(train, NULL, N_RANKS) == 0)
+        return EXIT_SUCCESS;
+    fprintf(stderr, "mlp: %s\n", kumi_last_error()->text);
+    return EXIT_FAILURE;
 }

@@ -117,6 +117,10 @@ static int train(void *arg)
 
 int main(int argc, char **argv)
 {
-    return kumi_launch(train, NULL, argc > 1 ? atoi(argv[1]) : 2) == 0 ? EXIT_SUCCESS
-                                                                       : EXIT_FAILURE;
+    if (getenv("RANK")) /* a launcher has started the ranks: kumi run, torchrun */
+        return train(NULL) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (kumi_launch(train, NULL, argc > 1 ? atoi(argv[1]) : 2) == 0)
+        return EXIT_SUCCESS;
+    fprintf(stderr, "zero: %s\n", kumi_last_error()->text);
+    return EXIT_FAILURE;
 }

@@ -15,16 +15,16 @@ extern "C" {
  *
  *   n   1 to 512
  *
- * Blocks: until all ranks have ended. Errors: KUMI_EINVAL (n; or this process has other threads,
- * which a fork would not copy); otherwise the job's root cause, or -exit code of the first rank
- * that failed.
+ * Blocks: until all ranks have ended. Errors: KUMI_EINVAL (n; this process has other threads, which
+ * a fork would not copy, or is a rank of a launcher); otherwise the job's root cause, or -exit code
+ * of the first rank that failed.
  */
 KUMI_API int kumi_launch(int (*fn)(void *arg), void *arg, int n);
 
 /*
  * Parse a rank count.
  *
- *   text   "4", or "auto": the cores of this machine
+ *   text   "4", or "auto": the cores that this process may use
  *
  * Errors: KUMI_EINVAL with the allowed range.
  */

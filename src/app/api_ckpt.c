@@ -86,7 +86,10 @@ static int find_all(const char *path, struct place *p)
     else
         KU_TRY(ku_ckpt_list(path, &p->entry, &p->n));
     if (p->n == 0)
-        return KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: no snapshot here", path);
+        return KU_ERR(
+            KUMI_ENOCKPT,
+            "checkpoint: %s: holds no checkpoint; give a run, its checkpoints or one of them",
+            path);
     p->folder = ku_asprintf("%s%s", path, !is_one && is_run ? "/checkpoints" : "");
     p->path = ku_calloc((size_t)p->n, sizeof *p->path);
     if (p->folder == NULL || p->path == NULL)

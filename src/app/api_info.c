@@ -9,12 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
-#ifdef KUMI_CAIRO
-#include <cairo.h>
-#define CAIRO_VERSION_TEXT cairo_version_string()
-#else
-#define CAIRO_VERSION_TEXT NULL
-#endif
 
 #include "base/arg.h"
 #include "base/cpu_features.h"
@@ -25,6 +19,7 @@
 #include "base/str.h"
 #include "data/image/decode.h"
 #include "config/alternatives.h"
+#include "plan/picture.h"
 
 static json_t *alternatives_json(const struct ku_alternative *k)
 {
@@ -53,7 +48,7 @@ static json_t *libraries(void)
     json_object_set_new(o, "pcre2", json_string(pcre2));
     snprintf(text, sizeof text, "%u.%u.%u", xxh / 10000, xxh / 100 % 100, xxh % 100);
     json_object_set_new(o, "xxhash", json_string(text));
-    json_object_set_new(o, "cairo", optional(CAIRO_VERSION_TEXT));
+    json_object_set_new(o, "cairo", optional(ku_picture_cairo_version()));
     json_object_set_new(o, "libjpeg", optional(ku_jpeg_version()));
     json_object_set_new(o, "libpng", optional(ku_png_version()));
     json_object_set_new(o, "liburing", optional(ku_aio_uring_version()));

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/env.h"
@@ -155,6 +156,7 @@ int main(int argc, char **argv)
 {
     reserve_standard_files();
     cli_terminal_open();
+    prctl(PR_SET_NAME, "kumi"); /* of a rank, started as /proc/self/exe, it would be "exe" */
     prepare_signals(argc > 1 ? argv[1] : "");
     return check_output(run_command(argc, argv));
 }

@@ -7,7 +7,18 @@
 #include "model/model.h"
 #include "pass/pass.h"
 
-/* What generation and translation share: several programs over one memory plan on one rank. */
+/*
+ * Inference: a trained model reads, continues or translates. Programs are compiled and run as in
+ * training.
+ *
+ *     evaluate.c    the loss of a split on any number of ranks, by the training's eval program
+ *     generator.c   the next token of a causal model, from a KV cache
+ *     translator.c  an encoder-decoder: encodes sources, appends a token to each target
+ *     sampling.c    logits -> token                          sample.c     texts, with generator.c
+ *     beam.c        beam search over any model of logits     translate.c  sentences, translator.c
+ *
+ * Here is what generation and translation share: several programs over one memory plan on one rank.
+ */
 
 /* Options of the compiler for inference on one rank, in compute dtype `compute`. */
 struct ku_compile_opts ku_inference_compile_opts(enum kumi_dtype compute,

@@ -22,6 +22,9 @@
  * order. Shapes, placements, attributes and names are interned: equal ids mean equal contents.
  */
 
+/* Maximum length of the name of a tensor or module path, NUL included. */
+enum { KU_NAME_BYTES = 320 };
+
 /*
  * How often a node runs. The order follows from dependencies.
  *
@@ -31,8 +34,6 @@
  *   W  backward, per micro-batch: gradients of operands that depend on no input data
  *   O  once per step, at its end
  */
-/* Maximum length of the name of a tensor or module path, NUL included. */
-enum { KU_NAME_BYTES = 320 };
 enum ku_phase { KU_PH_A, KU_PH_F, KU_PH_I, KU_PH_W, KU_PH_O, KU_N_PHASES };
 
 /* Source of a value: a node, an input port that the trainer fills before the step, or the state. */

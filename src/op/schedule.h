@@ -7,10 +7,15 @@
 #include "op/attr.h"
 
 /*
- * Learning-rate schedules. These enums index attribute `args`. For multi_step it holds the
- * milestones, ascending, 0 = none. For DeepSpeed's schedules it holds their parameters, with the
- * meaning given in DeepSpeed's documentation; ds_one_cycle changes the momentum if attribute
- * cycle_momentum is set.
+ * Learning-rate schedules. From the rate to a step of the parameters, once per step in phase O:
+ *
+ *     update count ─ ku_schedule_lr ─> report ─ optimizer ─> parameters
+ *                    schedule.c          |      device/cpu/update, ref
+ *                                        └ device/step_scalars.c: also norm, clip and loss scale
+ *
+ * These enums index attribute `args`. For multi_step it holds the milestones, ascending, 0 = none.
+ * For DeepSpeed's schedules it holds their parameters, with the meaning given in DeepSpeed's
+ * documentation; ds_one_cycle changes the momentum if attribute cycle_momentum is set.
  */
 enum { KU_RANGE_MIN_LR, KU_RANGE_STEP_SIZE, KU_RANGE_STEP_RATE, KU_RANGE_STAIRCASE };
 enum {

@@ -22,7 +22,7 @@
  *     stream    offloaded tensors are read into staging buffers and written back
  *     memory    every buffer gets an arena and an offset
  *       v
- *     program ── check, sim, exec
+ *     program ── exec runs it; plan and graph report on it
  *
  * Phases of nodes: A once per step from state alone; F forward, I input gradient and W weight
  * gradient per micro-batch; O once per step at its end (reductions, optimizer).

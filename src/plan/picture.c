@@ -200,6 +200,15 @@ int ku_picture_write(const char *path, int width, int height,
 }
 #endif
 
+const char *ku_picture_cairo_version(void)
+{
+#ifdef KUMI_CAIRO
+    return cairo_version_string();
+#else
+    return NULL;
+#endif
+}
+
 int ku_picture_check(const char *path)
 {
     const char *dot = strrchr(path, '.');

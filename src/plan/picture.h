@@ -15,6 +15,7 @@ struct ku_font {
     unsigned rgb;
     int is_bold;
 };
+
 void ku_picture_colour(cairo_t *cr, unsigned rgb);
 /* Black or white, whichever is readable on the colour. */
 unsigned ku_picture_ink(unsigned rgb);
@@ -44,6 +45,8 @@ void ku_picture_bytes_axis(cairo_t *cr, const struct ku_bytes_axis *a);
 #else
 typedef struct ku_no_cairo cairo_t;
 #endif
+/* "1.16.0", of the library that is loaded; NULL: not in this build. */
+const char *ku_picture_cairo_version(void);
 /* "9.65 MiB", without the padding of ku_text_bytes. */
 const char *ku_picture_bytes(uint64_t bytes, char out[16]);
 /* Distance between two marks of an axis: the smallest of 1, 2, 5 x 10^k that is >= x; x > 0. */

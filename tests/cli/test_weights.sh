@@ -213,7 +213,7 @@ sed 's/"steps"/"stepz"/' "$dir/inline.json" >"$dir/typo.json"
 no 2 'train.stepz: unknown key; did you mean steps?' ckpt import "$dir/is_F32" --model "$dir/typo.json" --to "$dir/x"
 printf '{"model":{"model_type":"transformer"},"data":{"train":"x"}}' >"$dir/pairs.json"
 no 2 'the vocabulary sizes come from the data; give model.src_vocab_size and model.tgt_vocab_size' ckpt import "$dir/is_F32" --model "$dir/pairs.json" --to "$dir/x"
-no 4 'no snapshot' ckpt export "$dir" --to "$dir/x"
+no 4 'holds no checkpoint' ckpt export "$dir" --to "$dir/x"
 no 4 "checkpoint: $dir/absent: there is no such directory" ckpt export "$dir/absent" --to "$dir/x"
 no 3 "$dir/absent: there is no such directory" ckpt import "$dir/absent" --to "$dir/x"
 [ ! -e "$dir/x" ] && [ -z "$(compgen -G "$dir/x.*")" ] || { echo 'something is left of a failed export'; failed=1; }

@@ -20,6 +20,7 @@ gone() { ! pgrep -f -- "--out $1( |\$)" >/dev/null; }
 "$kumi" train "${small[@]}" -n 2 --out "$dir/guard" --set train.steps=1000000 2>"$dir/err" >/dev/null &
 pid=$!
 started "$dir/guard" 2
+for rank in $(ranks "$dir/guard"); do [ "$(cat "/proc/$rank/comm")" = kumi ] || say "top shows a rank as $(cat "/proc/$rank/comm")"; done
 guard=$(pgrep -P $pid -f -- "^$kumi train ")
 kill -KILL "$guard"
 await grep -q 'the guard process was killed' "$dir/err"

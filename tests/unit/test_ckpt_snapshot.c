@@ -390,7 +390,7 @@ static void truncated_and_missing(void **unused)
     state_init(&back);
     state_fill(&s, 1);
     assert_error(ku_ckpt_resume(dir, back.tensor, STATE_TENSORS, &c), KUMI_ENOCKPT,
-                 "no snapshot here");
+                 "holds no checkpoint");
     save(&s, dir, 1, 1, 0);
     snprintf(one, sizeof one, "%s/step-00000001", dir);
     for (int f = 0; f < N_FILES; f++) {

@@ -8,6 +8,7 @@
 #include "ckpt/digest.h"
 #include "device/peak_bench.h"
 #include "app/bench.h"
+#include "plan/picture.h"
 #include "sim/machine_limits.h"
 
 static void test_bytes(void **state)
@@ -238,6 +239,8 @@ static void test_info(void **state)
         if (version == NULL || *version < '0' || *version > '9')
             fail_msg("version of %s: %s", library[i], version ? version : "missing");
     }
+    const json_t *cairo = json_object_get(json_object_get(v, "libraries"), "cairo");
+    assert_int_equal(ku_picture_check("a.svg"), json_is_null(cairo) ? KUMI_EINVAL : KUMI_OK);
     assert_status(kumi_info_text(0, &text), KUMI_OK);
     static const char *const part[] = {"kumi        ", "\ntransports  shm ", " nccl ", " gloo ",
                                        " mpi ",        "\ndevices     cpu ", " hwloc "};

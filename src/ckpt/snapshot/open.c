@@ -207,7 +207,10 @@ static int find_in(const char *folder, int64_t before, struct ku_ckpt *c)
                  : before != INT64_MAX
                      ? KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: no usable snapshot before step %lld",
                               folder, (long long)before)
-                     : KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: no snapshot here", folder);
+                     : KU_ERR(KUMI_ENOCKPT,
+                              "checkpoint: %s: holds no checkpoint; give a run, its checkpoints or "
+                              "one of them",
+                              folder);
     return status;
 }
 

@@ -6,6 +6,16 @@
 #include "kumi/run.h"
 
 /*
+ * A training run: what `kumi train` adds to the trainer (train/trainer.h).
+ *
+ *     run_ranks.c   joins the job, starts threads as ranks
+ *     run.c         prepare, loop over steps, finish         rundir.c   directory and its lock
+ *     report.c      step lines, header                       metrics.c  metrics.jsonl
+ *     profile.c     time per op of a step                    summary.c  summary.json
+ *     nonfinite.c   names the first gradient that is not finite
+ */
+
+/*
  * Run one rank, a process or a thread, in a job that the caller joins and leaves.
  *
  *   heeds_signals   stop signals of the process end the run with its state saved
