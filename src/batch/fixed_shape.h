@@ -15,7 +15,7 @@ struct ku_fixed_source {
     struct ku_loader *loader[KU_N_SPLITS]; /* created by the first fill */
 };
 
-int ku_fixed_seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out);
+KU_STATUS ku_fixed_seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out);
 const char *ku_fixed_tokenizer(const struct ku_config *c);
 KU_STATUS ku_fixed_open(struct ku_batch_source *s);
 void ku_fixed_close(struct ku_batch_source *s);

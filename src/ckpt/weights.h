@@ -53,8 +53,8 @@ struct ku_weights {
  * Owns: w, until ku_weights_close. Errors: EINPUT, malformed files, or a list of missing, extra and
  * misshapen tensors (ckpt/diff.h).
  */
-int ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
-                    const struct ku_weights_opts *opts, struct ku_weights *w);
+KU_STATUS ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
+                          const struct ku_weights_opts *opts, struct ku_weights *w);
 /*
  * Read this rank's part of every file into memory that n_ranks ranks share, with conversion (floats
  * round once). Uses 8 MiB of staging buffers (ckpt/read_ahead.h). Padding is not changed.
@@ -82,8 +82,8 @@ KU_STATUS ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, 
  *
  * Errors: EBUSY (dir exists), ESTORAGE, EINPUT (unreadable weights, range of dtype), ENOMEM.
  */
-int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtype,
-                     uint64_t shard_bytes, const char *config,
-                     const struct ku_companions *companions);
+KU_STATUS ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtype,
+                           uint64_t shard_bytes, const char *config,
+                           const struct ku_companions *companions);
 
 #endif

@@ -271,14 +271,14 @@ KU_STATUS ku_work_test(struct ku_work *work);
  * Wait until the result is complete; advances all works of the rank. Blocks. Errors: the job's root
  * cause (KUMI_EPEER, ETIMEDOUT, EMISMATCH).
  */
-int ku_work_wait(struct ku_work *work);
+KU_STATUS ku_work_wait(struct ku_work *work);
 /* init, start and wait in one call */
 KU_STATUS ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
 /*
  * Advance every started work of this rank; ~1 ns without any. Callable between tiles. Returns 0, or
  * the job's root cause.
  */
-int ku_job_progress(struct ku_job *job);
+KU_STATUS ku_job_progress(struct ku_job *job);
 /*
  * Check that all other ranks are alive, and advance this rank's works. A caller with its own wait
  * loop calls it at least every 50 ms. Returns 0, or the job's root cause.

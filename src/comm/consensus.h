@@ -20,7 +20,7 @@ KU_STATUS ku_agree(struct ku_job *job, int status);
 /*
  * For an event that only this rank sees: an error ends the job, 0 has no effect. Not collective.
  */
-int ku_agree_local(struct ku_job *job, int status);
+KU_STATUS ku_agree_local(struct ku_job *job, int status);
 /*
  * Returns the worst status of all ranks, with its message, on every rank. The job goes on, as after
  * a full disk.

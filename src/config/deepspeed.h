@@ -54,7 +54,7 @@ struct ku_deepspeed {
  * Errors: EINVAL, an unreadable file, a wrong type, an unknown key in a section that DeepSpeed
  * checks, keys that contradict each other.
  */
-int ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width);
+KU_STATUS ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width);
 /* Writes the settings to cfg->root. Errors: EINVAL, a key is refused or contradicts the
  * configuration. */
 KU_STATUS ku_deepspeed_merge(struct ku_config *cfg);

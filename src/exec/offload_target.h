@@ -37,8 +37,8 @@ void ku_tier_file_close(struct ku_tier_file *file); /* NULL is allowed */
  * Reads or writes bytes of any rank's part through the page cache, for checkpoints. KUMI_ESTORAGE.
  * Threads: any.
  */
-int ku_tier_file_move(const struct ku_tier_file *file, int local_rank, int is_write, uint64_t at,
-                      void *data, size_t bytes);
+KU_STATUS ku_tier_file_move(const struct ku_tier_file *file, int local_rank, int is_write,
+                            uint64_t at, void *data, size_t bytes);
 
 /*
  * A range of this rank's part and its staging buffer. All addresses and sizes are aligned.
@@ -65,7 +65,7 @@ void ku_transfer_start(struct ku_transfer *t);
  * Waits for a transfer. The rank's collectives progress meanwhile. KUMI_ESTORAGE, and the job's
  * root cause.
  */
-int ku_transfer_wait(struct ku_transfer *t);
+KU_STATUS ku_transfer_wait(struct ku_transfer *t);
 
 /* Waits and ignores the result. */
 void ku_transfer_end(struct ku_transfer *t);

@@ -233,7 +233,7 @@ ku_id ku_graph_find_name(const struct ku_graph *g, const char *text);   /* 0 = n
  * Sorts the nodes so that every value is computed before it is read, with few changes to the
  * present order.
  */
-int ku_graph_sort(struct ku_graph *g);
+KU_STATUS ku_graph_sort(struct ku_graph *g);
 /*
  * Marks nodes whose results are never read as KU_OP_NONE, last to first. State writes and
  * KU_OP_EFFECT stay. Returns the number of nodes marked.

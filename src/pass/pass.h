@@ -134,8 +134,8 @@ KU_STATUS ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o,
 KU_STATUS ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o,
                        const struct ku_target *t);
 /* Program passes (lower/lower.c, lower/stream.c, memory.c), in this order. */
-int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
-                  const struct ku_target *t, struct ku_program *p);
+KU_STATUS ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
+                        const struct ku_target *t, struct ku_program *p);
 KU_STATUS ku_pass_stream(struct ku_program *p, const struct ku_compile_opts *o);
 KU_STATUS ku_pass_memory(struct ku_program *p);
 

@@ -27,6 +27,6 @@ KU_STATUS ku_resume_find(const char *run, enum ku_resume how, int64_t step,
  *
  * Errors: KUMI_ESTORAGE, ENOCKPT.
  */
-int ku_resume_cut(const char *run, int64_t step);
+KU_STATUS ku_resume_cut(const char *run, int64_t step);
 
 #endif

@@ -74,7 +74,7 @@ struct ku_ckpt_desc {
  */
 struct ku_ckpt_writer;
 KU_STATUS ku_ckpt_writer_create(const struct ku_ckpt_desc *desc, struct ku_ckpt_writer **w);
-int ku_ckpt_writer_begin(struct ku_ckpt_writer *w);
+KU_STATUS ku_ckpt_writer_begin(struct ku_ckpt_writer *w);
 KU_STATUS ku_ckpt_writer_write(struct ku_ckpt_writer *w, int rank, int n_ranks);
 /* How a rank writes its part. All-zero: with its own staging buffer of 4 MiB and no callback. */
 enum { KU_CKPT_WINDOW_BYTES = 4 << 20 /* per write: larger O_DIRECT writes are not faster */ };
@@ -173,9 +173,9 @@ struct ku_ckpt_damage {
  *
  * Errors: ENOCKPT, with the first damage.
  */
-int ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_ckpt_damage *),
-                   void *ctx);
+KU_STATUS ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_ckpt_damage *),
+                         void *ctx);
 /* The same for an open snapshot, up to the first damage. */
-int ku_ckpt_check(const struct ku_ckpt *c, struct ku_ckpt_tick tick);
+KU_STATUS ku_ckpt_check(const struct ku_ckpt *c, struct ku_ckpt_tick tick);
 
 #endif

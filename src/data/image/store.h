@@ -95,7 +95,7 @@ KU_STATUS ku_file_get(const struct ku_file *f, uint64_t at, void *data, size_t b
 KU_STATUS ku_file_identify(const struct ku_file *f, struct ku_sha256 *h);
 
 /* Decodes the first `bytes` bytes of work->file. */
-int ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out);
+KU_STATUS ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out);
 /* EINPUT unless 0 <= label < n_classes (n_classes 0: any up to INT32_MAX). */
 KU_STATUS ku_label_check(const struct ku_image_source *src, const char *name, int64_t i,
                          int64_t label);

@@ -27,6 +27,6 @@ struct ku_budget_search {
  * Errors: KUMI_ENOMEM: even full recomputation exceeds the budget, with the bytes; those of
  * planned_bytes.
  */
-int ku_budget_search(const struct ku_budget_search *search, unsigned char *level);
+KU_STATUS ku_budget_search(const struct ku_budget_search *search, unsigned char *level);
 
 #endif

@@ -35,7 +35,8 @@ struct ku_rundir {
  * Errors: KUMI_EBUSY (another run has locked it; or it contains a run, without resume and
  * overwrite), ESTORAGE (cannot be created, read or written).
  */
-int ku_rundir_open(const char *path, int overwrite, enum ku_resume resume, struct ku_rundir *dir);
+KU_STATUS ku_rundir_open(const char *path, int overwrite, enum ku_resume resume,
+                         struct ku_rundir *dir);
 /*
  * Called after the run's first step: remove the run that it replaces. KUMI_ESTORAGE: the old run is
  * put back.
