@@ -4,8 +4,8 @@
 #
 # Each target of tests/fuzz (fuzz_<TARGET>.c) runs for so many seconds under AddressSanitizer, as many at a time as
 # there are processors, from its corpus and what earlier calls found (BUILD/fuzz/TARGET). Exit code 1: an input
-# failed; it is named and stays there. To keep what was found: BUILD/tests/fuzz/fuzz_TARGET -merge=1
-# tests/fuzz/corpus/TARGET BUILD/fuzz/TARGET
+# failed; it is named and stays there. To keep what was found, a small file for each new edge:
+# BUILD/tests/fuzz/fuzz_TARGET -merge=1 -use_counters=0 -max_len=4096 tests/fuzz/corpus/TARGET BUILD/fuzz/TARGET
 #
 #   BUILD   build folder of clang with KUMI_FUZZ (default: build-fuzz, made by its preset where it is missing; with
 #           UBSan, in three times the time: cmake --preset fuzz -DKUMI_SANITIZE=address,undefined)

@@ -26,8 +26,8 @@
  * NULL.
  */
 #define KU_GIVEN_LIST(list, n, name) KU_TRY(ku_arg_list(__func__, name, list, n))
-static inline int ku_arg_list(const char *function, const char *name, const char *const *list,
-                              int64_t n)
+static inline KU_STATUS ku_arg_list(const char *function, const char *name, const char *const *list,
+                                    int64_t n)
 {
     if (n < 0 || (n > 0 && list == NULL))
         return KU_ERR(KUMI_EINVAL, "%s: %s: %lld entries, the list is %s", function, name,

@@ -62,7 +62,7 @@ int kumi_comm_join(const struct kumi_comm_options *options, struct kumi_comm **w
     KU_TRY(ku_comm_join(&o, &job));
     int status = ku_comm_api_wrap(job->world, world);
     if (status < 0)
-        ku_comm_leave(job);
+        KU_IGNORE(ku_comm_leave(job), "the first failure is returned");
     return status;
 }
 

@@ -278,7 +278,7 @@ KU_STATUS ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
  * Advance every started work of this rank; ~1 ns without any. Callable between tiles. Returns 0, or
  * the job's root cause.
  */
-int ku_job_progress(struct ku_job *job);
+KU_STATUS ku_job_progress(struct ku_job *job);
 /*
  * Check that all other ranks are alive, and advance this rank's works. A caller with its own wait
  * loop calls it at least every 50 ms. Returns 0, or the job's root cause.

@@ -23,7 +23,7 @@ KU_STATUS ku_comm_join(const struct ku_job_opts *opts, struct ku_job **job);
  * Leave the job and free it. Takes NULL. Collective: a rank that still waits for this one reports
  * KUMI_EMISMATCH.
  */
-int ku_comm_leave(struct ku_job *job);
+KU_STATUS ku_comm_leave(struct ku_job *job);
 /*
  * Run fn on n ranks that are threads of this process, each with its own job (transport `thread`).
  * The function joins before fn and leaves after it. A rank whose fn fails has left the job. Returns

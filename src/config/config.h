@@ -165,8 +165,8 @@ const char *ku_config_where(const struct ku_config *cfg, const char *path,
 KU_STATUS ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t *value,
                            const char *wanted);
 /* The same for a number that was derived from the given values. */
-int ku_config_refuse_int(const struct ku_config *cfg, const char *path, int64_t value,
-                         const char *wanted);
+KU_STATUS ku_config_refuse_int(const struct ku_config *cfg, const char *path, int64_t value,
+                               const char *wanted);
 KU_STATUS ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word,
                                    const char *const *names, int n);
 /* The index of a name, or a refusal that names the nearest. */

@@ -59,7 +59,7 @@ bool ku_key_is_nullable(const struct ku_key *key);
  * Check a value and store it in its member. Every wrong value is refused by ku_config_refuse with
  * the value and what is wanted. Errors: EINVAL, ENOMEM; the member can be finished in any case.
  */
-int ku_key_store(struct ku_config *cfg, const struct ku_key *key, const json_t *value);
+KU_STATUS ku_key_store(struct ku_config *cfg, const struct ku_key *key, const json_t *value);
 /* Frees what a member owns. */
 void ku_key_fini(struct ku_config *cfg, const struct ku_key *key);
 

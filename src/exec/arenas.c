@@ -184,7 +184,7 @@ int ku_ranges_map(const struct ku_range *range, int n, int access, struct ku_map
     for (int i = 0; i < n; i++) {
         int status = ku_range_map(range[i], access, &map[i]);
         if (status < 0) {
-            (void)ku_ranges_unmap(map, i);
+            KU_IGNORE(ku_ranges_unmap(map, i), "the first failure is returned");
             return status;
         }
     }

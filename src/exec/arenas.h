@@ -72,7 +72,7 @@ KU_STATUS ku_range_map(struct ku_range range, int access, struct ku_mapping *map
 KU_STATUS ku_range_unmap(struct ku_mapping *map);
 /* All n, each with its own range. */
 KU_STATUS ku_ranges_map(const struct ku_range *range, int n, int access, struct ku_mapping *map);
-int ku_ranges_unmap(struct ku_mapping *map, int n);
+KU_STATUS ku_ranges_unmap(struct ku_mapping *map, int n);
 /* Copy all bytes of a range of any arena. Errors: KUMI_ESTORAGE, those of the device. */
 KU_STATUS ku_range_read(struct ku_range range, void *to);
 KU_STATUS ku_range_write(struct ku_range range, const void *from);

@@ -518,7 +518,7 @@ int ku_exec_map_ports(const struct ku_exec *e, const struct ku_program_port *con
     for (int i = 0; i < n; i++) {
         int status = ku_range_map(ku_exec_port_at(e, port[i]), access, &map[i]);
         if (status < 0) {
-            (void)ku_ranges_unmap(map, i);
+            KU_IGNORE(ku_ranges_unmap(map, i), "the first failure is returned");
             return status;
         }
     }

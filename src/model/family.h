@@ -70,10 +70,10 @@ struct ku_model_family {
 KU_STATUS ku_model_refuse(const struct ku_model_source *s, const char *key, const json_t *value,
                           const char *wanted);
 /* The same with an integer value. */
-int ku_model_refuse_int(const struct ku_model_source *s, const char *key, int64_t value,
-                        const char *wanted);
+KU_STATUS ku_model_refuse_int(const struct ku_model_source *s, const char *key, int64_t value,
+                              const char *wanted);
 /* Refuses a model with a quantization_config. */
-int ku_model_refuse_quantized(const struct ku_model_source *s, const json_t *model);
+KU_STATUS ku_model_refuse_quantized(const struct ku_model_source *s, const json_t *model);
 /* Whether the configuration gives the key in addition to a config.json, and so overrides it. */
 int ku_model_overrides(const struct ku_model_source *s, const char *key);
 /* The spelling that the model uses for a member: its alias or its name. */

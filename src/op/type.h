@@ -12,7 +12,7 @@
                         struct ku_type *out)
 
 /* KUMI_EINVAL: what the op requires, and what it got. */
-static inline int misfit(const char *op, const char *what, const struct ku_type *t)
+static inline KU_STATUS misfit(const char *op, const char *what, const struct ku_type *t)
 {
     char text[160];
     return KU_ERR(KUMI_EINVAL, "op: %s: %s: got %s %s", op, what, kumi_dtype_name(t->dtype),

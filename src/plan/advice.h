@@ -31,7 +31,7 @@ enum {
  *   advice   [KU_MAX_ADVICE] result: the alternatives that need less than the plan
  *   n        result: their number; -1: the model is too large for advice
  */
-int ku_plan_init_advised(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
-                         struct ku_advice *advice, int *n);
+KU_STATUS ku_plan_init_advised(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                               struct ku_advice *advice, int *n);
 
 #endif

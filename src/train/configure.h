@@ -19,7 +19,7 @@ KU_STATUS ku_settings_check(const struct kumi_settings *settings);
 KU_STATUS ku_settings_configure(struct ku_session *s, const struct kumi_settings *settings,
                                 int n_ranks, const char *const *more);
 /* Open the data if the batch shapes depend on it (a parallel corpus). */
-int ku_session_open_shapes(struct ku_session *s);
+KU_STATUS ku_session_open_shapes(struct ku_session *s);
 /* The compiler's description of the configured device. */
 struct ku_target ku_session_target(const struct ku_session *s);
 

@@ -35,7 +35,7 @@ void ku_saving_destroy(struct ku_saving *s);
  *   desc     as for ku_trainer_save; what it points to must stay valid until the checkpoint ends
  *   status   < 0: this rank could not prepare desc
  */
-int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int status);
+KU_STATUS ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int status);
 /* 1 from a successful start until poll or wait has returned the result. */
 bool ku_saving_is_pending(const struct ku_saving *s);
 /* The result of the pending checkpoint, if it has ended, which ku_saving_is_pending tells. */

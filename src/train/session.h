@@ -143,15 +143,15 @@ KU_STATUS ku_session_first_state(struct ku_session *s);
  * Write a checkpoint of the current state into dir (OUT/checkpoints). Collective. Errors, on all
  * ranks: KUMI_ESTORAGE; earlier checkpoints stay valid and the job continues.
  */
-int ku_session_save(struct ku_session *s, const char *dir, int64_t step);
+KU_STATUS ku_session_save(struct ku_session *s, const char *dir, int64_t step);
 /*
  * The same with checkpoint.async: start begins the checkpoint, which is written while training
  * continues. poll (once per step) and wait (before the next start, and at the end) return its
  * result on all ranks; it has ended when it is no longer pending. Collective. Without
  * checkpoint.async, start saves synchronously and nothing is pending.
  */
-int ku_session_open_saving(struct ku_session *s); /* before the first start */
-int ku_session_save_start(struct ku_session *s, const char *dir, int64_t step);
+KU_STATUS ku_session_open_saving(struct ku_session *s); /* before the first start */
+KU_STATUS ku_session_save_start(struct ku_session *s, const char *dir, int64_t step);
 int ku_session_save_poll(struct ku_session *s);
 int ku_session_save_wait(struct ku_session *s);
 void ku_session_save_end(struct ku_session *s); /* abandons a pending one; fini calls it */

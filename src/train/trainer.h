@@ -166,7 +166,7 @@ int ku_trainer_n_readers(const struct ku_trainer *t);
  * Collective. Errors, on all ranks: KUMI_ESTORAGE; earlier checkpoints stay valid and the job
  * continues.
  */
-int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int status);
+KU_STATUS ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int status);
 /* desc, with the members that the trainer fills in. */
 struct ku_ckpt_desc ku_trainer_desc(const struct ku_trainer *t, const struct ku_ckpt_desc *desc);
 /*

@@ -22,7 +22,7 @@
 #define KUMI_NO_SOURCE
 #include "kumi/kumi.h"
 
-enum { N = 4, VOCAB = 8, OK = KUMI_OK, EINVAL = KUMI_EINVAL, DEADLINE_S = 10 };
+enum { N = 4, VOCAB = 8, OK = KUMI_OK, EINVAL = KUMI_EINVAL, DEADLINE_S = 60 };
 #define FAR  ((int64_t)1 << 60)
 #define NAN_ ((double)NAN)
 

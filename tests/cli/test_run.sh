@@ -32,9 +32,10 @@ ends 2 "kumi: error: kumi run: --threads: give 1 to 4096; $usage" -- --threads 5
 # the first signal stops the program, and the processes that it started
 # await CMD: runs CMD until it succeeds, a minute at most (usual: below a second)
 await() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; return 1; }
-started() { [ "$(pgrep -fc '^sleep 4711$')" = 2 ]; }
-gone() { ! pgrep -f '^sleep 4711$' >/dev/null; }
-"$kumi" run -n 2 -- sh -c 'sleep 4711 & wait' 2>"$dir/err" &
+nap=4711.$$ # of this test alone
+started() { [ "$(pgrep -fc "^sleep $nap\$")" = 2 ]; }
+gone() { ! pgrep -f "^sleep $nap\$" >/dev/null; }
+"$kumi" run -n 2 -- sh -c "sleep $nap & wait" 2>"$dir/err" &
 pid=$!
 await started || say 'the program did not start'
 kill -TERM $pid

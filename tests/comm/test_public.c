@@ -213,7 +213,7 @@ static void set(const char *name, int value)
 static int start_as(const struct launcher *l, int n, int wrong)
 {
     pid_t pid[8];
-    int n_failed = 0;
+    int n_failed = 0, job_id = getpid(); /* that of no other test on this host */
     for (int r = 0; r < n; r++) {
         pid[r] = fork();
         if (pid[r])
@@ -223,7 +223,7 @@ static int start_as(const struct launcher *l, int n, int wrong)
         set(l->n, n);
         set(l->local_rank, rank);
         set(l->local_n, n);
-        set(l->more, 7);
+        set(l->more, job_id);
         exit(use(&n));
     }
     for (int r = 0; r < n; r++) {

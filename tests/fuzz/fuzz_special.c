@@ -29,8 +29,9 @@ static void make_path(char *path, size_t bytes, const char *name)
 
 static void make_folder(void)
 {
+    static int is_made;
     char path[64];
-    if (folder[sizeof folder - 2] != 'X')
+    if (is_made++)
         return;
     KU_ASSERT(mkdtemp(folder) != NULL && atexit(remove_folder) == 0);
     make_path(path, sizeof path, "vocab.json");

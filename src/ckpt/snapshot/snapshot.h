@@ -173,9 +173,9 @@ struct ku_ckpt_damage {
  *
  * Errors: ENOCKPT, with the first damage.
  */
-int ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_ckpt_damage *),
-                   void *ctx);
+KU_STATUS ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_ckpt_damage *),
+                         void *ctx);
 /* The same for an open snapshot, up to the first damage. */
-int ku_ckpt_check(const struct ku_ckpt *c, struct ku_ckpt_tick tick);
+KU_STATUS ku_ckpt_check(const struct ku_ckpt *c, struct ku_ckpt_tick tick);
 
 #endif

@@ -101,7 +101,7 @@ void ku_files_fini(struct ku_files *f);
 /* Whether files with this ending, "jpg", are images. */
 bool ku_image_is_ending(const char *ending);
 /* Decodes the first `bytes` bytes of work->file. */
-int ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out);
+KU_STATUS ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out);
 /* EINPUT unless 0 <= label < n_classes (n_classes 0: any up to INT32_MAX). */
 KU_STATUS ku_label_check(const struct ku_image_source *src, const char *name, int64_t i,
                          int64_t label);

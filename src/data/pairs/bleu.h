@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Corpus BLEU and chrF as sacreBLEU defines them, with one reference per sentence. The scores are
  * functions of n-gram counts summed over sentences, so the order of sentences and their
@@ -30,8 +32,8 @@ struct ku_bleu {
  * Counts a sentence. An invalid UTF-8 byte is a character that matches no reference. Errors:
  * ENOMEM.
  */
-int ku_bleu_add(struct ku_bleu *b, const char *hypothesis, size_t hypothesis_bytes,
-                const char *reference, size_t reference_bytes);
+KU_STATUS ku_bleu_add(struct ku_bleu *b, const char *hypothesis, size_t hypothesis_bytes,
+                      const char *reference, size_t reference_bytes);
 
 struct ku_bleu_score {
     double bleu;                     /* 0 to 100 */

@@ -68,7 +68,7 @@ KU_STATUS ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const 
  * Adds the tokens of the special-token files, before the fingerprint is computed. is_pair: there is
  * no tokenizer.json.
  */
-int ku_tokenizer_load_special(struct ku_tokenizer *t, const char *dir, int is_pair);
+KU_STATUS ku_tokenizer_load_special(struct ku_tokenizer *t, const char *dir, int is_pair);
 
 /* The added token with this text, or NULL. */
 const struct ku_added *ku_tokenizer_find_added(const struct ku_tokenizer *t, const char *text,

@@ -35,7 +35,7 @@ void ku_words_destroy(struct ku_words *s);
  * Returns 1; 0 if the word may depend on text after end; or an error (EINPUT from PCRE2's limits,
  * ENOMEM).
  */
-int ku_words_next(struct ku_words *s, const unsigned char *at, const unsigned char *end,
-                  int is_last, const unsigned char **stop, int *keep);
+KU_STATUS ku_words_next(struct ku_words *s, const unsigned char *at, const unsigned char *end,
+                        int is_last, const unsigned char **stop, int *keep);
 
 #endif

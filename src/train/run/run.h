@@ -20,8 +20,8 @@
  *
  *   heeds_signals   stop signals of the process end the run with its state saved
  */
-int ku_run_rank(struct ku_job *job, int heeds_signals, const struct kumi_train_options *options,
-                struct kumi_train_result *result);
+KU_STATUS ku_run_rank(struct ku_job *job, int heeds_signals,
+                      const struct kumi_train_options *options, struct kumi_train_result *result);
 
 /* Bytes of a run directory's path. */
 enum { KU_RUN_PATH_BYTES = 512 };
