@@ -27,6 +27,17 @@
 #define INLINE static inline __attribute__((always_inline, unused))
 #define KERNEL static __attribute__((unused)) /* a file uses only some of the functions of a body */
 
+/*
+ * Whether loops have a copy of the code for each dtype, activation, form and partial vector. On the
+ * baseline a vector takes at least four instructions and an f16 many more; copies would more than
+ * double the code and the time of compilation, so its loops branch inside instead.
+ */
+#if defined(__AVX512F__) || defined(__F16C__)
+#define HAS_COPIES 1
+#else
+#define HAS_COPIES 0
+#endif
+
 enum { LANES = 16 };
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
@@ -284,7 +295,12 @@ static __attribute__((noinline, unused)) void transpose_16(vu v[16])
         vf a = v[r], b = v[r + (block)];                                                           \
         v[r] = SHUFFLE(a, b, LOW_##block) + SHUFFLE(a, b, HIGH_##block);                           \
     }
-INLINE vf sum_lanes_16(vf v[16])
+#if HAS_COPIES
+INLINE
+#else
+static __attribute__((noinline, unused))
+#endif
+vf sum_lanes_16(vf v[16])
 {
     ADD_ROUND(8) ADD_ROUND(4) ADD_ROUND(2) ADD_ROUND(1) return v[0];
 }

@@ -18,12 +18,10 @@ INLINE vi load_places(const uint16_t *p, int64_t i, int64_t n)
 INLINE void pool_max_as(const struct ku_pool_pixel *p, enum kumi_dtype t, uint16_t *place)
 {
     FOR_VECTORS(p->c, {
-        vf most = (some == LANES ? load(t, p->from, p->at[0] + i)
-                                 : load_n(t, p->from, p->at[0] + i, some));
+        vf most = LOAD_AT(t, p->from, p->at[0] + i);
         vi best = p->number[0] + (vi){0};
         for (int64_t k = 1; k < p->n; k++) {
-            vf x = some == LANES ? load(t, p->from, p->at[k] + i)
-                                 : load_n(t, p->from, p->at[k] + i, some);
+            vf x = LOAD_AT(t, p->from, p->at[k] + i);
             vi wins = (vi)(x > most) | (vi)(x != x);
             most = select_f(wins, x, most);
             best = (best & ~wins) | ((p->number[k] + (vi){0}) & wins);
@@ -43,8 +41,7 @@ INLINE void pool_pick_as(const struct ku_pool_pixel *p, enum kumi_dtype t, const
         vf sum = {0};
         for (int64_t k = 0; k < p->n; k++) {
             vi mine = load_places(place + p->at[k], i, some) == p->number[k];
-            vf x = some == LANES ? load(t, p->from, p->at[k] + i)
-                                 : load_n(t, p->from, p->at[k] + i, some);
+            vf x = LOAD_AT(t, p->from, p->at[k] + i);
             sum += select_f(mine, x, (vf){0});
         }
         STORE(t, p->to, sum);
@@ -60,8 +57,7 @@ INLINE void pool_mean_as(const struct ku_pool_pixel *p, enum kumi_dtype t)
     FOR_VECTORS(p->c, {
         vf sum = {0};
         for (int64_t k = 0; k < p->n; k++) {
-            vf x = some == LANES ? load(t, p->from, p->at[k] + i)
-                                 : load_n(t, p->from, p->at[k] + i, some);
+            vf x = LOAD_AT(t, p->from, p->at[k] + i);
             sum += x / (float)p->number[k];
         }
         STORE(t, p->to, sum);

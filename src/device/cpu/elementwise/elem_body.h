@@ -4,8 +4,13 @@
  */
 
 /*
- * Runs the statement for each vector of [0, n): LOAD and STORE access full or partial vectors.
+ * Runs the statement for each vector of [0, n), i the index of its first element: LOAD and STORE
+ * access its `some` elements, 16 or, in the last vector, fewer.
+ *
+ * The last vector has a copy of the code with masked or short accesses. Without copies its elements
+ * go through a buffer.
  */
+#if HAS_COPIES
 #define FOR_VECTORS(n, ...)                                                                        \
     do {                                                                                           \
         int64_t i = 0;                                                                             \
@@ -18,7 +23,7 @@
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     } while (0)
-#define LOAD(dtype, p) (some == LANES ? load(dtype, p, i) : load_n(dtype, p, i, some))
+#define LOAD_AT(dtype, p, at) (some == LANES ? load(dtype, p, at) : load_n(dtype, p, at, some))
 #define STORE(dtype, p, x)                                                                         \
     do {                                                                                           \
         if (some == LANES)                                                                         \
@@ -26,7 +31,41 @@
         else                                                                                       \
             store_n(dtype, p, i, some, x);                                                         \
     } while (0)
-/* Runs the statement in a copy of the code in which the dtype is a constant, T. */
+#else
+#define FOR_VECTORS(n, ...)                                                                        \
+    do {                                                                                           \
+        for (int64_t i = 0; i < (n); i += LANES) {                                                 \
+            const int64_t some = (n)-i < LANES ? (n)-i : LANES;                                    \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+#define LOAD_AT(dtype, p, at)                                                                      \
+    load(dtype,                                                                                    \
+         some == LANES                                                                             \
+             ? (const void *)((const char *)(p) + (at)*bytes_of(dtype))                            \
+             : first_bytes((char[sizeof(vf)]){0}, (const char *)(p) + (at)*bytes_of(dtype),        \
+                           bytes_of(dtype) * some),                                                \
+         0)
+#define STORE(dtype, p, x)                                                                         \
+    do {                                                                                           \
+        char last[sizeof(vf)];                                                                     \
+        char *to_last = (char *)(p) + i * bytes_of(dtype);                                         \
+        store(dtype, some == LANES ? to_last : last, 0, x);                                        \
+        if (some != LANES)                                                                         \
+            first_bytes(to_last, last, bytes_of(dtype) * some);                                    \
+    } while (0)
+static __attribute__((noinline)) const void *first_bytes(void *to, const void *from, int64_t n)
+{
+    return memcpy(to, from, (size_t)n);
+}
+#endif
+#define LOAD(dtype, p) LOAD_AT(dtype, p, i)
+
+/*
+ * Runs the statement in a copy of the code in which the dtype is a constant, T. Without copies T is
+ * a variable for the 16-bit dtypes.
+ */
+#if HAS_COPIES
 #define BY_DTYPE_AS(T, dtype, ...)                                                                 \
     do {                                                                                           \
         if ((dtype) == KUMI_BF16) {                                                                \
@@ -40,6 +79,18 @@
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     } while (0)
+#else
+#define BY_DTYPE_AS(T, dtype, ...)                                                                 \
+    do {                                                                                           \
+        if ((dtype) != KUMI_F32) {                                                                 \
+            const enum kumi_dtype T = (dtype);                                                     \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            const enum kumi_dtype T = KUMI_F32;                                                    \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+#endif
 #define BY_DTYPE(dtype, ...) BY_DTYPE_AS(T, dtype, __VA_ARGS__)
 
 INLINE void cast_as(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n)
@@ -154,6 +205,8 @@ INLINE vf act_slope(int act, vf x)
     }
     return splat(1);
 }
+/* Runs f in a copy of the code in which the activation is a constant. */
+#if HAS_COPIES
 #define BY_ACT(act, f)                                                                             \
     do {                                                                                           \
         switch ((enum ku_act)(act)) {                                                              \
@@ -174,6 +227,9 @@ INLINE vf act_slope(int act, vf x)
             break;                                                                                 \
         }                                                                                          \
     } while (0)
+#else
+#define BY_ACT(act, f) f(act)
+#endif
 
 INLINE void act_as(void *dst, const void *x, int act, enum kumi_dtype t, int64_t n)
 {

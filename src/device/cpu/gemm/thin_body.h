@@ -61,8 +61,8 @@ INLINE void thin_chains(const int n_rows, const int n, const gemm_unit *x, int64
         store(KUMI_F32, sum, r * ld_sum, acc[r]);
 }
 /* All rows, n_chains at once: n units from u0, sixteen columns from j. */
-INLINE void thin_add(const struct ku_gemm_thin *t, const int n_chains, const int n, const vu *w,
-                     int64_t u0, int64_t j)
+INLINE void thin_add_as(const struct ku_gemm_thin *t, const int n_chains, const int n, const vu *w,
+                        int64_t u0, int64_t j)
 {
     const gemm_unit *x = (const gemm_unit *)t->x + u0;
     float *sum = t->sum + j;
@@ -78,6 +78,33 @@ INLINE void thin_add(const struct ku_gemm_thin *t, const int n_chains, const int
     for (; n_chains > 1 && r > 0; r--, x += t->ld_x, sum += t->ld_sum)
         thin_chains(1, n, x, t->ld_x, w, sum, t->ld_sum);
 }
+
+#if HAS_COPIES
+#define thin_add thin_add_as
+#else
+#define THIN_ADD(name, n_chains, n)                                                                \
+    static __attribute__((noinline)) void name(const struct ku_gemm_thin *t, const vu *w,          \
+                                               int64_t u0, int64_t j)                              \
+    {                                                                                              \
+        thin_add_as(t, n_chains, n, w, u0, j);                                                     \
+    }
+THIN_ADD(thin_add_chains, THIN_CHAINS, THIN_DEPTH)
+THIN_ADD(thin_add_whole, 1, THIN_DEPTH)
+THIN_ADD(thin_add_half, 1, THIN_DEPTH / 2)
+THIN_ADD(thin_add_one, 1, 1)
+INLINE void thin_add(const struct ku_gemm_thin *t, const int n_chains, const int n, const vu *w,
+                     int64_t u0, int64_t j)
+{
+    if (n_chains > 1)
+        thin_add_chains(t, w, u0, j);
+    else if (n == THIN_DEPTH)
+        thin_add_whole(t, w, u0, j);
+    else if (n > 1)
+        thin_add_half(t, w, u0, j);
+    else
+        thin_add_one(t, w, u0, j);
+}
+#endif
 
 /* Weight by rows: adds n units from u0 to the sums of all columns. */
 INLINE void thin_block(const struct ku_gemm_thin *t, const int n_chains, const int n,

@@ -208,7 +208,9 @@ INLINE void norm_apply_form(const struct ku_norm *o, enum kumi_dtype t, int has_
 }
 INLINE void norm_apply_of(const struct ku_norm *o, enum kumi_dtype t)
 {
-    if (o->r && o->act)
+    if (!HAS_COPIES)
+        norm_apply_form(o, t, o->r != NULL, o->act);
+    else if (o->r && o->act)
         norm_apply_form(o, t, 1, KU_ACT_RELU);
     else if (o->r)
         norm_apply_form(o, t, 1, KU_ACT_NONE);
