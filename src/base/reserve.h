@@ -12,8 +12,8 @@
  */
 #define KU_RESERVE(array, count, more, cap)                                                        \
     ku_reserve((void **)(array), sizeof **(array), (count), (more), (cap))
-static inline int ku_reserve(void **array, size_t bytes_each, size_t count, size_t more,
-                             size_t *cap)
+static inline KU_STATUS ku_reserve(void **array, size_t bytes_each, size_t count, size_t more,
+                                   size_t *cap)
 {
     size_t need = 0, wanted = 0;
     if (more <= *cap && count <= *cap - more && *array)

@@ -33,6 +33,7 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 
 /* Spans in address order, with the widest gap inside each subtree. Spans never touch each other. */
 enum { FANOUT = 8 };
@@ -64,8 +65,9 @@ enum {
 };
 
 struct ku_space {
-    struct node *node;                 /* [n_nodes]; 0 is none */
-    uint32_t n_nodes, cap_nodes, free; /* free: the first of a list */
+    struct node *node; /* [n_nodes]; 0 is none */
+    size_t cap_nodes;
+    uint32_t n_nodes, free; /* free: the first of a list */
     uint32_t n_times;
     size_t base;
     int n_levels;                   /* level 0: the leaves; the last one: the root */
@@ -129,26 +131,13 @@ static size_t min(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static int grow_nodes(struct ku_space *s) /* without touching the new pages, as KU_GROW would */
-{
-    KU_ASSERT(s->cap_nodes <= UINT32_MAX / 2);
-    const uint32_t cap = s->cap_nodes ? 2 * s->cap_nodes : 64;
-    struct node *grown = ku_realloc(s->node, cap, sizeof *grown);
-    if (grown == NULL)
-        return KUMI_ENOMEM;
-    s->node = grown;
-    s->cap_nodes = cap;
-    return KUMI_OK;
-}
-
 static int new_node(struct ku_space *s, uint32_t *out)
 {
     uint32_t at = s->free;
     if (at) {
         s->free = s->node[at].entry[0].child;
     } else {
-        if (s->n_nodes >= s->cap_nodes)
-            KU_TRY(grow_nodes(s));
+        KU_TRY(KU_RESERVE(&s->node, s->n_nodes, 1, &s->cap_nodes));
         at = s->n_nodes++;
     }
     s->node[at].n = 0;
@@ -269,7 +258,7 @@ static int put(struct ku_space *s, uint32_t at, struct entry span, uint32_t *sib
     return KUMI_OK;
 }
 
-/* Replaces all spans that [begin, end) touches by their union with it. The tree may become empty. */
+/* Replaces all spans that [begin, end) touches by their union with it. */
 static int insert(struct ku_space *s, uint32_t *root, size_t begin, size_t end)
 {
     uint32_t sibling, top;
@@ -425,20 +414,15 @@ static int take(struct ku_space *s, uint32_t first, uint32_t last, size_t begin,
 }
 
 /* The lowest aligned address >= `at` that is free in all sets; a lower bound of it when *n_moves
- * reaches 0. The set that moved the address last is queried first. */
-static size_t lowest_of_all(struct ku_space *s, const struct set **set, int n, size_t at,
+ * reaches 0. The sets are queried in turn until none moves the address. */
+static size_t lowest_of_all(struct ku_space *s, const struct set *const *set, int n, size_t at,
                             size_t bytes, size_t align, uint32_t *n_moves)
 {
-    for (int i = 0; i < n && *n_moves; i++) {
-        const struct set *x = set[i];
-        size_t next = lowest_in(s, x, at, bytes, align);
-        if (next == at)
-            continue;
+    for (int i = 0, n_free = 0; n_free < n && *n_moves; i = i + 1 < n ? i + 1 : 0) {
+        const size_t next = lowest_in(s, set[i], at, bytes, align);
+        n_free = next == at ? n_free + 1 : 1;
+        *n_moves -= next != at;
         at = next;
-        --*n_moves;
-        memmove(&set[1], &set[0], (size_t)i * sizeof *set);
-        set[0] = x;
-        i = 0;
     }
     return at;
 }
@@ -470,8 +454,8 @@ static int grow_parts(struct ku_space *s)
 }
 
 /* Raises *at, a lower bound from fewer of these sets, to the result of all of them. */
-static int lowest_in_part(struct ku_space *s, uint32_t a, uint32_t b, const struct set **set, int n,
-                          size_t bytes, size_t align, size_t *at)
+static int lowest_in_part(struct ku_space *s, uint32_t a, uint32_t b, const struct set *const *set,
+                          int n, size_t bytes, size_t align, size_t *at)
 {
     uint32_t n_moves = UINT32_MAX;
     KU_TRY(grow_parts(s));
@@ -487,15 +471,14 @@ static int lowest_in_part(struct ku_space *s, uint32_t a, uint32_t b, const stru
 /* *at starts at base, here and below: an address raised by other sets must not enter the cache. */
 static int lowest_on_path(struct ku_space *s, uint32_t time, size_t bytes, size_t align, size_t *at)
 {
-    const struct set *path[MAX_LEVELS], *set[MAX_LEVELS];
+    const struct set *path[MAX_LEVELS];
     int n = 0;
     for (int k = s->n_levels - 1; k > 0; k--) {
         const uint32_t node = time >> k * FANOUT_BITS;
         if (s->covers[k][node].high == 0)
             continue;
         path[n++] = &s->covers[k][node];
-        memcpy(set, path, (size_t)n * sizeof *set);
-        KU_TRY(lowest_in_part(s, node, IS_PATH + (uint32_t)k, set, n, bytes, align, at));
+        KU_TRY(lowest_in_part(s, node, IS_PATH + (uint32_t)k, path, n, bytes, align, at));
     }
     return KUMI_OK;
 }

@@ -418,7 +418,7 @@ static void test_every_fault(void **state)
     } row[] = {{"slurp", do_slurp, 3, 1},   {"replace", do_replace, 5, 2},
                {"mkdirs", do_mkdirs, 3, 1}, {"list", do_list, 1, 2},
                {"rmtree", do_rmtree, 5, 4}, {"memfd", do_memfd, 4, 0},
-               {"socket", do_socket, 8, 0}};
+               {"socket", do_socket, 7, 0}};
     static const struct {
         const char *kind;
         int error;
