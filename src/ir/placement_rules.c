@@ -118,11 +118,29 @@ static int place_axis(const struct ku_graph *g, ku_id id, int axis, struct ku_la
     return KUMI_OK;
 }
 
+/* Whether all operands have the same placement on this axis as on the one before. */
+static bool is_as_before(const struct ku_graph *g, const struct ku_node *n, int axis)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        const struct ku_place *at = g->layout[g->value[ku_in(g, n, i)].layout].at;
+        if (at[axis].kind != at[axis - 1].kind || at[axis].dim != at[axis - 1].dim)
+            return false;
+    }
+    return true;
+}
+
 int ku_place_infer(const struct ku_graph *g, ku_id node, struct ku_layout *out)
 {
+    const struct ku_node *n = &g->node[node];
     memset(out, 0, KU_MAX_OUT * sizeof *out);
-    for (int axis = 0; axis < KU_N_AXES; axis++)
-        KU_TRY(place_axis(g, node, axis, out));
+    for (int axis = 0; axis < KU_N_AXES; axis++) {
+        if (axis == 0 || !is_as_before(g, n, axis)) {
+            KU_TRY(place_axis(g, node, axis, out));
+            continue;
+        }
+        for (int o = 0; o < n->n_out; o++)
+            out[o].at[axis] = out[o].at[axis - 1];
+    }
     return KUMI_OK;
 }
 
