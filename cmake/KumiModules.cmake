@@ -17,12 +17,18 @@ function(kumi_module name)
             target_link_libraries(ku_${name} PUBLIC ku_${used})
         endif()
     endforeach()
+    set(quick) # gcc would spend half of the time of the two largest files there, and the kernels are no faster
+    if(CMAKE_C_COMPILER_ID STREQUAL GNU)
+        set(quick ";-fno-gcse;-fno-gcse-after-reload")
+    endif()
     foreach(file ${sources})
         if(file MATCHES "_avx2\\.c$")
-            set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-ffp-contract=fast")
+            set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-ffp-contract=fast${quick}")
             if(KUMI_SANITIZE AND file MATCHES "/isa_avx2\\.c$") # two minutes of compilation; the other instances of
                 set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=all) # the same body have it
             endif()
+        elseif(file MATCHES "/isa_base\\.c$")
+            set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${quick}")
         elseif(file MATCHES "_avx512\\.c$")
             set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
                 "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512;-ffp-contract=fast")
