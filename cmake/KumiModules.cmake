@@ -28,7 +28,7 @@ function(kumi_module name)
                 set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=all) # the same body have it
             endif()
         elseif(file MATCHES "/isa_base\\.c$")
-            set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${quick}")
+            set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-O1${quick}") # for CPUs of before 2013
         elseif(file MATCHES "_avx512\\.c$")
             set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
                 "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512;-ffp-contract=fast")
