@@ -26,6 +26,8 @@ int ku_job_root(struct ku_job *job)
 
 int ku_job_raise(struct ku_job *job, int culprit)
 {
+    if (ku_err_get()->status == KUMI_OK) /* without a status the other ranks would wait on */
+        KU_ERR_SCOPE(KUMI_EBUG, KUMI_SCOPE_JOB, "rank %d failed without an error", job->rank);
     if (ku_segment_abort(job->seg, ku_err_get(), culprit)) {
         ku_flight_add(job->priv->flight, KU_FLIGHT_FAIL, 0, WHAT_FAILURE, 0, 0);
         atomic_store(&job->seg->root_said, 1);
