@@ -50,7 +50,7 @@ KU_STATUS ku_err_death(struct ku_segment *seg, const struct ku_job_client *clien
  * Make this thread's error record the root cause and print it, unless there is a root cause.
  * Returns the root cause's status.
  */
-int ku_job_raise(struct ku_job *job, int culprit);
+KU_STATUS ku_job_raise(struct ku_job *job, int culprit);
 /*
  * Copy the root cause into this thread's error record. Returns its status, or 0 without one.
  */
