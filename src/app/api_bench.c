@@ -14,6 +14,7 @@
 #include "base/str.h"
 #include "device/peak_bench.h"
 #include "app/bench.h"
+#include "sim/kernel_choice.h"
 #include "sim/machine_limits.h"
 
 int ku_bench_line(const struct ku_bench_out *o, struct ku_str *text)
@@ -164,6 +165,7 @@ int ku_bench_peak_run(const struct ku_bench_out *o, int threads)
 struct op_rows {
     const struct ku_bench_out *out;
     int threads;
+    enum ku_isa isa;
 };
 
 /*
@@ -190,12 +192,12 @@ static int op_row(void *ctx, const struct ku_bench_row *r)
     if (o->as_json)
         return ku_bench_line_json(
             o,
-            json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:f, s:f, s:f, s:s}", "what", r->name,
-                      "dtype", kumi_dtype_name(r->dtype), "shape", r->shape, "p50_ns",
-                      (json_int_t)r->median_ns, "least_ns", (json_int_t)r->least_ns, "most_ns",
-                      (json_int_t)r->most_ns, "runs", r->n_runs, "flops", r->flops, "bytes",
-                      r->bytes, "limit_ns", r->limit_ns, "operands",
-                      r->is_in_cache ? "cache" : "memory"),
+            json_pack(
+                "{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:f, s:f, s:f, s:s}", "what", r->name,
+                "dtype", kumi_dtype_name(r->dtype), "isa", ku_cpu_isa_name(rows->isa), "shape",
+                r->shape, "p50_ns", (json_int_t)r->median_ns, "least_ns", (json_int_t)r->least_ns,
+                "most_ns", (json_int_t)r->most_ns, "runs", r->n_runs, "flops", r->flops, "bytes",
+                r->bytes, "limit_ns", r->limit_ns, "operands", r->is_in_cache ? "cache" : "memory"),
             1, rows->threads);
     ku_str_add(&text, "%-20s %-4s %10.1f %10.1f %10.1f %4d %8.2f %8.2f", r->name,
                kumi_dtype_name(r->dtype), ns * 1e-3, (double)r->least_ns * 1e-3,
@@ -209,7 +211,7 @@ int ku_bench_op_run(const struct ku_bench_out *o, int threads)
 {
     static const enum kumi_dtype dtypes[] = {KUMI_F32, KUMI_BF16, KUMI_F16};
     struct ku_bench_opts opts = {.device = device_opts(threads), .only = o->only};
-    struct op_rows rows = {o, opts.device.n_threads};
+    struct op_rows rows = {.out = o, .threads = opts.device.n_threads};
     struct ku_peak peak;
     struct ku_peak_kept kept = {0};
     if (o->only && !ku_bench_op_is_known(o->only))
@@ -226,8 +228,11 @@ int ku_bench_op_run(const struct ku_bench_out *o, int threads)
     }
     for (int i = 0; i < 3; i++) {
         opts.dtype = dtypes[i];
-        if (o->dtype == NULL ? i < 2 : strcmp(o->dtype, kumi_dtype_name(dtypes[i])) == 0)
-            KU_TRY(ku_bench_op(&opts, &peak, op_row, &rows));
+        if (o->dtype == NULL ? i == 2 : strcmp(o->dtype, kumi_dtype_name(dtypes[i])) != 0)
+            continue;
+        KU_TRY(ku_isa_resolve(NULL, dtypes[i], &rows.isa)); /* as in a run */
+        opts.device.isa = rows.isa;
+        KU_TRY(ku_bench_op(&opts, &peak, op_row, &rows));
     }
     return KUMI_OK;
 }

@@ -12,6 +12,7 @@
 
 #include "base/arg.h"
 #include "base/cpu_features.h"
+#include "base/err.h"
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/os/os.h"
@@ -20,6 +21,8 @@
 #include "data/image/decode.h"
 #include "config/alternatives.h"
 #include "plan/picture.h"
+#include "sim/kernel_choice.h"
+#include "sim/machine_file.h"
 
 static json_t *alternatives_json(const struct ku_alternative *k)
 {
@@ -82,13 +85,66 @@ static json_t *memory(void)
                      "page_bytes", page, "huge_pages", huge);
 }
 
-static json_t *collect(void)
+/* {"isa", "why", "flops": {isa: FLOP/s of a core}}: the matrix kernel of a compute dtype. */
+static json_t *kernel(const struct ku_kernel_rates *rates, enum kumi_dtype compute)
 {
-    return json_pack("{s:s, s:{s:s, s:s, s:i, s:i}, s:o, s:o, s:o, s:o}", "version", KUMI_VERSION,
-                     "cpu", "model", ku_cpu_model(), "isa", ku_cpu_isa_name(ku_cpu_isa()), "cores",
-                     ku_os_n_cpus(), "cores_of_machine", (int)sysconf(_SC_NPROCESSORS_ONLN),
-                     "memory", memory(), "transports", alternatives_json(ku_transports), "devices",
-                     alternatives_json(ku_devices), "libraries", libraries());
+    const enum ku_isa isa = ku_kernel_choose(rates, compute), top = ku_cpu_isa();
+    const double best = ku_kernel_rate(rates, compute, isa);
+    json_t *flops = json_object();
+    char why[96];
+    for (int i = 0; i < KU_N_ISAS; i++) {
+        double rate = ku_kernel_rate(rates, compute, (enum ku_isa)i);
+        if (rate > 0)
+            json_object_set_new(flops, ku_cpu_isa_name((enum ku_isa)i), json_real(rate));
+    }
+    if (isa != top)
+        snprintf(why, sizeof why, "%.1f times as fast as %s",
+                 best / ku_kernel_rate(rates, compute, top), ku_cpu_isa_name(top));
+    else if (json_object_size(flops) == 1)
+        snprintf(why, sizeof why, "the only one");
+    else
+        snprintf(why, sizeof why, "no lower set is %.1f times as fast", KU_KERNEL_MARGIN);
+    return json_pack("{s:s, s:s, s:o}", "isa", ku_cpu_isa_name(isa), "why", why, "flops", flops);
+}
+
+/* Measures the kernels' rates if this machine has none stored. */
+static int collect_kernels(json_t **out)
+{
+    struct ku_kernel_rates rates;
+    char day[KU_KERNEL_DAY_BYTES], identity[KU_MACHINE_CPU_BYTES];
+    KU_TRY(ku_kernel_rates_get(&rates, day));
+    ku_machine_cpu(identity);
+    *out = json_pack("{s:s, s:s, s:o, s:o}", "identity", identity, "measured", day, "f32",
+                     kernel(&rates, KUMI_F32), "bf16", kernel(&rates, KUMI_BF16));
+    return KUMI_OK;
+}
+
+static int collect(json_t **out)
+{
+    json_t *found = NULL;
+    KU_TRY(collect_kernels(&found));
+    *out =
+        json_pack("{s:s, s:{s:s, s:s, s:i, s:i}, s:o, s:o, s:o, s:o, s:o}", "version", KUMI_VERSION,
+                  "cpu", "model", ku_cpu_model(), "isa", ku_cpu_isa_name(ku_cpu_isa()), "cores",
+                  ku_os_n_cpus(), "cores_of_machine", (int)sysconf(_SC_NPROCESSORS_ONLN), "kernels",
+                  found, "memory", memory(), "transports", alternatives_json(ku_transports),
+                  "devices", alternatives_json(ku_devices), "libraries", libraries());
+    return KUMI_OK;
+}
+
+static void print_kernel(const char *title, const char *dtype, const json_t *k, struct ku_str *out)
+{
+    const char *isa;
+    json_t *flops;
+    int i = 0;
+    ku_str_add(out, "%-11s %-7s %s, %s; GFLOP/s a core:", title, dtype,
+               json_string_value(json_object_get(k, "isa")),
+               json_string_value(json_object_get(k, "why")));
+    json_object_foreach(json_object_get(k, "flops"), isa, flops)
+    {
+        ku_str_add(out, "%s %s %.0f", i++ ? "," : "", isa, json_real_value(flops) * 1e-9);
+    }
+    ku_str_add(out, "\n");
 }
 
 static uint64_t number(const json_t *object, const char *key)
@@ -107,6 +163,7 @@ static int print(const json_t *info, char **text)
 {
     struct ku_str out = {0};
     const json_t *m = json_object_get(info, "memory"), *cpu = json_object_get(info, "cpu");
+    const json_t *kernels = json_object_get(info, "kernels");
     char total[16], available[16];
     const char *name;
     json_t *version;
@@ -116,6 +173,8 @@ static int print(const json_t *info, char **text)
     ku_str_add(&out, "kumi        %s\n", KUMI_VERSION);
     ku_str_add(&out, "cpu         %s\n", json_string_value(json_object_get(cpu, "model")));
     ku_str_add(&out, "isa         %s\n", json_string_value(json_object_get(cpu, "isa")));
+    print_kernel("kernels", "f32", json_object_get(kernels, "f32"), &out);
+    print_kernel("", "bf16", json_object_get(kernels, "bf16"), &out);
     ku_str_add(&out, "cores       %llu for this process, %llu in the machine\n",
                (unsigned long long)number(cpu, "cores"),
                (unsigned long long)number(cpu, "cores_of_machine"));
@@ -139,7 +198,8 @@ static int print(const json_t *info, char **text)
 int kumi_info_text(int as_json, char **text)
 {
     KU_GIVEN(text, "text");
-    json_t *info = collect();
+    json_t *info = NULL;
+    KU_TRY(collect(&info));
     if (as_json || info == NULL)
         return ku_text_json(info, text);
     int status = print(info, text);

@@ -10,6 +10,7 @@
 #endif
 
 #include "base/err.h"
+#include "base/hash.h"
 
 static const char *const isa_name[KU_N_ISAS] = {"base", "avx2", "avx512", "avx512bf16", "amx"};
 
@@ -54,7 +55,22 @@ const char *ku_cpu_model(void)
         text++;
     return text;
 }
+uint64_t ku_cpu_feature_hash(unsigned *signature)
+{
+    unsigned word[7] = {0}, b = 0, c = 0, d = 0;
+    __get_cpuid(1, signature, &b, &word[0], &word[1]); /* ebx has the number of this core */
+    unsigned a;
+    __get_cpuid_count(7, 0, &a, &word[2], &word[3], &word[4]);
+    __get_cpuid_count(7, 1, &word[5], &word[6], &c, &d);
+    return ku_hash64(word, sizeof word);
+}
 #else
+uint64_t ku_cpu_feature_hash(unsigned *signature)
+{
+    *signature = 0;
+    return 0;
+}
+
 enum ku_isa ku_cpu_isa(void)
 {
     return KU_ISA_BASE;

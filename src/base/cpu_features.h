@@ -2,6 +2,8 @@
 #ifndef KU_BASE_CPU_FEATURES_H
 #define KU_BASE_CPU_FEATURES_H
 
+#include <stdint.h>
+
 #include "base/err.h"
 
 /*
@@ -14,5 +16,11 @@ KU_STATUS ku_cpu_isa_parse(const char *name, enum ku_isa *out); /* KUMI_EINVAL w
 /* The named set, or this CPU's best set where it has less; NULL: its best. KUMI_EINVAL. */
 KU_STATUS ku_cpu_isa_at_most(const char *name, enum ku_isa *out);
 const char *ku_cpu_model(void); /* e.g. "AMD EPYC 9xx4"; static */
+
+/*
+ * Hash of the features that the CPU and its hypervisor announce. *signature: family, model and
+ * stepping, as CPUID leaf 1 has them; 0: not an x86 CPU.
+ */
+uint64_t ku_cpu_feature_hash(unsigned *signature);
 
 #endif

@@ -24,6 +24,7 @@
 #include "base/progress_line.h"
 #include "train/session.h"
 #include "model/pretrained.h"
+#include "sim/kernel_choice.h"
 
 enum { MAX_MODEL_BYTES = 1 << 20, BYTE_VOCAB = 256, MAX_TEXTS = 1 << 16 };
 
@@ -54,7 +55,7 @@ static int set_device(struct sample *s, const char *device, const char *isa, int
 {
     s->infer.device = ku_device_find(device);
     s->infer.device_opts.n_threads = threads > 0 ? (int)threads : ku_os_n_cpus();
-    return ku_cpu_isa_at_most(isa, &s->infer.device_opts.isa);
+    return ku_isa_resolve(isa, s->infer.compute, &s->infer.device_opts.isa);
 }
 
 /*
@@ -79,8 +80,8 @@ static int open_directory(struct sample *s, const char *dir)
     }
     ku_free(path);
     KU_TRY(status);
-    KU_TRY(set_device(s, "cpu", NULL, 0));
     s->infer.compute = KUMI_F32;
+    KU_TRY(set_device(s, "cpu", NULL, 0));
     const char *where;
     KU_TRY(ku_pretrained_tokenizer(dir, s->o->tokenizer, s->model.facts.vocab_size, &where));
     return ku_tokenizer_open(where, &s->tokenizer);

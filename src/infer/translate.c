@@ -18,6 +18,7 @@
 #include "batch/parallel_source.h"
 #include "model/pretrained.h"
 #include "infer/translator.h"
+#include "sim/kernel_choice.h"
 
 enum { DEFAULT_BATCH = 16, MAX_BEAM = 64, MAX_ROWS = 4096, EXTRA_TOKENS = 16 };
 
@@ -89,7 +90,7 @@ static int use_config(struct translate *t, const struct ku_config *c)
     t->how.modules = &c->precision_modules.rules;
     t->how.device = ku_device_find(c->parallel_device);
     t->how.device_opts.n_threads = (int)threads;
-    KU_TRY(ku_cpu_isa_at_most(c->parallel_isa, &t->how.device_opts.isa));
+    KU_TRY(ku_isa_resolve(c->parallel_isa, t->how.compute, &t->how.device_opts.isa));
     int64_t most = t->model.facts.max_positions;
     t->src_max = c->data_max_source_len < most ? c->data_max_source_len : most;
     t->tgt_max = c->data_max_target_len + 1 < most ? c->data_max_target_len + 1 : most;

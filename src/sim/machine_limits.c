@@ -5,61 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/env.h"
 #include "base/err.h"
-#include "base/hash.h"
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "device/peak_bench.h"
+#include "sim/machine_file.h"
 
-enum { MAX_CACHE_BYTES = 1 << 20 }; /* some 10,000 rows */
-
-/*
- * Returns FOLDER/peak.json and, if is_written, creates the folder. NULL with the error record set.
- */
-static char *cache_path(int is_written)
-{
-    char *folder = NULL, *path = NULL;
-    if (ku_env_cache(&folder) < 0)
-        return NULL;
-    if (folder == NULL)
-        KU_ERR(KUMI_EINPUT, "peak: no cache folder; set KUMI_CACHE or HOME");
-    else if (is_written && ku_os_mkdirs(folder) < 0)
-        KU_ERR(ku_os_status(KUMI_ESTORAGE), "peak: %s: %s; set KUMI_CACHE to a writable folder",
-               folder, ku_os_why());
-    else
-        path = ku_asprintf("%s/peak.json", folder);
-    ku_free(folder);
-    return path;
-}
-
-/*
- * Loads the rows; owned by the caller. A file that is not an array counts as empty.
- */
-static json_t *load_rows(const char *path)
-{
-    struct ku_json doc;
-    if (ku_json_load(path, MAX_CACHE_BYTES, &doc) < 0)
-        return json_array();
-    json_t *rows = json_is_array(doc.root) ? json_incref(doc.root) : json_array();
-    ku_json_fini(&doc);
-    return rows;
-}
-
-/*
- * Hash of /etc/machine-id, which separates machines of one CPU model that share a home folder. ""
- * if there is none (containers).
- */
-static void machine_name(char name[20])
-{
-    char *id = NULL;
-    size_t bytes = 0;
-    name[0] = '\0';
-    if (ku_os_slurp("/etc/machine-id", 4096, &id, &bytes) == 0 && bytes > 0)
-        snprintf(name, 20, "%016llx", (unsigned long long)ku_hash64(id, bytes));
-    ku_free(id);
-}
+static const char file[] = "peak.json";
 
 /*
  * 1 if the row belongs to this machine. Rows without machine or cores, written by earlier versions,
@@ -67,12 +20,12 @@ static void machine_name(char name[20])
  */
 static bool is_here(const json_t *row, enum ku_isa isa)
 {
-    char here[20];
+    char here[KU_MACHINE_ID_BYTES];
     const char *cpu = json_string_value(json_object_get(row, "cpu"));
     const char *name = json_string_value(json_object_get(row, "isa"));
     const char *machine = json_string_value(json_object_get(row, "machine"));
     const json_t *cores = json_object_get(row, "cores");
-    machine_name(here);
+    ku_machine_id(here);
     return cpu && name && strcmp(cpu, ku_cpu_model()) == 0 &&
            strcmp(name, ku_cpu_isa_name(isa)) == 0 && (!machine || strcmp(machine, here) == 0) &&
            (!cores || json_integer_value(cores) == ku_os_n_cpus_host());
@@ -98,7 +51,7 @@ static json_t *find_row(json_t *rows, enum ku_isa isa, int n_threads)
 
 static int find(const char *path, const char *dtype, int cores, double *flops)
 {
-    json_t *rows = load_rows(path), *row;
+    json_t *rows = ku_machine_rows(path), *row;
     size_t i;
     int64_t best = 0;
     enum ku_isa isa = ku_cpu_isa();
@@ -121,12 +74,12 @@ static int find(const char *path, const char *dtype, int cores, double *flops)
 
 char *ku_peak_path(void)
 {
-    return cache_path(0);
+    return ku_machine_file(file);
 }
 
 int ku_peak_read(const char *dtype, int cores, double *flops)
 {
-    char *path = cache_path(0);
+    char *path = ku_machine_file(file);
     if (path == NULL)
         return ku_err_get()->status;
     if (strcmp(dtype, "f16") == 0)
@@ -215,8 +168,8 @@ static void merge(json_t *row, const struct ku_peak *peak, time_t now)
 
 static json_t *new_row(const struct ku_peak *peak)
 {
-    char machine[20];
-    machine_name(machine);
+    char machine[KU_MACHINE_ID_BYTES];
+    ku_machine_id(machine);
     return json_pack("{s:s, s:s, s:s, s:i, s:i}", "cpu", ku_cpu_model(), "machine", machine, "isa",
                      ku_cpu_isa_name(peak->isa), "cores", ku_os_n_cpus_host(), "threads",
                      peak->n_threads);
@@ -224,32 +177,27 @@ static json_t *new_row(const struct ku_peak *peak)
 
 int ku_peak_write(const struct ku_peak *measured, time_t now)
 {
-    char *path = cache_path(1), *text;
+    char *path = ku_machine_file(file);
     if (path == NULL)
         return ku_err_get()->status;
-    json_t *rows = load_rows(path), *row = find_row(rows, measured->isa, measured->n_threads);
+    json_t *rows = ku_machine_rows(path), *row = find_row(rows, measured->isa, measured->n_threads);
     if (row == NULL && (row = new_row(measured)) != NULL)
         json_array_append_new(rows, row);
     if (row)
         merge(row, measured, now);
-    text = ku_json_print(rows, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    int status = ku_machine_rows_write(path, rows);
     json_decref(rows);
-    int status = text ? KUMI_OK : KUMI_ENOMEM;
-    if (text && ku_os_replace(path, text, strlen(text)) < 0)
-        status = KU_ERR(ku_os_status(KUMI_ESTORAGE),
-                        "peak: %s: %s; set KUMI_CACHE to a writable folder", path, ku_os_why());
-    ku_free(text);
     ku_free(path);
     return status;
 }
 
 int ku_peak_look(int n_threads, struct ku_peak_kept *out)
 {
-    char *path = cache_path(0);
+    char *path = ku_machine_file(file);
     *out = (struct ku_peak_kept){0};
     if (path == NULL)
         return 0;
-    json_t *rows = load_rows(path), *row = find_row(rows, ku_cpu_isa(), n_threads);
+    json_t *rows = ku_machine_rows(path), *row = find_row(rows, ku_cpu_isa(), n_threads);
     if (row)
         look_at(row, out);
     json_decref(rows);
@@ -259,13 +207,13 @@ int ku_peak_look(int n_threads, struct ku_peak_kept *out)
 
 bool ku_peak_is_due(int n_threads, time_t now)
 {
-    char *path = cache_path(0), day[KU_PEAK_DAY_BYTES];
+    char *path = ku_machine_file(file), day[KU_PEAK_DAY_BYTES];
     struct ku_peak_kept kept;
     int is_due = 1;
     if (path == NULL)
         return 1;
     day_of(now, day);
-    json_t *rows = load_rows(path), *row = find_row(rows, ku_cpu_isa(), n_threads);
+    json_t *rows = ku_machine_rows(path), *row = find_row(rows, ku_cpu_isa(), n_threads);
     const char *last = json_string_value(json_object_get(row, "last"));
     if (row && last) {
         look_at(row, &kept);

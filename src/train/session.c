@@ -19,6 +19,7 @@
 #include "model/model.h"
 #include "config/precision_policy.h"
 #include "config/optimizer.h"
+#include "sim/kernel_choice.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
 
@@ -314,6 +315,33 @@ static void tell_common(const struct ku_session *s, const struct ku_job *job)
                "parameters; to offload them, use parallel.host_state private and parallel.zero 3");
 }
 
+/*
+ * The instruction set of all ranks: the configuration's, or what the kernels' rates on rank 0's
+ * machine choose for the compute dtype.
+ */
+static int choose_isa(const struct ku_session *s, struct ku_job *job, enum ku_isa *out)
+{
+    const char *pinned = s->cfg.parallel_isa;
+    enum kumi_dtype compute;
+    enum ku_isa isa = ku_cpu_isa();
+    if (pinned)
+        KU_TRY(ku_cpu_isa_parse(pinned, &isa));
+    else if (strcmp(s->cfg.parallel_device, "cpu") == 0) {
+        KU_TRY(ku_dtype_parse(s->cfg.precision_compute, &compute));
+        int64_t word;
+        int status = job->rank == 0 ? ku_isa_resolve(NULL, compute, &isa) : KUMI_OK;
+        KU_TRY(ku_agree_local(job, status));
+        word = isa;
+        KU_TRY(ku_agree_bytes(job, &word, sizeof word));
+        isa = (enum ku_isa)word;
+    }
+    if (isa > ku_cpu_isa())
+        return KU_ERR(KUMI_EDEVICE, "parallel.isa: %s: this CPU has %s at best",
+                      ku_cpu_isa_name(isa), ku_cpu_isa_name(ku_cpu_isa()));
+    *out = isa;
+    return KUMI_OK;
+}
+
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 {
     struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device),
@@ -329,15 +357,7 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     o.device_opts.n_threads = n_threads(s, job->local_n);
     o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
     o.device_opts.n_cpus = ku_job_n_cpus(job);
-    o.device_opts.isa = ku_cpu_isa();
-    if (s->cfg.parallel_isa) {
-        enum ku_isa pinned;
-        KU_TRY(ku_cpu_isa_parse(s->cfg.parallel_isa, &pinned));
-        if (pinned > o.device_opts.isa)
-            return KU_ERR(KUMI_EDEVICE, "parallel.isa: %s: this CPU has %s at best",
-                          s->cfg.parallel_isa, ku_cpu_isa_name(o.device_opts.isa));
-        o.device_opts.isa = pinned;
-    }
+    KU_TRY(choose_isa(s, job, &o.device_opts.isa));
     int n = s->source->ops->n_shapes(s->source), status = KUMI_OK, made = 0;
     struct ku_graph **graph = ku_calloc((size_t)n, sizeof *graph);
     if (graph == NULL)

@@ -114,24 +114,29 @@ static const struct ku_isa_ops *ops_of(enum ku_isa isa)
     return &ku_isa_base;
 }
 
+void ku_cpu_select(struct ku_cpu *cpu, enum ku_isa isa)
+{
+    cpu->isa = isa;
+    cpu->ops = ops_of(isa);
+#if defined(__x86_64__)
+    if (isa >= KU_ISA_AVX512)
+        cpu->slim_f32 = &ku_slim_avx512;
+    if (isa == KU_ISA_AVX512BF16)
+        cpu->slim_bf16 = &ku_slim_avx512bf16;
+    if (isa >= KU_ISA_AVX512BF16) {
+        cpu->pairs = &ku_pairs_avx512bf16;
+        cpu->gemm_bf16 = isa == KU_ISA_AMX ? &ku_gemm_amx : &cpu->pairs->gemm;
+    }
+#endif
+}
+
 static int cpu_open(const struct ku_device_opts *o, void **dev)
 {
     int n = o->n_threads ? o->n_threads : 1, status = KUMI_OK;
     struct ku_cpu *cpu = ku_calloc(1, sizeof *cpu);
     if (cpu == NULL)
         return KUMI_ENOMEM;
-    cpu->isa = ku_cpu_isa() < o->isa ? ku_cpu_isa() : o->isa;
-    cpu->ops = ops_of(cpu->isa);
-#if defined(__x86_64__)
-    if (cpu->isa >= KU_ISA_AVX512)
-        cpu->slim_f32 = &ku_slim_avx512;
-    if (cpu->isa == KU_ISA_AVX512BF16)
-        cpu->slim_bf16 = &ku_slim_avx512bf16;
-    if (cpu->isa >= KU_ISA_AVX512BF16) {
-        cpu->pairs = &ku_pairs_avx512bf16;
-        cpu->gemm_bf16 = cpu->isa == KU_ISA_AMX ? &ku_gemm_amx : &cpu->pairs->gemm;
-    }
-#endif
+    ku_cpu_select(cpu, ku_cpu_isa() < o->isa ? ku_cpu_isa() : o->isa);
     struct ku_pool_opts pool = {.n_threads = n,
                                 .n_runnable_threads = o->n_runnable_threads,
                                 .n_cpus = o->n_cpus,

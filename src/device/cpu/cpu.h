@@ -46,6 +46,9 @@ struct ku_cpu {
     unsigned char *scratch;                           /* n_threads * KU_CPU_SCRATCH_BYTES */
 };
 
+/* Sets the instruction set and its tables of loops; the CPU must have the set. */
+void ku_cpu_select(struct ku_cpu *cpu, enum ku_isa isa);
+
 struct ku_kernel;
 typedef void ku_cpu_tile_fn(const struct ku_kernel *k, int64_t tile, int thread);
 

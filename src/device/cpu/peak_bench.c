@@ -162,7 +162,9 @@ static int peak(const struct ku_device_opts *opts, struct peak_job *j, struct ku
     if (!j->budget_ns)
         KU_TRY_OUT(memory_peak(j, &p));
     p.f32 = matrix_peak(j, &cpu->ops->gemm, 1);
-    p.bf16 = cpu->gemm_bf16 ? matrix_peak(j, cpu->gemm_bf16, 2) : p.f32;
+    p.bf16 = p.f32; /* of operands that are widened, unless its own instructions are faster */
+    if (cpu->gemm_bf16)
+        p.bf16 = better(matrix_peak(j, cpu->gemm_bf16, 2), p.f32);
     p.touch_bytes = p.touch.median;
     p.stream_bytes = p.stream.most;
     p.flops_f32 = p.f32.most;

@@ -91,13 +91,28 @@ static int open_directory(struct run *r)
 }
 
 /*
+ * Number of numerics keys that differ from the checkpoint's, and their names. parallel.isa may name
+ * the set that a run without it had chosen.
+ */
+static int n_changes(const struct run *r, const json_t *was, struct ku_str *names)
+{
+    const char *isa = r->s.cfg.parallel_isa;
+    json_t *old = json_copy((json_t *)(uintptr_t)was);
+    if (isa && strcmp(isa, r->was.isa) == 0)
+        json_object_set_new(old, "parallel.isa", json_string(isa));
+    int n = ku_config_compare(old, r->s.numerics, names);
+    json_decref(old);
+    return n;
+}
+
+/*
  * A resume with different numerics keys is an error that names them, or a message with
  * --allow-change.
  */
 static int check_numerics(struct run *r, const json_t *was)
 {
     struct ku_str names = {0};
-    int n = ku_config_compare(was, r->s.numerics, &names);
+    int n = n_changes(r, was, &names);
     int status = KUMI_OK;
     if (n && !r->o->allow_change)
         status = KU_ERR(KUMI_EINVAL,
@@ -123,12 +138,12 @@ static int configure_session(struct run *r)
     json_t *was = json_object_get(c.manifest.root, "numerics");
     r->stored = ku_asprintf("%s/model", r->found);
     r->s.stored = r->stored;
+    ku_origin_of(&c, &r->was);
     int status = r->stored == NULL ? KUMI_ENOMEM
                                    : ku_session_configure(&r->s, set->config, set->set, set->n_sets,
                                                           was, r->job->n);
     if (status == KUMI_OK)
         status = check_numerics(r, was);
-    ku_origin_of(&c, &r->was);
     ku_ckpt_close(&c);
     return status;
 }
