@@ -179,8 +179,9 @@ static int64_t n_unread(const struct ku_batch_source *s)
 static void print(const struct ku_batch_source *s, struct ku_str *out)
 {
     const struct ku_batch *b = s->batch;
-    ku_str_add(out, "global batch %lld = %lld shards x %lld x %lld", (long long)b->global_batch,
-               (long long)b->virtual_shards, (long long)b->micro_batch, (long long)b->k);
+    ku_str_add(out, "global batch %lld = %lld shard%s x %lld x %lld", (long long)b->global_batch,
+               (long long)b->virtual_shards, b->virtual_shards == 1 ? "" : "s",
+               (long long)b->micro_batch, (long long)b->k);
 }
 
 static bool has_images(const struct ku_batch_source *s)

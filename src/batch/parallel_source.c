@@ -313,8 +313,8 @@ static int64_t n_unread(const struct ku_batch_source *s)
 
 static void print(const struct ku_batch_source *s, struct ku_str *out)
 {
-    ku_str_add(out, "pairs in %lld shards x %lld, ", (long long)s->batch->virtual_shards,
-               (long long)s->batch->k);
+    ku_str_add(out, "pairs in %lld shard%s x %lld, ", (long long)s->batch->virtual_shards,
+               s->batch->virtual_shards == 1 ? "" : "s", (long long)s->batch->k);
     ku_buckets_print(seen(s)->buckets[KU_SPLIT_TRAIN], out);
 }
 
