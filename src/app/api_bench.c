@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/os/os.h"
 #include "base/str.h"
+#include "device/op_bench.h"
 #include "device/peak_bench.h"
 #include "app/bench.h"
 #include "sim/machine_limits.h"
