@@ -14,14 +14,8 @@ from functools import partial
 
 MIB = 1 << 20
 GPT2, NANO, ENJA = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json", "configs/enja.json"
-LLAMA = "configs/llama-tiny.json"
-RESNET18, RESNET20 = "configs/resnet18-cifar10.json", "configs/resnet20-cifar10.json"
-# runs of each op of `kumi bench op` in a step of GPT-2 124M; the update counts in units of half the embedding, one owned shard
-OPS = {"embedding": 1, "embedding_dw": 1, "add_rows": 1, "layer_norm": 25, "layer_norm_dx": 25, "layer_norm_dgb": 25, "linear.qkv": 12,
-       "linear.proj": 12, "linear.fc": 12, "linear.out": 12, "linear.head": 1, "linear_dx.qkv": 12, "linear_dx.proj": 12, "linear_dx.fc": 12,
-       "linear_dx.out": 12, "linear_dx.head": 1, "linear_dw.qkv": 12, "linear_dw.proj": 12, "linear_dw.fc": 12, "linear_dw.out": 12,
-       "linear_dw.head": 1, "linear_db.fc": 20, "act_dx.gelu_tanh": 12, "add": 48, "add.tied": 1, "attention": 12, "attention_dx": 12,
-       "softmax_xent": 1, "softmax_xent_dx": 1, "sumsq": 3.2, "adamw": 3.2}
+LLAMA, RESNET18 = "configs/llama-tiny.json", "configs/resnet18-cifar10.json"
+DISTURBED, EXTRA_ROUNDS = 0.85, 2 # below this share of the highest peak a turn is discarded; rounds that repeat such turns
 
 
 class Bench:
@@ -29,7 +23,8 @@ class Bench:
 
     def __init__(self, build, env, work, quick, turns):
         self.kumi, self.python, self.work, self.quick, self.notes = build + "/kumi", env and env + "/bin/python", work, quick, []
-        self.turns = 1 if quick else turns
+        self.turns, self.extra = (1, 0) if quick else (turns, EXTRA_ROUNDS)
+        self.highest, self.discarded = {}, 0 # matrix peaks of this run; turns of this section
         os.environ["KUMI_CACHE"] = work + "/cache"
 
     def say(self, text):
@@ -39,8 +34,23 @@ class Bench:
         self.say("not measured: " + text)
         self.notes.append(text)
 
-    def run(self, argv, limit_s=900, env=None, watch=None):
-        p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    def peak(self):
+        """The matrix peaks right now, by dtype: medians of about 0.1 s."""
+        rows = self.attempt("the peak between turns", lambda: self.json_lines([self.kumi, "bench", "peak", "--quick", "--json"]))
+        now = {row["what"]: row["median"] for row in rows or []}
+        for dtype, value in now.items():
+            self.highest[dtype] = max(value, self.highest.get(dtype, 0))
+        return now
+
+    def steadiness(self, turn):
+        """The lowest peak before and after a turn, as a share of the highest of this run so far."""
+        return min((value / self.highest[dtype] for peak in turn[1:] for dtype, value in peak.items()), default=1)
+
+    def undisturbed(self, turns):
+        return [turn for turn in turns if self.steadiness(turn) >= DISTURBED]
+
+    def run(self, argv, limit_s=900, env=None, watch=None, with_messages=False):
+        p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
                              env={**os.environ, **(env or {})})
         stop = threading.Event()
         thread = watch and threading.Thread(target=watch, args=(p.pid, stop))
@@ -61,7 +71,7 @@ class Bench:
         if p.returncode:
             lines = [line for line in re.split("[\r\n]", err) if line.strip()]
             raise Failed(f"{' '.join(argv[:4])} …: {lines[-1][:160] if lines else p.returncode}")
-        return out
+        return out + err if with_messages else out
 
     def json_lines(self, argv, **how):
         return [json.loads(line) for line in self.run(argv, **how).splitlines() if line.startswith("{")]
@@ -140,16 +150,38 @@ def merge(runs):
     return out
 
 
-def take_turns(b, runs):
-    """runs: name -> call. A turn makes all calls, kumi's and its peers', one after the other; the turns together are one run of each."""
-    seen = {name: [] for name in runs}
-    for turn in range(b.turns):
-        for name, call in runs.items():
-            if turn and len(seen[name]) < turn:
-                continue # it failed, and that was noted
-            b.say(f"{name}, turn {turn + 1} of {b.turns}")
-            seen[name] += [r for r in [b.attempt(name, call)] if r]
-    return {name: merge(found) if found else None for name, found in seen.items()}
+def turns_of(b, calls, n):
+    """
+    calls: name -> call. A round makes all calls, kumi's and its peers', one after the other; n rounds. The machine's matrix peak is measured before and after
+    each turn. Turns in which it stood more than 15 % below the highest of the run are discarded and repeated in at most EXTRA_ROUNDS more rounds; a call that
+    never ran undisturbed counts by its steadiest turn. Returns name -> (results, number of discarded turns).
+    """
+    turns, failed = {name: [] for name in calls}, set()
+    for i in range(n + b.extra):
+        left = [name for name in calls if name not in failed and len(b.undisturbed(turns[name])) < n]
+        before = b.peak() if left else None
+        for name in left:
+            b.say(f"{name}, turn {i + 1} of {n}" if i < n else f"{name}, again")
+            result = b.attempt(name, calls[name])
+            after = b.peak()
+            if result:
+                turns[name].append((result, before, after))
+            else:
+                failed.add(name)
+            before = after
+    kept = {name: b.undisturbed(found) or sorted(found, key=b.steadiness)[-1:] for name, found in turns.items()}
+    for name, found in turns.items():
+        b.discarded += len(found) - len(kept[name])
+        if found and not b.undisturbed(found):
+            b.notes.append(f"{name}: no turn without disturbance; its steadiest one counts, at {100 * b.steadiness(kept[name][0]):.0f} % of the highest peak")
+            b.say(b.notes[-1])
+    return {name: ([turn[0] for turn in kept[name]], len(found) - len(kept[name])) for name, found in turns.items()}
+
+
+def take_turns(b, calls, most=None):
+    """One run of each call: all its turns together. most: fewer turns, where one takes minutes."""
+    found = turns_of(b, calls, min(b.turns, most or b.turns))
+    return {name: {**merge(results), "discarded": discarded} if results else None for name, (results, discarded) in found.items()}
 
 
 # -- kumi's trainings
@@ -193,7 +225,8 @@ def peer(b, script, *args):
     """The last line of one of PyTorch's scripts."""
     if b.python is None:
         raise Failed("there is no PyTorch environment")
-    return b.json_lines([b.python, script, *map(str, args)], limit_s=900, env=tuned_malloc())[-1]
+    cache = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_CACHE_DIR": b.work + "/inductor"} # later turns load what the first compiled
+    return b.json_lines([b.python, script, *map(str, args)], limit_s=900, env={**tuned_malloc(), **cache})[-1]
 
 
 def torch(b, procs, threads, dtype, compiled, steps, *more):
@@ -209,7 +242,7 @@ def tuned_malloc():
     return {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31), "MALLOC_TOP_PAD_": str(64 * MIB)}
 
 
-def compare(b, config, runs, torch_args, kumi_sets, kumi_steps, torch_steps, dtypes):
+def compare(b, config, runs, torch_args, kumi_sets, kumi_steps, torch_steps, dtypes, **how):
     """kumi and every PyTorch, in turn on the same cores. runs: (processes, threads)."""
     calls = {}
     for dtype in dtypes:
@@ -218,7 +251,7 @@ def compare(b, config, runs, torch_args, kumi_sets, kumi_steps, torch_steps, dty
         for procs, threads in runs["torch"]:
             for compiled in both(b):
                 calls[named(procs, threads, dtype, compiled)] = partial(torch, b, procs, threads, dtype, compiled, torch_steps, *torch_args)
-    return take_turns(b, calls)
+    return take_turns(b, calls, **how)
 
 
 def both(b):
@@ -234,40 +267,56 @@ def named(procs, threads, dtype, compiled, how=""):
 
 def limits(b):
     rows = b.json_lines([b.kumi, "bench", "peak", "--threads", "2", "--json"])
-    return {row["what"]: row for row in rows}
+    return {row["what"]: {key: row[key] for key in ("value", "unit", "median", "least", "most")} for row in rows}
+
+
+def profile(b, config, sets):
+    """Ops by shape above 1 % of a step of 2 ranks: (op and shapes, share of the step, share of the roofline)."""
+    out = f"{b.work}/run"
+    shutil.rmtree(out, ignore_errors=True)
+    b.run([b.kumi, "train", config, "-n", "2", "--trial", "--out", out, "--until", "7", "--profile", "--profile-by", "shape",
+           *sum((["--set", s] for s in ("train.threads=1", "train.log_every=0", *sets)), [])])
+    rows = re.findall(r"^(.{44}) .* ([\d.]+) % +\S+ +\S+ +([\d.]+) %$", open(out + "/profile.txt").read(), re.M)
+    return {" ".join(name.split()): {"share": float(share) / 100, "of_limit": float(of_limit) / 100} for name, share, of_limit in rows if float(share) > 1}
 
 
 def ops(b):
-    result = {}
-    for dtype in "f32", "bf16":
-        rows = {r["what"]: r for r in b.json_lines([b.kumi, "bench", "op", "--threads", "1", "--dtype", dtype, "--json"])}
-        total = sum(rows[op]["p50_ns"] * times for op, times in OPS.items() if op in rows)
-        result[dtype] = {op: {"share": rows[op]["p50_ns"] * times / total, "of_limit": rows[op]["limit_ns"] / rows[op]["p50_ns"],
-                              "operands": rows[op]["operands"]} for op, times in OPS.items() if op in rows}
+    """Every workload's step, by its profile; the median of its turns."""
+    data, calls, result = images_like_cifar10(b.work + "/cifar10"), {}, {}
+    workloads = {"GPT-2 124M": (GPT2, ()), "nanoGPT": (NANO, ()), "Llama": (LLAMA, ())}
+    if not b.quick:
+        workloads["ResNet-18"] = (RESNET18, (f"data.train={data}", f"data.val={data}"))
+        pairs = b.attempt("en-ja", lambda: sentence_pairs()[1])
+        workloads.update({"en-ja": (ENJA, pairs)} if pairs else {})
+    for name, (config, sets) in workloads.items():
+        for dtype in "f32", "bf16":
+            calls[f"{name} {dtype}"] = partial(profile, b, config, (f"precision.compute={dtype}", *sets))
+    for name, (turns, _) in turns_of(b, calls, min(b.turns, 2)).items():
+        ops_of_all = [op for op in turns[0] if all(op in turn for turn in turns)] if turns else []
+        result[name] = {op: medians([turn[op] for turn in turns]) for op in ops_of_all}
     return result
 
 
 def gpt2(b):
-    return compare(b, GPT2, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, (), (), 6 if b.quick else 8, 2 if b.quick else 4,
-                   ("bf16",) if b.quick else ("bf16", "f32"))
+    return compare(b, GPT2, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, (), (), 6, 2 if b.quick else 3, ("bf16",) if b.quick else ("bf16", "f32"))
 
 
 def accumulation(b):
     calls = {}
-    has_amx = "amx_tile" in open("/proc/cpuinfo").read()
-    for dtype in "bf16", "f32":
+    for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
         sets = [f"precision.compute={dtype}", "train.global_batch=32", "train.micro_batch=8"] + (["model.n_layer=1"] if b.quick else [])
-        calls[f"kumi {dtype}"] = partial(trial, b, GPT2, 2, 1, 4, sets, skip=1)
-        for procs, threads in ((1, 2), (2, 1)) if has_amx and dtype == "bf16" else ():
-            for compiled in both(b):
-                calls[named(procs, threads, dtype, compiled)] = partial(torch, b, procs, threads, dtype, compiled, 3, "--accumulate", 8)
-    return take_turns(b, calls)
+        calls[f"kumi 2x1 {dtype}"] = partial(trial, b, GPT2, 2, 1, 4, sets, skip=1)
+        for procs, threads in (1, 2), (2, 1):
+            for compiled in both(b): # micro-batches as large as kumi's; a step takes half a minute, so one of a turn is enough
+                calls[named(procs, threads, dtype, compiled)] = partial(torch, b, procs, threads, dtype, compiled, 1, "--batch", 16, "--accumulate", 2,
+                                                                        "--warmup", 1, *(("--layers", 1) if b.quick else ()))
+    return take_turns(b, calls, most=2)
 
 
 def zero(b):
     """The stages of ZeRO in state of the ranks' own; with the state shared on the host, where all stages are one program; four shards on two ranks, added in
-    a tree and as they come; gradients reduced in bf16; and PyTorch: FSDP2 with its defaults and with gathered blocks kept, DDP and FSDP2 with bf16 reductions."""
-    calls, steps, own = {}, 4 if b.quick else 7, "parallel.host_state=private"
+    a tree and as they come; gradients reduced in bf16; and PyTorch: FSDP2 with its defaults, DDP and FSDP2 with bf16 reductions."""
+    calls, steps, own = {}, 4 if b.quick else 6, "parallel.host_state=private"
     kinds = {"shared": ("parallel.zero=3",)}
     kinds.update({f"stage {z}": (own, f"parallel.zero={z}") for z in range(4)})
     kinds["stage 0, recomputed"] = (*kinds["stage 0"], "memory.recompute=full")
@@ -278,21 +327,21 @@ def zero(b):
         for kind, sets in {**kinds, **(narrow if dtype == "bf16" else {})}.items():
             calls[f"kumi {kind} {dtype}"] = partial(trial, b, GPT2, 2, 1, steps, (f"precision.compute={dtype}", *sets))
         for compiled in both(b):
-            for kind in ("full", "grad") + (("reduced none", "reduced full") if dtype == "bf16" else ()):
+            for kind in ("full",) + (("reduced none", "reduced full") if dtype == "bf16" else ()):
                 how = ("--shard", kind.split()[-1], *(("--reduce", "bf16") if kind.startswith("reduced") else ()))
-                calls[f"torch {kind} {dtype} {'compiled' if compiled else 'eager'}"] = partial(torch, b, 2, 1, dtype, compiled, 2 if b.quick else 4, *how)
-    return take_turns(b, calls)
+                calls[f"torch {kind} {dtype} {'compiled' if compiled else 'eager'}"] = partial(torch, b, 2, 1, dtype, compiled, 2 if b.quick else 3, *how)
+    return take_turns(b, calls, most=2)
 
 
 def long(b):
     sets = ("train.global_batch=1", "data.seq_len=1024")
-    return compare(b, GPT2, {"kumi": [(1, 2)], "torch": [(1, 2)]}, ("--batch", 1, "--tokens", 1024), sets, 5 if b.quick else 7,
-                   2 if b.quick else 4, ("bf16",) if b.quick else ("bf16", "f32"))
+    return compare(b, GPT2, {"kumi": [(1, 2)], "torch": [(1, 2)]}, ("--batch", 1, "--tokens", 1024), sets, 5 if b.quick else 6,
+                   2 if b.quick else 3, ("bf16",) if b.quick else ("bf16", "f32"), most=2)
 
 
 def nanogpt(b):
     args = ("--batch", 12, "--tokens", 64, "--layers", 4, "--heads", 4, "--width", 128, "--vocab", 256)
-    return compare(b, NANO, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, args, (), 30 if b.quick else 150, 10 if b.quick else 60,
+    return compare(b, NANO, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, args, (), 30 if b.quick else 103, 10 if b.quick else 60,
                    ("f32", "bf16"))
 
 
@@ -309,21 +358,14 @@ def images_like_cifar10(folder):
 def resnet(b):
     """Images per second."""
     data, calls = images_like_cifar10(b.work + "/cifar10"), {}
-    few = 4 if b.quick else 8
     for dtype in ("bf16",) if b.quick else ("f32", "bf16"):
         sets = (f"precision.compute={dtype}", f"data.train={data}", f"data.val={data}")
         for n, threads in (2, 1), (1, 2):
-            calls[f"kumi {n}x{threads} {dtype}"] = partial(trial, b, RESNET18, n, threads, few, sets)
-        layouts = [(procs, threads, compiled, ()) for procs, threads in ((1, 2), (2, 1)) for compiled in both(b)]
-        for procs, threads, compiled, layout in layouts + ([] if b.quick else [(1, 2, False, ("--contiguous",))]):
-            argv = ("--procs", procs, "--threads", threads, "--dtype", dtype, "--steps", few - 2, *layout, *(["--compile"] if compiled else []))
-            calls[named(procs, threads, dtype, compiled, "contiguous " if layout else "")] = partial(
-                peer, b, "bench/pytorch_resnet.py", "speed", RESNET18, *argv)
-        calls[f"small kumi 2x1 {dtype}"] = partial(trial, b, RESNET20, 2, 1, 6 if b.quick else 30, sets)
-        for compiled in both(b):
-            calls["small " + named(2, 1, dtype, compiled)] = partial(peer, b, "bench/pytorch_resnet.py", "speed", RESNET20, "--procs", 2, "--dtype", dtype,
-                                                                     "--steps", 3 if b.quick else 20, *(["--compile"] if compiled else []))
-    return take_turns(b, calls)
+            calls[f"kumi {n}x{threads} {dtype}"] = partial(trial, b, RESNET18, n, threads, 4 if b.quick else 6, sets)
+            for compiled in both(b):
+                calls[named(n, threads, dtype, compiled)] = partial(peer, b, "bench/pytorch_resnet.py", "speed", RESNET18, "--procs", n, "--threads", threads,
+                                                                    "--dtype", dtype, "--steps", 2 if b.quick else 3, *(["--compile"] if compiled else []))
+    return take_turns(b, calls, most=2)
 
 
 def llama(b):
@@ -351,13 +393,18 @@ def pairs_trial(b, n, threads, steps, sets, skip=6):
             "mfu": statistics.median(r["mfu"] for r in rows if r.get("mfu")) if any(r.get("mfu") for r in rows) else None}
 
 
-def enja(b):
-    """The same batches' shapes on both sides. ENJA names the folder of the corpus."""
+def sentence_pairs():
+    """The folder of the corpus, which ENJA names, and the settings for it."""
     folder = os.environ.get("ENJA", "data/small_parallel_enja")
     if not os.path.exists(folder + "/train.en"):
         raise Failed(f"{folder}/train.en: not there; ENJA=DIR names the folder of small_parallel_enja")
-    sets = [f"data.{key}={folder}/{name}" for key, name in (("train", "train.en"), ("train_target", "train.ja"), ("val", "dev.en"),
-                                                            ("val_target", "dev.ja"))]
+    return folder, [f"data.{key}={folder}/{name}" for key, name in (("train", "train.en"), ("train_target", "train.ja"), ("val", "dev.en"),
+                                                                    ("val_target", "dev.ja"))]
+
+
+def enja(b):
+    """The same batches' shapes on both sides."""
+    folder, sets = sentence_pairs()
     text = b.run([b.kumi, "data", "verify", ENJA] + sum((["--set", s] for s in sets), []))
     shapes = ",".join("x".join(s) for s in re.findall(r"(\d+) x (\d+) x (\d+) \(", text))
     calls = {}
@@ -367,7 +414,7 @@ def enja(b):
             for compiled in both(b):
                 argv = (ENJA, "--data", folder, "--shapes", shapes, "--procs", procs, "--threads", threads, "--dtype", dtype, "--steps", 2 if b.quick else 20)
                 calls[named(procs, threads, dtype, compiled)] = partial(peer, b, "bench/pytorch_enja.py", *argv, *(["--compile"] if compiled else []))
-    return take_turns(b, calls)
+    return take_turns(b, calls, most=2)
 
 
 def canonical(row):
@@ -375,15 +422,15 @@ def canonical(row):
     names = {"ping_pong": "send_recv"}
     name = row.get("collective", row.get("what"))
     return {"collective": names.get(name, name), "memory": row.get("memory", row.get("how")), "bytes": row.get("bytes", 0),
-            "median_us": row.get("median_us", row.get("p50_ns", 0) * 1e-3), "p99_us": row.get("p99_us", row.get("p99_ns", 0) * 1e-3),
-            "ranks": row.get("ranks"), "gbps": row.get("gbps", row.get("gb_s")), "dtype": row.get("dtype"), "ratio": row.get("ratio")}
+            "median_us": row.get("median_us", row.get("p50_ns", 0) * 1e-3),
+            "dtype": row.get("dtype"), "ratio": row.get("ratio")}
 
 
 def same_rows(turns):
     """Rows of several turns of one command as one: medians."""
     found = {}
     for row in turns:
-        found.setdefault(tuple(row[k] for k in ("collective", "memory", "bytes", "dtype", "ranks")), []).append(row)
+        found.setdefault(tuple(row[k] for k in ("collective", "memory", "bytes", "dtype")), []).append(row)
     return [medians(rows) for rows in found.values()]
 
 
@@ -408,7 +455,7 @@ def mpi_commands(b, most):
             continue
         if b.attempt(name, lambda: b.run([mpicc, "-O2", "-o", program, "bench/mpi_comm.c"])) is None:
             continue
-        for n in (2,) if b.quick else (2, 4, 8):
+        for n in (2,) if b.quick else (2, 4):
             for binding, more in how.items():
                 start = [mpirun, *more, "-n", str(n), program]
                 yield f"{name} {n} {binding}", start + [most if n == 2 else str(MIB)], start + ["8"] if n == 2 else None
@@ -418,42 +465,66 @@ def comm(b):
     """kumi, the MPIs and Gloo in turn. Calls of a few bytes take more turns: how long a line travels between cores changes by a factor of three from second
     to second."""
     most, bench = str(MIB if b.quick else 256 * MIB), [b.kumi, "bench", "comm"]
-    commands = [(f"kumi {n}", [*bench, "-n", str(n), "--json"], [*bench, "-n", "2", "--bytes", "8", "--json"] if n == 2 else None) for n in (2, 4, 8)]
+    commands = [("kumi 2", [*bench, "-n", "2", "--json"], [*bench, "-n", "2", "--bytes", "8", "--json"]),
+                ("kumi 4", [*bench, "all_reduce", "-n", "4", "--bytes", str(MIB), "--json"], None), ("kumi 8", [*bench, "barrier", "-n", "8", "--json"], None)]
     if not b.quick: # in addition to the default sizes of `kumi bench comm`
-        commands.append(("kumi 2", [*bench, "all_reduce", "-n", "2", "--bytes", most, "--json"], None))
+        commands.append(("kumi 2 largest", [*bench, "all_reduce", "-n", "2", "--bytes", most, "--json"], None))
     commands += mpi_commands(b, most)
     if b.python:
         commands.append(("gloo 2", [b.python, "bench/gloo_comm.py", "--most", most], None))
-        commands.append(("gloo 4", [b.python, "bench/gloo_comm.py", "--ranks", "4", "--most", str(MIB)], None))
-    turns = {name: [] for name, _, _ in commands}
-
-    def take(name, argv, limit_s):
-        b.say(name)
-        rows = b.attempt(name, lambda: b.json_lines(argv, limit_s=limit_s))
-        turns[name] += [canonical(r) for r in rows or [] if "error" not in r]
-    for _ in range(b.turns):
-        for name, argv, _ in commands:
-            take(name, argv, 240)
-    for _ in range(0 if b.quick else 6):
-        for name, _, small in commands:
-            if small:
-                take(name, small, 60)
-    result = {name: same_rows(rows) for name, rows in turns.items()}
+    rows = lambda argv, limit_s: [canonical(r) for r in b.json_lines(argv, limit_s=limit_s) if "error" not in r]
+    turns = turns_of(b, {name: partial(rows, argv, 240) for name, argv, _ in commands}, b.turns)
+    small = turns_of(b, {name: partial(rows, argv, 60) for name, _, argv in commands if argv}, 0 if b.quick else 6)
+    found = {name: sum(results + small.get(name, ([], 0))[0], []) for name, (results, _) in turns.items()}
+    found["kumi 2"] += found.pop("kumi 2 largest", [])
+    result = {name: same_rows(rows) for name, rows in found.items()}
     for name in [name.removesuffix(" unbound") for name in result if name.endswith(" unbound")]:
-        result[name] = better(result[name + " unbound"], result[name + " bound"])
+        result[name] = better(result.pop(name + " unbound"), result.pop(name + " bound"))
     return result
+
+
+def weights_per_token():
+    """Bytes of the weights that a token of GPT-2 124M reads in bf16: all but the positions, of which it reads one row."""
+    m = json.load(open(GPT2))["model"]
+    d, layers = m["n_embd"], m["n_layer"]
+    return 2 * (m["vocab_size"] * d + layers * (12 * d * d + 13 * d) + 3 * d)
+
+
+def sample(b):
+    """Tokens per second of one sequence in bf16, behind the prompt, with random weights."""
+    run, tokens = f"{b.work}/sampled", 16 if b.quick else 128
+    b.run([b.kumi, "train", GPT2, "-n", "2", "--out", run, "--until", "1", "--set", "train.threads=1", "--set", "train.eval_tokens=512"])
+
+    def kumi():
+        text = b.run([b.kumi, "sample", run, "--dtype", "bf16", "--temperature", "0", "--tokens", str(tokens)], with_messages=True)
+        tps, ms = re.search(r"^decode: .* ([\d.]+) tokens/s, ([\d.]+) ms per step$", text, re.M).groups()
+        return {"tps": float(tps), "times_ms": [float(ms)]}
+
+    calls = {"kumi bf16": kumi}
+    for compiled in both(b):
+        calls[f"torch 1x2 bf16 {'compiled' if compiled else 'eager'}"] = partial(peer, b, "bench/pytorch_sample.py", "--tokens", tokens,
+                                                                                 *(["--compile"] if compiled else []))
+    llama_cpp, model = os.environ.get("LLAMA_CPP"), os.environ.get("LLAMA_CPP_MODEL")
+    if llama_cpp and model:
+        def cpp():
+            row = json.loads(b.run([llama_cpp, "-m", model, "-p", "0", "-n", str(tokens), "-t", "2", "-r", "1", "-o", "json"]))[0]
+            return {"tps": row["avg_ts"], "times_ms": [1e3 / row["avg_ts"]]}
+        calls["llama.cpp"] = cpp
+    else:
+        b.lack("llama.cpp: LLAMA_CPP=PATH of llama-bench and LLAMA_CPP_MODEL=FILE.gguf name it")
+    result = take_turns(b, calls)
+    shutil.rmtree(run, ignore_errors=True)
+    return {**result, "roofline": {"bytes": weights_per_token(), "read": limits(b)["read"]["value"]}}
 
 
 def start(b):
     """From the command to the begin of the first step, and what the compiler takes of it."""
-    result, seconds = {}, []
-    config = ["--set", "train.threads=1", "--set", "train.log_every=1"]
-    plan = []
-    for i in range(1 if b.quick else 5):
-        begin = time.time()
-        text = b.run([b.kumi, "plan", GPT2, "-n", "2", "--json"])
-        plan.append(time.time() - begin)
-        out, first = f"{b.work}/run", []
+    out = f"{b.work}/run"
+
+    def once():
+        begin, first = time.time(), []
+        b.run([b.kumi, "plan", GPT2, "-n", "2", "--json"])
+        plan_s = time.time() - begin
         shutil.rmtree(out, ignore_errors=True)
 
         def watch(_, stop):
@@ -465,12 +536,10 @@ def start(b):
                 if line.endswith("\n"):
                     first.append(time.time() - json.loads(line)["step_ms"] / 1e3)
         begin = time.time()
-        b.run([b.kumi, "train", GPT2, "-n", "2", "--trial", "--out", out, "--until", "1", *config], watch=watch)
-        seconds += [t - begin for t in first]
-    result["first_step_s"] = spread(seconds)
-    result["plan_s"] = spread(plan)
-    result["host_bytes"] = json.loads(text)["host_bytes"]
-    return result
+        b.run([b.kumi, "train", GPT2, "-n", "2", "--trial", "--out", out, "--until", "1", "--set", "train.threads=1", "--set", "train.log_every=1"], watch=watch)
+        return {"first_step_s": first[0] - begin, "plan_s": plan_s}
+    found = turns_of(b, {"start": once}, 1 if b.quick else 5)["start"][0]
+    return {key: spread([turn[key] for turn in found]) for key in found[0]}
 
 
 def drop_cache(folder):
@@ -484,11 +553,11 @@ def drop_cache(folder):
 
 def checkpoint(b):
     """Writing as seen from outside: from the first to the last name of a checkpoint. Reading: `kumi ckpt verify`."""
-    out, rates = f"{b.work}/run", {k: [] for k in ("save", "load", "dd fsync", "dd direct", "read", "read direct")}
-    sizes = ["--set", "model.n_layer=1"] if b.quick else []
-    for i in range(1 if b.quick else 5):
+    out, sizes = f"{b.work}/run", ["--set", "model.n_layer=1"] if b.quick else []
+
+    def once():
         shutil.rmtree(out, ignore_errors=True)
-        seen = {}
+        seen, to = {}, b.work + "/dd"
 
         def watch(_, stop):
             while not stop.wait(0.002):
@@ -499,29 +568,27 @@ def checkpoint(b):
                     seen.setdefault("last", time.time())
         b.run([b.kumi, "train", GPT2, "-n", "2", "--out", out, "--until", "1", "--set", "train.threads=1", "--set", "train.eval_tokens=512",
                *sizes], watch=watch)
-        size = sum(os.path.getsize(p) for p in glob.glob(out + "/checkpoints/**/*", recursive=True) if os.path.isfile(p))
-        if "last" in seen:
-            rates["save"].append(size / (seen["last"] - seen["first"]))
-        drop_cache(out)
+        files = [p for p in glob.glob(out + "/checkpoints/**/*", recursive=True) if os.path.isfile(p)]
+        size, source = sum(map(os.path.getsize, files)), max(files, key=os.path.getsize)
 
-        def timed(argv):
+        def rate(argv, bytes_moved):
             begin = time.time()
             b.run(argv)
-            return size_of / (time.time() - begin)
-        size_of = size
-        rates["load"].append(timed([b.kumi, "ckpt", "verify", out]))
-        source = max(glob.glob(out + "/checkpoints/**/*", recursive=True), key=os.path.getsize)
-        size_of, to = os.path.getsize(source), b.work + "/dd"
-        rates["dd fsync"].append(timed(["dd", "if=" + source, "of=" + to, "bs=4M", "conv=fsync"]))
-        os.unlink(to)
-        rates["dd direct"].append(timed(["dd", "if=" + source, "of=" + to, "bs=4M", "oflag=direct", "conv=fsync"]))
-        os.unlink(to)
+            return bytes_moved / (time.time() - begin)
+
+        def dd(*how, of="/dev/null"):
+            if of == "/dev/null":
+                drop_cache(out)
+            found = rate(["dd", "if=" + source, "of=" + of, "bs=4M", *how], os.path.getsize(source))
+            if of == to:
+                os.unlink(to)
+            return found
         drop_cache(out)
-        rates["read"].append(timed(["dd", "if=" + source, "of=/dev/null", "bs=4M"]))
-        drop_cache(out)
-        rates["read direct"].append(timed(["dd", "if=" + source, "of=/dev/null", "bs=4M", "iflag=direct"]))
-    result = {k: spread(v) for k, v in rates.items() if v}
-    result["bytes"] = size
+        return {"bytes": size, "save": size / (seen["last"] - seen["first"]), "load": rate([b.kumi, "ckpt", "verify", out], size),
+                "dd fsync": dd("conv=fsync", of=to), "dd direct": dd("oflag=direct", "conv=fsync", of=to), "read": dd(), "read direct": dd("iflag=direct")}
+    found = turns_of(b, {"checkpoint": once}, 1 if b.quick else 5)["checkpoint"][0]
+    result = {key: spread([turn[key] for turn in found]) for key in found[0]}
+    result["bytes"] = found[0]["bytes"]
     result["async"] = b.attempt("checkpoints in the background", lambda: asynchronous(b, sizes))
     return result
 
@@ -542,4 +609,6 @@ def loader(b):
     return {"times": run["step_ms"]["median"] / run["data_ms"], "stalls": run["data_stalls"], "steps": run["step_ms"]["n"]}
 
 
-SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, zero, long, nanogpt, llama, enja, resnet, start, checkpoint, loader)}
+# with minutes on two cores of a Zen 4, of which compiling takes some in a first turn
+SECTIONS = {f.__name__: (f, minutes) for f, minutes in ((limits, 0.2), (ops, 4), (comm, 8), (gpt2, 13), (accumulation, 22), (zero, 13), (long, 6), (nanogpt, 5),
+                                                        (llama, 6), (enja, 8), (resnet, 8), (sample, 3), (start, 0.5), (checkpoint, 3), (loader, 1))}

@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures kumi and its peers side by side on this machine and writes the table of docs/reference/performance.md.
+"""Measures kumi and its peers side by side on this machine and writes the table of its kind of CPU.
 
-    bench/performance.sh                   everything, about two hours on two cores
-    bench/performance.sh comm gpt2         these sections anew, then the table from all results
-    bench/performance.sh --table           the table alone
+    bench/performance.sh                   every section
+    bench/performance.sh comm gpt2         these sections anew; the table keeps the others as they were
+    bench/performance.sh --table           the tables anew from what they hold
+    bench/performance.sh --readme          the same, and README shows the table of this kind of CPU
 
-PyTorch comes from pip into a throw-away environment, or is that of PEER_ENV=DIR; Open MPI and MPICH are Debian's. A peer that is
-not there is named, not fatal. Results are kept in --results, a JSON file a section.
+A kind of CPU is its model and best instruction set. Its table is docs/internals/performance/KIND.md; KIND.json beside it holds what the table shows, by
+section, so that later runs on such a machine complete or replace sections. bench/results/KIND has every figure of the last run of a section.
+
+PyTorch comes from pip into a throw-away environment, or is that of PEER_ENV=DIR; Open MPI and MPICH are Debian's; ENJA=DIR names the corpus of enja,
+LLAMA_CPP=PATH and LLAMA_CPP_MODEL=FILE.gguf name llama-bench and a model of the size of GPT-2 124M. A peer that is not there is named, not fatal.
+
 """
 import argparse
 import datetime
@@ -24,9 +29,11 @@ import measure
 import table
 
 TORCH = "torch==2.15.*"
-DOC = "docs/reference/performance.md"
+TABLES = "docs/internals/performance"
+INDEX = {"README.md": "docs/internals/performance", "docs/reference/performance.md": "../internals/performance"} # pages with links to all tables
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-COMPARISON = re.compile(r"<!-- measured:comparison -->\n.*?<!-- /measured -->", re.S) # README's copy of the table's block
+COMPARISON = re.compile(r"<!-- measured:comparison-([\w-]+) -->\n.*?<!-- /measured -->", re.S) # README's copy of a table's block
+LINKS = re.compile(r"<!-- tables -->\n.*?<!-- /tables -->", re.S)
 
 
 def environment(folder):
@@ -74,80 +81,141 @@ def versions(env):
             "Linux": kernel}
 
 
-def load_all(folder):
-    results = {}
-    for name in measure.SECTIONS:
-        path = f"{folder}/{name}.json"
-        if os.path.exists(path):
-            results[name] = json.load(open(path))
-    return results
+def revision():
+    """The commit, with a plus if files differ from it."""
+    commit = first_line(["git", "rev-parse", "--short", "HEAD"])
+    return commit and commit + ("+" if first_line(["git", "status", "--porcelain", "--untracked-files=no"]) else "")
 
 
-def write_table(results, path):
-    text = open(path).read()
-    if BEGIN not in text or END not in text:
-        sys.exit(f"{path}: no marks {BEGIN} … {END}")
-    head, rest = text.split(BEGIN, 1)
+def kind_of(cpu, isa):
+    """A kind of CPU as a file's name: "intel-xeon-amx"."""
+    words = re.sub(r"\((R|TM)\)|\b(CPU|Processor)\b|\b\d+-Core\b|@.*| with .*", " ", cpu, flags=re.I)
+    return "-".join(re.findall(r"[a-z0-9]+", f"{words} {isa}".lower()))
+
+
+def slim(value):
+    """What a table shows: of a run its speed, memory and communication; four digits, nothing without a value."""
+    if isinstance(value, dict):
+        return {k: slim(v) for k, v in value.items() if v is not None and ("step_ms" not in value or k in table.SHOWN)}
+    if isinstance(value, list):
+        return [slim(v) for v in value if not table.is_unused(v)]
+    return float(f"{value:.4g}") if isinstance(value, float) and value else value
+
+
+def load(folder, kind):
+    path = f"{folder}/{kind}.json"
+    return json.load(open(path)) if os.path.exists(path) else {"sections": {}}
+
+
+def save(folder, kind, store):
+    """A section a line: a run of some sections changes only theirs."""
+    lines = [f"{json.dumps(k)}: {json.dumps(slim(v), separators=(',', ':'))}" for k, v in store["sections"].items()]
+    with open(f"{folder}/{kind}.json", "w") as f:
+        f.write(f'{{"cpu": {json.dumps(store["cpu"])}, "isa": {json.dumps(store["isa"])}, "sections": {{\n' + ",\n".join(lines) + "\n}}\n")
+
+
+def replace_in(path, pattern, text):
+    with open(path) as f:
+        old = f.read()
+    new = pattern.sub(lambda _: text, old, count=1)
+    if new != old:
+        with open(path, "w") as f:
+            f.write(new)
+
+
+def write_table(folder, kind):
+    """The part of the page between its marks; notes around it stay."""
+    store, path = load(folder, kind), f"{folder}/{kind}.md"
+    if not store["sections"]: # nothing was measured, or its page is older than its results
+        return
+    title = f"# {table.title(store)}\n\nMeasured as [performance](../../reference/performance.md) says.\n\n{BEGIN}\n{END}\n"
+    page = open(path).read() if os.path.exists(path) else title
+    head, rest = page.split(BEGIN, 1)
     with open(path, "w") as f:
-        f.write(head + BEGIN + "\n" + table.markdown(results) + END + rest.split(END, 1)[1])
-    with open("README.md") as f:
-        readme = f.read()
-    if path == DOC and results:
-        with open("README.md", "w") as f:
-            f.write(COMPARISON.sub(lambda _: table.comparison(results), readme))
+        f.write(head + BEGIN + "\n" + table.markdown(kind, store, measure.SECTIONS) + END + rest.split(END, 1)[1])
     print(f"{path} has the table")
+
+
+def write_pages(kind=None):
+    """Links to all tables; README's comparison as its table has it, or of another kind."""
+    shown = kind or COMPARISON.search(open("README.md").read()).group(1)
+    block = next(m for m in COMPARISON.finditer(open(f"{TABLES}/{shown}.md").read()) if m.group(1) == shown)
+    replace_in("README.md", COMPARISON, block.group(0))
+    pages = sorted(name for name in os.listdir(TABLES) if name.endswith(".md"))
+    for path, folder in INDEX.items():
+        titles = [open(f"{TABLES}/{name}").readline().lstrip("# ").strip() for name in pages]
+        links = ", ".join(f"[{title}]({folder}/{name})" for title, name in zip(titles, pages))
+        replace_in(path, LINKS, f"<!-- tables -->\nTables by kind of CPU: {links}.\n<!-- /tables -->")
 
 
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # like Ctrl-C: ends child processes and removes the folder
     os.chdir(os.path.dirname(os.path.abspath(__file__)) + "/..")
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.epilog = "minutes on two cores of a Zen 4: " + ", ".join(f"{name} {m:g}" for name, (_, m) in measure.SECTIONS.items()) + \
+               f"; together {sum(m for _, m in measure.SECTIONS.values()):.0f}, with AMX about two thirds; disturbed turns that are repeated come on top"
     p.add_argument("section", nargs="*", metavar="SECTION", help="of: " + " ".join(measure.SECTIONS))
     p.add_argument("--build", default="build", help="the build folder (default: build)")
-    p.add_argument("--results", default="bench/results", help="where results are kept (default: bench/results)")
+    p.add_argument("--results", default="bench/results", help="where all figures are kept (default: bench/results)")
     p.add_argument("--cpus", help="CPUs to run on, as in 0,1 (default: two that share no core)")
-    p.add_argument("--turns", type=int, default=3, help="turns of kumi and its peers, whose medians count (default: 3)")
-    p.add_argument("--quick", action="store_true", help="try everything with few steps; figures mean nothing")
-    p.add_argument("--table", action="store_true", help="write the table from the results that are there")
-    p.add_argument("--doc", default=DOC, help="the file with the table")
+    p.add_argument("--turns", type=int, default=3, help="turns of kumi and its peers, whose medians count (default: 3; at most 2 where a turn takes minutes)")
+    p.add_argument("--quick", action="store_true", help="try everything with few steps; figures mean nothing, and their table stays in --results")
+    p.add_argument("--table", action="store_true", help="write the tables from what they hold")
+    p.add_argument("--readme", action="store_true", help="README shows the table of this kind of CPU")
+    p.add_argument("--tables", help=f"the folder of the tables (default: {TABLES})")
     a = p.parse_args()
+    a.tables = a.tables or (a.results + "/quick" if a.quick else TABLES)
     unknown = [s for s in a.section if s not in measure.SECTIONS]
     if unknown:
         p.error(f"{unknown[0]}: no such section; of: {' '.join(measure.SECTIONS)}")
+    os.makedirs(a.tables, exist_ok=True)
+    kind = None
     if not a.table:
         if not os.access(a.build + "/kumi", os.X_OK):
             p.error(f"{a.build}/kumi: not there; build it, or name --build")
+        info = json.loads(subprocess.run([a.build + "/kumi", "info", "--json"], capture_output=True, text=True, check=True).stdout)
+        kind = kind_of(info["cpu"]["model"], info["cpu"]["isa"])
+    if not a.table and not a.readme:
+        a.results += f"/{kind}"
         cpus = [int(c) for c in a.cpus.split(",")] if a.cpus else two_cores()
         os.sched_setaffinity(0, cpus)
         os.makedirs(a.results, exist_ok=True)
         work = tempfile.mkdtemp(prefix="kumi-bench-", dir=os.path.abspath(a.results))
         try:
-            measure_all(a, work, cpus)
+            measure_all(a, work, cpus, kind, info)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-    write_table(load_all(a.results), a.doc)
+    for name in sorted(os.listdir(a.tables)) if a.table else [kind + ".json"]:
+        if name.endswith(".json"):
+            write_table(a.tables, name.removesuffix(".json"))
+    if a.readme and not os.path.exists(f"{a.tables}/{kind}.md"):
+        p.error(f"--readme: {a.tables}/{kind}.md: not there; measure first")
+    if a.tables == TABLES:
+        write_pages(kind if a.readme else None)
 
 
-def measure_all(a, work, cpus):
+def measure_all(a, work, cpus, kind, info):
     sections = a.section or list(measure.SECTIONS)
-    needs_torch = {"gpt2", "accumulation", "zero", "long", "nanogpt", "llama", "enja", "resnet", "comm"} & set(sections)
+    needs_torch = {"gpt2", "accumulation", "zero", "long", "nanogpt", "llama", "enja", "resnet", "sample", "comm"} & set(sections)
     env = environment(work + "/env") if needs_torch else None
-    info = json.loads(subprocess.run([a.build + "/kumi", "info", "--json"], capture_output=True, text=True, check=True).stdout)
-    machine = {"cpu": info["cpu"]["model"], "isa": info["cpu"]["isa"], "cpus": cpus, "versions": versions(env)}
     bench = measure.Bench(os.path.abspath(a.build), env, work, a.quick, a.turns)
     if "limits" not in sections: # mfu and rooflines use the limits of the same run
         bench.attempt("limits", lambda: measure.limits(bench))
+    begun = {"commit": revision(), "version": info["version"], "cpus": cpus, "versions": versions(env), "quick": a.quick}
     for name in sections:
         print(f"{name} …", flush=True)
-        bench.notes = []
+        bench.notes, bench.discarded = [], 0
         begin = datetime.datetime.now()
-        data = bench.attempt(name, lambda: measure.SECTIONS[name](bench))
+        data = bench.attempt(name, lambda: measure.SECTIONS[name][0](bench))
         now = datetime.datetime.now()
-        result = {"machine": machine, "date": now.strftime("%Y-%m-%d"), "seconds": round((now - begin).total_seconds()), "quick": a.quick,
+        result = {"date": now.strftime("%Y-%m-%d"), **begun, "seconds": round((now - begin).total_seconds()), "discarded": bench.discarded,
                   "not_measured": bench.notes, "data": data}
         with open(f"{a.results}/{name}.json", "w") as f:
             json.dump(result, f, indent=1)
-        print(f"{name}: {result['seconds']} s", flush=True)
+        if data: # at once: what comes later may fail
+            store = load(a.tables, kind)
+            save(a.tables, kind, {"cpu": info["cpu"]["model"], "isa": info["cpu"]["isa"], "sections": {**store["sections"], name: result}})
+        print(f"{name}: {result['seconds']} s, {bench.discarded} turns discarded", flush=True)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def worker(rank, a):
     rows = a.batch // a.procs
     ids = torch.randint(0, a.vocab, (rows, a.tokens))
     times = []
-    for step in range(a.steps + 2):
+    for step in range(a.warmup + a.steps):
         begin = time.perf_counter()
         for i in range(a.accumulate):
             is_last = i + 1 == a.accumulate
@@ -120,7 +120,7 @@ def worker(rank, a):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        if step >= 2:
+        if step >= a.warmup:
             times.append(time.perf_counter() - begin)
     held = torch.tensor([pss()], dtype=torch.float64)
     if a.procs > 1:
@@ -137,7 +137,7 @@ def worker(rank, a):
 
 def main():
     p = argparse.ArgumentParser()
-    for name, value in dict(procs=2, threads=1, batch=4, tokens=256, steps=8, layers=12, heads=12, width=768, vocab=50304, accumulate=1,
+    for name, value in dict(procs=2, threads=1, batch=4, tokens=256, steps=8, layers=12, heads=12, width=768, vocab=50304, accumulate=1, warmup=2,
                             port=29511).items():
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--dtype", choices=list(DTYPES), default="f32")

@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "base/os/os.h"
 #include "base/str.h"
+#include "device/memory_bench.h"
+#include "device/op_bench.h"
 #include "device/peak_bench.h"
 #include "app/bench.h"
 #include "sim/kernel_choice.h"
@@ -105,6 +107,7 @@ struct peak_row {
     int figure; /* enum ku_peak_figure; KU_N_PEAK_FIGURES: not a stored one */
 };
 
+/* Rates are printed in giga per second, times as they are. */
 static int print_peak(const struct ku_bench_out *o, const struct peak_row *row,
                       const struct ku_peak_kept *kept, int threads)
 {
@@ -112,6 +115,8 @@ static int print_peak(const struct ku_bench_out *o, const struct peak_row *row,
     int is_kept = row->figure < KU_N_PEAK_FIGURES && kept->figure[row->figure].n_starts > 0;
     int n_starts = is_kept ? kept->figure[row->figure].n_starts : 1;
     int is_confirmed = is_kept && kept->figure[row->figure].is_confirmed;
+    const int is_time = strcmp(row->unit, "ns") == 0;
+    const double scale = is_time ? 1 : 1e-9;
     struct ku_str text = {0};
     if (o->as_json)
         return ku_bench_line_json(o,
@@ -122,34 +127,59 @@ static int print_peak(const struct ku_bench_out *o, const struct peak_row *row,
                                             n_starts, "confirmed", is_confirmed, "date",
                                             is_kept ? json_string(kept->date) : json_null()),
                                   1, threads);
-    ku_str_add(&text, "%-12s %10.2f %10.2f %10.2f %10.2f   %s", row->what, row->value * 1e-9,
-               s->median * 1e-9, s->least * 1e-9, s->most * 1e-9, row->unit);
+    ku_str_add(&text, "%-12s %10.2f %10.2f %10.2f %10.2f   %s%s", row->what, row->value * scale,
+               s->median * scale, s->least * scale, s->most * scale, is_time ? "" : "G", row->unit);
     if (is_kept)
         ku_str_add(&text, ", best of %d start%s%s", n_starts, n_starts == 1 ? "" : "s",
                    is_confirmed ? "" : " (?)");
     return ku_bench_line(o, &text);
 }
 
+static int print_peaks(const struct ku_bench_out *o, const struct peak_row *row, size_t n_rows,
+                       const struct ku_peak_kept *kept, int threads)
+{
+    struct ku_str text = {0};
+    KU_TRY(ku_bench_head(o, 1, threads));
+    if (!o->as_json) {
+        ku_str_add(&text, "%-12s %10s %10s %10s %10s", "limit", "limit", "median", "least", "most");
+        KU_TRY(ku_bench_line(o, &text));
+    }
+    for (size_t i = 0; i < n_rows; i++)
+        KU_TRY(print_peak(o, &row[i], kept, threads));
+    return KUMI_OK;
+}
+
+int ku_bench_peak_quick_run(const struct ku_bench_out *o, int threads)
+{
+    const struct ku_device_opts opts = device_opts(threads);
+    const struct ku_peak_kept none = {0};
+    struct ku_peak p;
+    KU_TRY(ku_bench_peak_quick(&opts, NULL, NULL, &p));
+    const struct peak_row row[] = {{"f32", "flop/s", p.flops_f32, p.f32, KU_N_PEAK_FIGURES},
+                                   {"bf16", "flop/s", p.flops_bf16, p.bf16, KU_N_PEAK_FIGURES}};
+    return print_peaks(o, row, sizeof row / sizeof row[0], &none, p.n_threads);
+}
+
 int ku_bench_peak_run(const struct ku_bench_out *o, int threads)
 {
     const struct ku_device_opts opts = device_opts(threads);
     struct ku_peak p;
+    struct ku_memory_rates m;
     struct ku_peak_kept kept = {0};
     struct ku_str text = {0};
     KU_TRY(measure(&opts, &p, &kept));
+    KU_TRY(ku_bench_memory(&opts, &m));
     const struct peak_row row[] = {
         {"f32", "flop/s", p.flops_f32, p.f32, KU_PEAK_F32},
         {"bf16", "flop/s", p.flops_bf16, p.bf16, KU_PEAK_BF16},
         {"stream", "bytes/s", p.stream_bytes, p.stream, KU_PEAK_STREAM},
-        {"first touch", "bytes/s", p.touch_bytes, p.touch, KU_N_PEAK_FIGURES}};
-    KU_TRY(ku_bench_head(o, 1, p.n_threads));
-    if (!o->as_json) {
-        ku_str_add(&text, "%-12s %10s %10s %10s %10s   giga per second, of %d", "limit", "limit",
-                   "median", "least", "most", (int)KU_PEAK_TRIES);
-        KU_TRY(ku_bench_line(o, &text));
-    }
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
-        KU_TRY(print_peak(o, &row[i], &kept, p.n_threads));
+        {"read", "bytes/s", m.read.most, m.read, KU_N_PEAK_FIGURES},
+        {"write", "bytes/s", m.write.most, m.write, KU_N_PEAK_FIGURES},
+        {"copy", "bytes/s", m.copy.most, m.copy, KU_N_PEAK_FIGURES},
+        {"triad", "bytes/s", m.triad.most, m.triad, KU_N_PEAK_FIGURES},
+        {"first touch", "bytes/s", p.touch_bytes, p.touch, KU_N_PEAK_FIGURES},
+        {"barrier", "ns", m.meet_ns.median, m.meet_ns, KU_N_PEAK_FIGURES}};
+    KU_TRY(print_peaks(o, row, sizeof row / sizeof row[0], &kept, p.n_threads));
     if (o->as_json || kept.date[0] == '\0')
         return KUMI_OK;
     ku_str_add(&text, "limits: the best of all starts, last raised on %s", kept.date);
@@ -257,6 +287,8 @@ int kumi_bench(const struct kumi_bench_options *b)
                       b->only ? b->only : "--dtype");
     if (!is_comm && b->bytes)
         return KU_ERR(KUMI_EINVAL, "bench: %.60s: --bytes applies to comm only", b->what);
+    if (b->is_quick && strcmp(b->what, "peak") != 0)
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: --quick applies to peak only", b->what);
     if (b->dtype && strcmp(b->dtype, "f32") != 0 && strcmp(b->dtype, "bf16") != 0 &&
         !(is_op && strcmp(b->dtype, "f16") == 0))
         return KU_ERR(KUMI_EINVAL, "bench: --dtype: %.60s; give %s", b->dtype,
@@ -264,7 +296,8 @@ int kumi_bench(const struct kumi_bench_options *b)
     if (is_op)
         return ku_bench_op_run(&out, b->threads);
     if (strcmp(b->what, "peak") == 0)
-        return ku_bench_peak_run(&out, b->threads);
+        return b->is_quick ? ku_bench_peak_quick_run(&out, b->threads)
+                           : ku_bench_peak_run(&out, b->threads);
     if (is_comm)
         return ku_bench_comm_run(&out, b->threads);
     return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; one of peak, op, comm, scaling, data",

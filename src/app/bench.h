@@ -29,10 +29,11 @@ KU_STATUS ku_bench_line(const struct ku_bench_out *o, struct ku_str *text);
 KU_STATUS ku_bench_line_json(const struct ku_bench_out *o, json_t *row, int ranks, int threads);
 
 /*
- * Measure and store the limits for this number of threads (0: the cores); and every op in f32 and
- * bf16.
+ * Measure and store the limits for this number of threads (0: the cores); the matrix peaks alone,
+ * in about 0.1 s, without storing them; and every op in f32 and bf16.
  */
 KU_STATUS ku_bench_peak_run(const struct ku_bench_out *o, int threads);
+KU_STATUS ku_bench_peak_quick_run(const struct ku_bench_out *o, int threads);
 KU_STATUS ku_bench_op_run(const struct ku_bench_out *o, int threads);
 /*
  * Measure collectives among the ranks of the job. In a job of one rank: among `threads` threads (0:

@@ -59,6 +59,8 @@ static const char *stray_option(const struct kumi_bench_options *b,
     const int is_scaling = strcmp(b->what, "scaling") == 0, is_data = strcmp(b->what, "data") == 0;
     if (!is_scaling && (s->is_weak || s->steps))
         return s->is_weak ? "--weak" : "--steps";
+    if (b->is_quick && (is_scaling || is_data))
+        return "--quick";
     if (!is_scaling && !is_data)
         return s->settings.n_sets ? "--set" : NULL;
     if (b->dtype || b->bytes)
@@ -79,6 +81,8 @@ int cmd_bench(struct cli *c)
         {"dtype", CLI_TEXT, "op, comm: f32 or bf16 (default: both); op also f16", &b.dtype},
         {"bytes", CLI_INT, "comm: size of the vector (default 8, 65536, 1048576, 67108864)",
          &b.bytes},
+        {"quick", CLI_FLAG, "peak: only the matrix peaks, in about 0.1 s; nothing is stored",
+         &b.is_quick},
         {"weak", CLI_FLAG, "scaling: constant batch per rank instead of a constant global batch",
          &s.is_weak},
         {"steps", CLI_INT, "scaling: steps of each training run (default 18)", &s.steps},

@@ -61,7 +61,7 @@ const struct cli_command cli_commands[] = {
      "kumi run -n N|auto [--threads T] -- PROGRAM ARGS", cmd_run},
     {"bench", "measure machine limits, ops, collectives and scaling",
      "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16|f16] "
-     "[--bytes B] [--json]\n"
+     "[--bytes B] [--quick] [--json]\n"
      "       kumi bench scaling CONFIG [-n N,N..] [--weak] [--threads T] [--steps S] "
      "[--set key=value] [--json]\n"
      "       kumi bench data CONFIG [--set key=value] [--json]",

@@ -148,6 +148,19 @@ def measured(pages):
             yield f"{path}: a block <!-- measured:NAME --> without its end"
 
 
+def tables(pages):
+    """README and the performance page link to the table of every kind of CPU; README's comparison names the kind that it is of."""
+    kinds = {path: text.splitlines()[0].lstrip("# ") for path, text in pages.items() if path.startswith("docs/internals/performance/")}
+    for path in "README.md", "docs/reference/performance.md":
+        linked = {os.path.normpath(os.path.join(os.path.dirname(path), to)) for to in re.findall(r"\]\(([^)\s#]+)", pages[path])}
+        for missing in sorted(set(kinds) - linked):
+            yield f"{path}: no link to {missing}"
+    for name, block in BLOCK.findall(pages["README.md"]):
+        kind = kinds.get(f"docs/internals/performance/{name.removeprefix('comparison-')}.md")
+        if name.startswith("comparison") and (kind is None or kind not in block.splitlines()[0]):
+            yield f"README.md: measured:{name}: its first line does not name {kind or 'a kind of CPU that has a table'}"
+
+
 def complete(pages):
     """docs/reference/commands.md has each command with its options, environment.md each variable."""
     parts = dict(re.findall(r"^## kumi (\w+)\n(.*?)(?=^## |\Z)", pages["docs/reference/commands.md"], re.M | re.S))
@@ -193,11 +206,15 @@ TREE = {"README.md": "[a](docs/a.md#x)\n<!-- measured:m -->\n1\n<!-- /measured -
         "docs/c.md": "", "docs/reference/p.md": "<!-- measured:m -->\n2\n<!-- /measured -->\n"}
 assert unreached(TREE) == ["docs/c.md: no page links to it", "docs/reference/p.md: no page links to it"]
 assert [line.split(": ")[1] for line in measured(TREE)] == ["measured:m", "7 tokens/s"]
+COMPARED = {"README.md": "[a](docs/internals/performance/a-b.md)\n<!-- measured:comparison-a-b -->\nof A\n<!-- /measured -->\n",
+            "docs/reference/performance.md": "", "docs/internals/performance/a-b.md": "# A, b\n"}
+assert [line.split(": ", 1)[1] for line in tables(COMPARED)] == ["no link to docs/internals/performance/a-b.md",
+                                                                 "measured:comparison-a-b: its first line does not name A, b"]
 assert len(KEYS) > 100 and len(OPTIONS) > 12, (KEYS, OPTIONS)
 
 failed = 0
 pages = {path: read(path) for path in PAGES}
-lines = unreached(pages) + list(measured(pages)) + list(complete(pages))
+lines = unreached(pages) + list(measured(pages)) + list(tables(pages)) + list(complete(pages))
 if pages["README.md"].count("\n") > README_LINES:
     lines.append(f"README.md: {pages['README.md'].count(chr(10))} lines; at most {README_LINES}")
 for line in lines:

@@ -12,6 +12,13 @@ cd "$source" || exit 1
 say() { echo "$*"; failed=1; }
 "$kumi" bench peak --threads 1 >"$dir/peak" || say 'peak failed'
 head -1 "$dir/peak" | grep -qE ', [0-9]+ cores?, [a-z0-9]+; 1 rank x 1 thread$' || say "peak names no machine: $(cat "$dir/peak")"
+for row in f32 bf16 stream read write copy triad 'first touch'; do
+    grep -qE "^$row .* G(flop|bytes)/s" "$dir/peak" || say "peak has no row $row: $(cat "$dir/peak")"
+done
+grep -qE '^barrier .* ns$' "$dir/peak" || say "peak has no barrier: $(cat "$dir/peak")"
+cp "$KUMI_CACHE/peak.json" "$dir/before"
+[ "$("$kumi" bench peak --quick --threads 1 --json | grep -c '"unit":"flop/s"')" = 2 ] || say 'peak --quick: not two matrix peaks'
+cmp "$KUMI_CACHE/peak.json" "$dir/before" || say 'peak --quick stored its figures'
 "$kumi" bench op layer_norm_d --dtype bf16 --threads 1 --json >"$dir/op" || say 'op failed'
 "$kumi" bench op exact_sum --dtype f32 --threads 1 >"$dir/cache.txt" || say 'op exact_sum failed'
 grep -q '^exact_sum .* cache ' "$dir/cache.txt" || say "exact_sum is not of the cache: $(cat "$dir/cache.txt")"
@@ -88,6 +95,8 @@ refused 'give 8 to' scaling configs/nanogpt-cpu.json --steps 3
 refused 'no op has a name with this prefix' op nothing
 refused 'f32, bf16 or f16' op --dtype f64
 refused '--weak does not apply to it' peak --weak
+refused '--quick does not apply to it' data configs/nanogpt-cpu.json --quick
+refused '--quick applies to peak only' op --quick
 refused '-n does not apply to it' data configs/nanogpt-cpu.json -n 2
 refused '--bytes does not apply to it' scaling configs/nanogpt-cpu.json --bytes 8
 refused 'give a multiple of 4' comm -n 2 --bytes 7

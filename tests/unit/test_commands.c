@@ -285,17 +285,21 @@ static void test_bench(void **state)
 {
     struct lines l = {0};
     double one, four, bf16;
+    struct ku_bench_out out = {.line = see, .ctx = &l, .as_json = 1};
     (void)state;
+    assert_status(ku_bench_peak_quick_run(&out, 1), KUMI_OK);
+    assert_int_equal(l.n, 2); /* the matrix peaks, which are not stored: */
     assert_error(ku_peak_read("f32", 1, &one), KUMI_EINPUT, "run `kumi bench peak`");
+    l = (struct lines){0};
     assert_status(bench("peak", 1, 1, &l), KUMI_OK);
-    assert_int_equal(l.n, 4);
-    assert_int_equal(l.n_found, 4);
+    assert_int_equal(l.n, 9);
+    assert_int_equal(l.n_found, 9);
     assert_status(ku_peak_read("f32", 1, &one), KUMI_OK);
     assert_status(ku_peak_read("f32", 4, &four), KUMI_OK);
     assert_status(ku_peak_read("bf16", 1, &bf16), KUMI_OK);
     assert_true(one > 0 && bf16 > 0 && four == 4 * one); /* how large they are is not a test's */
 
-    struct ku_bench_out out = {.line = see, .ctx = &l, .as_json = 1, .only = "layer_norm_dgb"};
+    out.only = "layer_norm_dgb";
     l = (struct lines){0};
     assert_status(ku_bench_op_run(&out, 1), KUMI_OK);
     assert_int_equal(l.n, 2); /* f32 and bf16 */
@@ -324,6 +328,8 @@ static void test_bench(void **state)
     struct kumi_settings set = {KUMI_SOURCE_DIR "/configs/no-such.json", NULL, 0};
     assert_int_equal(kumi_bench_data(&set, 1, &text) < 0, 1);
     assert_error(bench("speed", 0, 0, &l), KUMI_EINVAL, "bench: speed: unknown");
+    const struct kumi_bench_options quick = {.what = "comm", .line = see, .ctx = &l, .is_quick = 1};
+    assert_error(kumi_bench(&quick), KUMI_EINVAL, "comm: --quick applies to peak only");
     assert_error(bench("peak", -1, 0, &l), KUMI_EINVAL, "--threads: -1");
     assert_error(bench("comm", 513, 0, &l), KUMI_EINVAL, "--threads: 513");
 }

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# bench/performance.py without measuring: a disturbed turn is discarded and repeated, kinds of CPU have stable names, runs of some sections keep the others in the
+# table, and the tables in the tree are those that their results make.
+set -u
+source=$2
+command -v python3 >/dev/null || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+python3 -B - "$dir" <<'P'
+import json, os, shutil, sys
+sys.path.insert(0, "bench")
+import measure, performance, table
+
+folder = sys.argv[1]
+os.environ.pop("KUMI_CACHE", None)
+
+# peaks before and after: the second turn of b ends at half the peak, so b runs once more; c always runs disturbed, and d fails
+calls, peaks = [], iter([10, 10, 10, 5, 5,  10, 10, 5, 5,  10, 10, 5, 5,  10, 5, 5, 5])
+b = measure.Bench("build", None, folder, False, 2)
+b.say = lambda text: None
+def peak():
+    now = {"f32": next(peaks, 5)}
+    b.highest["f32"] = max(b.highest.get("f32", 0), now["f32"])
+    return now
+b.peak = peak
+def call(name):
+    def made():
+        calls.append(name)
+        if name == "d":
+            raise measure.Failed("no d")
+        return {"tps": len(calls), "times_ms": [1.0 * len(calls)]}
+    return made
+found = measure.take_turns(b, {name: call(name) for name in "abcd"})
+assert calls.count("d") == 1 and found["d"] is None, calls
+assert calls.count("a") == 2 and (found["a"]["turns"], found["a"]["discarded"]) == (2, 0), (calls, found)
+assert (found["b"]["turns"], found["b"]["discarded"]) == (2, calls.count("b") - 2), (calls, found)
+assert calls.count("c") == 2 + measure.EXTRA_ROUNDS and (found["c"]["turns"], found["c"]["discarded"]) == (1, 3), (calls, found)
+assert b.discarded == 3 + found["b"]["discarded"] and any("c: no turn without disturbance" in note for note in b.notes), (b.discarded, b.notes)
+
+for cpu, isa, kind in (("Intel(R) Xeon(R) Processor", "amx", "intel-xeon-amx"), ("AMD EPYC", "avx512bf16", "amd-epyc-avx512bf16"),
+                       ("AMD EPYC 9R14 96-Core Processor", "avx2", "amd-epyc-9r14-avx2"), ("Intel(R) Core(TM) i7-8550U CPU @ 1.80GHz", "avx2", "intel-core-i7-8550u-avx2")):
+    assert performance.kind_of(cpu, isa) == kind, performance.kind_of(cpu, isa)
+
+# two runs of different sections: the second keeps the first's
+run = {"tps": 484.123456, "mfu": None, "step_ms": {"median": 2.1, "least": 2.0, "most": 2.2, "n": 3}, "turns": 3, "discarded": 1}
+def section(commit, data):
+    return {"date": "2026-01-02", "commit": commit, "version": "1.0", "cpus": [0, 1], "versions": {"PyTorch": "2.15"}, "quick": False, "discarded": 1,
+            "not_measured": [], "data": data}
+store = {"cpu": "AMD EPYC", "isa": "avx512bf16", "sections": {"long": section("aaa", {"kumi 1x2 bf16": run, "kumi 1x2 f32": {**run, "tps": 242}})}}
+performance.save(folder, "k", store)
+store = performance.load(folder, "k")
+assert store["sections"]["long"]["data"]["kumi 1x2 bf16"] == {**{k: v for k, v in run.items() if k != "mfu"}, "tps": 484.1}, store
+performance.save(folder, "k", {**store, "sections": {**store["sections"], "nanogpt": section("bbb", {"kumi 2x1 f32": run, "torch 1x2 f32 eager": {**run, "tps": 242}})}})
+performance.write_table(folder, "k")
+page = open(folder + "/k.md").read()
+for text in ("# AMD EPYC, avx512bf16\n", "Measured: long on 2026-01-02, kumi 1.0 (aaa); nanogpt on 2026-01-02, kumi 1.0 (bbb). Not measured: limits, ops,",
+             "<!-- measured:comparison-k -->\nTwo cores of this machine: AMD EPYC, avx512bf16;", "f32, eager 2.00 (1.6)", "one sample 2.00 (1.8)",
+             "| nanoGPT's CPU setting | PyTorch 1x2 f32 eager | 242 |", "Turns discarded because the machine was disturbed: 2."):
+    assert text in page, (text, page)
+with open(folder + "/k.md", "a") as f:
+    f.write("A note.\n")
+performance.write_table(folder, "k")
+assert open(folder + "/k.md").read() == page + "A note.\n"
+
+for name in os.listdir(performance.TABLES):
+    if name.endswith(".json"):
+        kind = name.removesuffix(".json")
+        for end in ".json", ".md":
+            shutil.copy(f"{performance.TABLES}/{kind}{end}", folder)
+        performance.write_table(folder, kind)
+        assert open(f"{folder}/{kind}.md").read() == open(f"{performance.TABLES}/{kind}.md").read(), f"{kind}.md: run bench/performance.sh --table"
+P
