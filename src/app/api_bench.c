@@ -3,6 +3,7 @@
 #include "kumi/run.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -160,6 +161,28 @@ int ku_bench_peak_quick_run(const struct ku_bench_out *o, int threads)
     return print_peaks(o, row, sizeof row / sizeof row[0], &none, p.n_threads);
 }
 
+/* One row for each kernel that products of a dtype may use, per core: "bf16 avx512". */
+static int print_kernels(const struct ku_bench_out *o)
+{
+    static const enum kumi_dtype dtypes[] = {KUMI_F32, KUMI_BF16};
+    const struct ku_peak_kept none = {0};
+    struct ku_kernel_rates rates;
+    KU_TRY(ku_kernel_rates_measure(&rates));
+    for (int d = 0; d < 2; d++)
+        for (int isa = 0; isa < KU_N_ISAS; isa++) {
+            char what[32];
+            const double rate = ku_kernel_rate(&rates, dtypes[d], (enum ku_isa)isa);
+            struct peak_row row = {what, "flop/s", rate, {rate, rate, rate}, KU_N_PEAK_FIGURES};
+            /* the sets above avx512 have its f32 kernel */
+            if (!(rate > 0) || (d == 0 && isa > KU_ISA_AVX512))
+                continue;
+            snprintf(what, sizeof what, "%s %s", kumi_dtype_name(dtypes[d]),
+                     ku_cpu_isa_name((enum ku_isa)isa));
+            KU_TRY(print_peak(o, &row, &none, 1));
+        }
+    return KUMI_OK;
+}
+
 int ku_bench_peak_run(const struct ku_bench_out *o, int threads)
 {
     const struct ku_device_opts opts = device_opts(threads);
@@ -180,6 +203,7 @@ int ku_bench_peak_run(const struct ku_bench_out *o, int threads)
         {"first touch", "bytes/s", p.touch_bytes, p.touch, KU_N_PEAK_FIGURES},
         {"barrier", "ns", m.meet_ns.median, m.meet_ns, KU_N_PEAK_FIGURES}};
     KU_TRY(print_peaks(o, row, sizeof row / sizeof row[0], &kept, p.n_threads));
+    KU_TRY(print_kernels(o));
     if (o->as_json || kept.date[0] == '\0')
         return KUMI_OK;
     ku_str_add(&text, "limits: the best of all starts, last raised on %s", kept.date);

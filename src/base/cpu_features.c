@@ -9,10 +9,21 @@
 #include <cpuid.h>
 #endif
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/hash.h"
 
 static const char *const isa_name[KU_N_ISAS] = {"base", "avx2", "avx512", "avx512bf16", "amx"};
+
+static bool find_isa(const char *name, enum ku_isa *out)
+{
+    for (int i = 0; i < KU_N_ISAS; i++)
+        if (strcmp(isa_name[i], name) == 0) {
+            *out = (enum ku_isa)i;
+            return 1;
+        }
+    return 0;
+}
 
 #if defined(__x86_64__)
 /* AMX tiles need the kernel's permission (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18). */
@@ -25,7 +36,7 @@ static bool may_use_amx(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-enum ku_isa ku_cpu_isa(void)
+static enum ku_isa best_isa(void)
 {
     unsigned a, b, c, d;
     __builtin_cpu_init();
@@ -37,7 +48,16 @@ enum ku_isa ku_cpu_isa(void)
         return KU_ISA_AVX2;
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & (1u << 5)))
         return KU_ISA_AVX512;
-    return may_use_amx() ? KU_ISA_AMX : KU_ISA_AVX512BF16;
+    return KU_ISA_AVX512BF16;
+}
+
+enum ku_isa ku_cpu_isa(void)
+{
+    const char *limit = ku_env("KUMI_CPU_ISA");
+    enum ku_isa isa = best_isa(), named = KU_ISA_AMX;
+    if (limit && find_isa(limit, &named) && named < isa)
+        isa = named;
+    return isa == KU_ISA_AVX512BF16 && named == KU_ISA_AMX && may_use_amx() ? KU_ISA_AMX : isa;
 }
 
 const char *ku_cpu_model(void)
@@ -89,13 +109,20 @@ const char *ku_cpu_isa_name(enum ku_isa i)
 
 int ku_cpu_isa_parse(const char *name, enum ku_isa *out)
 {
-    for (int i = 0; i < KU_N_ISAS; i++)
-        if (strcmp(isa_name[i], name) == 0) {
-            *out = (enum ku_isa)i;
-            return KUMI_OK;
-        }
+    if (find_isa(name, out))
+        return KUMI_OK;
     return KU_ERR(KUMI_EINVAL, "parallel.isa: %s: unknown; one of base avx2 avx512 avx512bf16 amx",
                   name);
+}
+
+int ku_cpu_isa_check(void)
+{
+    const char *limit = ku_env("KUMI_CPU_ISA");
+    enum ku_isa named;
+    if (limit == NULL || find_isa(limit, &named))
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL,
+                  "KUMI_CPU_ISA: %.40s: unknown; one of base avx2 avx512 avx512bf16 amx", limit);
 }
 
 int ku_cpu_isa_at_most(const char *name, enum ku_isa *out)

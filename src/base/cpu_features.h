@@ -10,7 +10,12 @@
  * Instruction sets that our kernels dispatch on. Each includes those before it.
  */
 enum ku_isa { KU_ISA_BASE, KU_ISA_AVX2, KU_ISA_AVX512, KU_ISA_AVX512BF16, KU_ISA_AMX, KU_N_ISAS };
-enum ku_isa ku_cpu_isa(void); /* best set that CPU and kernel (AMX permission) offer */
+/*
+ * The best set that CPU and kernel (AMX permission) offer, or KUMI_CPU_ISA of the environment if
+ * that is lower: for measurements and tests, the machine without its upper sets.
+ */
+enum ku_isa ku_cpu_isa(void);
+KU_STATUS ku_cpu_isa_check(void);           /* KUMI_EINVAL: KUMI_CPU_ISA names no set */
 const char *ku_cpu_isa_name(enum ku_isa i); /* "base", "avx2", "avx512", "avx512bf16", "amx" */
 KU_STATUS ku_cpu_isa_parse(const char *name, enum ku_isa *out); /* KUMI_EINVAL with the list */
 /* The named set, or this CPU's best set where it has less; NULL: its best. KUMI_EINVAL. */

@@ -77,6 +77,7 @@ int ku_kernel_rates_get(struct ku_kernel_rates *out, char day[KU_KERNEL_DAY_BYTE
     char today[KU_KERNEL_DAY_BYTES] = "";
     struct tm tm;
     time_t now = time(NULL);
+    KU_TRY(ku_cpu_isa_check());
     char *path = ku_machine_file(file);
     json_t *rows = path ? ku_machine_rows(path) : NULL;
     ku_machine_cpu(key.identity);
@@ -106,6 +107,7 @@ out:
 int ku_isa_resolve(const char *pinned, enum kumi_dtype compute, enum ku_isa *out)
 {
     struct ku_kernel_rates rates;
+    KU_TRY(ku_cpu_isa_check());
     if (pinned)
         return ku_cpu_isa_at_most(pinned, out);
     KU_TRY(ku_kernel_rates_get(&rates, NULL));

@@ -21,14 +21,14 @@ enum { KU_KERNEL_DAY_BYTES = 11 };
  *
  *   day   "2026-03-01": when they were measured; NULL: not wanted
  *
- * A cache that cannot be written is no error. KUMI_ENOMEM.
+ * A cache that cannot be written is no error. KUMI_ENOMEM; KUMI_EINVAL: KUMI_CPU_ISA names no set.
  */
 KU_STATUS ku_kernel_rates_get(struct ku_kernel_rates *out, char day[KU_KERNEL_DAY_BYTES]);
 
 /*
  * The instruction set of a run with this compute dtype: parallel.isa (`pinned`), or the highest
  * that the CPU has where it lacks that one; NULL: the fastest as measured. KUMI_EINVAL: `pinned`
- * names no set.
+ * or KUMI_CPU_ISA names no set.
  */
 KU_STATUS ku_isa_resolve(const char *pinned, enum kumi_dtype compute, enum ku_isa *out);
 

@@ -292,8 +292,8 @@ static void test_bench(void **state)
     assert_error(ku_peak_read("f32", 1, &one), KUMI_EINPUT, "run `kumi bench peak`");
     l = (struct lines){0};
     assert_status(bench("peak", 1, 1, &l), KUMI_OK);
-    assert_int_equal(l.n, 9);
-    assert_int_equal(l.n_found, 9);
+    assert_int_equal(l.n_found, l.n);
+    assert_true(l.n >= 9 + 2); /* the limits, and at least one kernel for each dtype */
     assert_status(ku_peak_read("f32", 1, &one), KUMI_OK);
     assert_status(ku_peak_read("f32", 4, &four), KUMI_OK);
     assert_status(ku_peak_read("bf16", 1, &bf16), KUMI_OK);
