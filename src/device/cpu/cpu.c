@@ -201,7 +201,10 @@ struct job {
 static void run_tile(void *ctx, int64_t tile, int thread)
 {
     const struct job *j = ctx;
+    const struct ku_gemm_micro *matrix = j->k->cpu->gemm_bf16;
     j->fn(j->k, tile, thread);
+    if (matrix && matrix->end)
+        matrix->end();
 }
 
 static int cpu_launch(void *dev, struct ku_kernel *k, void (*hook)(void *), void *hook_ctx)

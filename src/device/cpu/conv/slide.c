@@ -233,7 +233,7 @@ static void multiply(const struct ku_kernel *k, const struct tile *t, struct par
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
     for (int64_t j = 0; j < n_panels && p->n > 0; j++) {
         micro->run_parts((int)t->rows, p->part, p->n, t->row_units, 1, sum + j * micro->nr,
-                         TILE_COLS, p->load, p->part[0].a, 0);
+                         TILE_COLS, p->load, NULL, 0);
         for (int64_t i = 0; i < p->n; i++)
             p->part[i].b = (const float *)p->part[i].b + k->conv.total_units * micro->nr;
     }
