@@ -121,6 +121,7 @@ static int cpu_open(const struct ku_device_opts *o, void **dev)
     if (cpu == NULL)
         return KUMI_ENOMEM;
     cpu->isa = ku_cpu_isa() < o->isa ? ku_cpu_isa() : o->isa;
+    cpu->caches = o->caches ? *o->caches : *ku_caches_here();
     cpu->ops = ops_of(cpu->isa);
 #if defined(__x86_64__)
     if (cpu->isa >= KU_ISA_AVX512)

@@ -22,6 +22,7 @@
 #include "base/err.h"
 #include "device/cpu/cpu.h"
 
+/* No functions of the caches: they decide the slices, and the order of a sum inside a slice. */
 enum {
     LEAST_COLS = 64,
     SUM_FLOATS = 80 << 10,   /* target for a tile's sums: 320 KiB */
