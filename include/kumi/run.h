@@ -449,6 +449,7 @@ struct kumi_bench_options {
     int as_json; /* a JSON object per line, with the machine in each */
     void (*line)(void *ctx, const char *text); /* text: one line, without a newline */
     void *ctx;
+    int tune; /* op: time products with several shapes of tiles */
 };
 KUMI_API int kumi_bench(const struct kumi_bench_options *options);
 

@@ -61,8 +61,8 @@ static const char *stray_option(const struct kumi_bench_options *b,
         return s->is_weak ? "--weak" : "--steps";
     if (!is_scaling && !is_data)
         return s->settings.n_sets ? "--set" : NULL;
-    if (b->dtype || b->bytes)
-        return b->dtype ? "--dtype" : "--bytes";
+    if (b->dtype || b->bytes || b->tune)
+        return b->dtype ? "--dtype" : b->bytes ? "--bytes" : "--tune";
     return is_data && n ? "-n" : is_data && b->threads ? "--threads" : NULL;
 }
 
@@ -79,6 +79,7 @@ int cmd_bench(struct cli *c)
         {"dtype", CLI_TEXT, "op, comm: f32 or bf16 (default: both); op also f16", &b.dtype},
         {"bytes", CLI_INT, "comm: size of the vector (default 8, 65536, 1048576, 67108864)",
          &b.bytes},
+        {"tune", CLI_FLAG, "op: time products with several shapes of tiles", &b.tune},
         {"weak", CLI_FLAG, "scaling: constant batch per rank instead of a constant global batch",
          &s.is_weak},
         {"steps", CLI_INT, "scaling: steps of each training run (default 18)", &s.steps},

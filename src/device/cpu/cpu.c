@@ -2,6 +2,7 @@
 #include "device/cpu/cpu.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -100,6 +101,18 @@ struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k)
         d.key[i][1] = (uint32_t)(d.seed >> 32) + i * 0xBB67AE85u;
     }
     return d;
+}
+
+void ku_cpu_print_tiling(const struct ku_kernel *k, char *out, size_t bytes)
+{
+    const struct ku_product_tiling *t = &k->product.tiling;
+    const struct ku_cpu_conv *v = &k->conv;
+    out[0] = '\0';
+    if (t->rows)
+        snprintf(out, bytes, "%dx%dx%d", (int)t->rows, (int)t->cols, (int)t->chunk_units);
+    else if (v->chunk_units)
+        snprintf(out, bytes, "%dx%dx%d", (int)(v->rows * v->tile_h * v->tile_w), KU_TILE_COLS,
+                 (int)v->chunk_units);
 }
 
 static const struct ku_isa_ops *ops_of(enum ku_isa isa)

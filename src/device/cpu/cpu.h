@@ -180,6 +180,8 @@ static inline bool ku_cpu_is_float(const struct ku_view *v)
 {
     return v->dtype == KUMI_F32 || v->dtype == KUMI_BF16 || v->dtype == KUMI_F16;
 }
+/* The tile of a product, or of a convolution by conv/slide.c: "rows x columns x units"; else "". */
+void ku_cpu_print_tiling(const struct ku_kernel *k, char *out, size_t bytes);
 /* Orders non-temporal stores before the stores that publish them. */
 static inline void ku_cpu_fence(void)
 {
