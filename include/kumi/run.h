@@ -450,6 +450,7 @@ struct kumi_bench_options {
     void (*line)(void *ctx, const char *text); /* text: one line, without a newline */
     void *ctx;
     int is_quick; /* peak: only the matrix peaks, in about 0.1 s; nothing is stored */
+    int tune;     /* op: time products with several shapes of tiles */
 };
 KUMI_API int kumi_bench(const struct kumi_bench_options *options);
 

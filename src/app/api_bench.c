@@ -272,6 +272,8 @@ int ku_bench_op_run(const struct ku_bench_out *o, int threads)
         return KU_ERR(KUMI_EINVAL,
                       "bench: %.60s: no op has a name with this prefix; `kumi bench op` lists all",
                       o->only);
+    if (o->is_tune)
+        return ku_bench_tune_run(o, &opts.device);
     KU_TRY(measure(&opts.device, &peak, &kept));
     KU_TRY(ku_bench_head(o, 1, rows.threads));
     if (!o->as_json) {
@@ -301,7 +303,8 @@ int kumi_bench(const struct kumi_bench_options *b)
                                      .as_json = b->as_json,
                                      .only = b->only,
                                      .dtype = b->dtype,
-                                     .bytes = b->bytes};
+                                     .bytes = b->bytes,
+                                     .is_tune = b->tune};
     int is_op = strcmp(b->what, "op") == 0, is_comm = strcmp(b->what, "comm") == 0;
     if (b->threads < 0 || b->threads > KU_BENCH_THREADS_MAX)
         return KU_ERR(KUMI_EINVAL, "bench: --threads: %d; give 1 to %d, or 0 for the cores",
@@ -309,6 +312,8 @@ int kumi_bench(const struct kumi_bench_options *b)
     if (!is_op && !is_comm && (b->only || b->dtype))
         return KU_ERR(KUMI_EINVAL, "bench: %.60s: %s applies to op and comm only", b->what,
                       b->only ? b->only : "--dtype");
+    if (!is_op && b->tune)
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: --tune applies to op only", b->what);
     if (!is_comm && b->bytes)
         return KU_ERR(KUMI_EINVAL, "bench: %.60s: --bytes applies to comm only", b->what);
     if (b->is_quick && strcmp(b->what, "peak") != 0)

@@ -18,6 +18,7 @@ struct ku_bench_out {
     const char *only;  /* op, comm: prefix of the row names; NULL: all */
     const char *dtype; /* op, comm: "f32" or "bf16"; op: "f16"; NULL: the first two */
     int64_t bytes;     /* comm: size of a vector; 0: several sizes */
+    int is_tune;       /* op: time shapes of tiles */
 };
 /* The first line of text output: the machine, and ranks x threads. */
 KU_STATUS ku_bench_head(const struct ku_bench_out *o, int ranks, int threads);
@@ -35,6 +36,9 @@ KU_STATUS ku_bench_line_json(const struct ku_bench_out *o, json_t *row, int rank
 KU_STATUS ku_bench_peak_run(const struct ku_bench_out *o, int threads);
 KU_STATUS ku_bench_peak_quick_run(const struct ku_bench_out *o, int threads);
 KU_STATUS ku_bench_op_run(const struct ku_bench_out *o, int threads);
+/* Time products with the tiles of this machine's caches and of others: bench_tune.c. */
+struct ku_device_opts;
+KU_STATUS ku_bench_tune_run(const struct ku_bench_out *o, const struct ku_device_opts *device);
 /*
  * Measure collectives among the ranks of the job. In a job of one rank: among `threads` threads (0:
  * two).

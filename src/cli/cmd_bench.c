@@ -63,8 +63,8 @@ static const char *stray_option(const struct kumi_bench_options *b,
         return "--quick";
     if (!is_scaling && !is_data)
         return s->settings.n_sets ? "--set" : NULL;
-    if (b->dtype || b->bytes)
-        return b->dtype ? "--dtype" : "--bytes";
+    if (b->dtype || b->bytes || b->tune)
+        return b->dtype ? "--dtype" : b->bytes ? "--bytes" : "--tune";
     return is_data && n ? "-n" : is_data && b->threads ? "--threads" : NULL;
 }
 
@@ -83,6 +83,7 @@ int cmd_bench(struct cli *c)
          &b.bytes},
         {"quick", CLI_FLAG, "peak: only the matrix peaks, in about 0.1 s; nothing is stored",
          &b.is_quick},
+        {"tune", CLI_FLAG, "op: time products with several shapes of tiles", &b.tune},
         {"weak", CLI_FLAG, "scaling: constant batch per rank instead of a constant global batch",
          &s.is_weak},
         {"steps", CLI_INT, "scaling: steps of each training run (default 18)", &s.steps},

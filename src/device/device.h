@@ -2,6 +2,7 @@
 #ifndef KU_DEVICE_DEVICE_H
 #define KU_DEVICE_DEVICE_H
 
+#include "base/caches.h"
 #include "base/cpu_features.h"
 #include "op/target.h"
 
@@ -54,6 +55,7 @@ struct ku_device_opts {
     int n_runnable_threads;
     int n_cpus;     /* CPUs that those threads share; 0 = the CPUs of this thread */
     const int *cpu; /* n_threads CPU ids: pool thread i is bound to cpu[i]; NULL = not bound */
+    const struct ku_caches *caches; /* that shapes of tiles follow from; NULL = this machine's */
 };
 
 struct ku_kernel; /* defined by each device */

@@ -10,6 +10,7 @@
 struct ku_bench_row {
     const char *name; /* "linear_dw.fc": the op and its use in GPT-2 */
     char shape[160];  /* of the first two operands */
+    char tiling[48];  /* "840x64x1024": rows, columns and units of a tile; "": not a product */
     enum kumi_dtype dtype;
     int64_t median_ns, least_ns, most_ns;
     int n_runs;

@@ -83,6 +83,14 @@ assert one < two and [r["tokens"] for r in rows("scaling-pairs")] == [one, one],
 assert [r["tokens"] for r in rows("scaling-weak-pairs")] == [one, two], (one, two, rows("scaling-weak-pairs"))
 assert all(r["tps"] > 0 for name in ("scaling-pairs", "scaling-weak-pairs", "scaling-image") for r in rows(name))
 P
+"$kumi" bench op linear.proj --tune --dtype bf16 --threads 1 --json >"$dir/tune" || say 'op --tune failed'
+"$kumi" bench op linear.proj --tune --dtype f32 --threads 1 | grep -Eq '^linear.proj +f32 +[0-9]+x[0-9]+x[0-9]+ ' || say 'op --tune: no table'
+python3 - "$dir/tune" <<'P' || failed=1
+import json, sys
+row, = [json.loads(line) for line in open(sys.argv[1])]
+assert row["what"] == "linear.proj" and row["dtype"] == "bf16" and 1 < row["tiles"] <= 5, row
+assert row["least_ns"] >= row["fastest_ns"] > 0 and row["ratio"] >= 1, row
+P
 refused() { # what the message holds, then the command
     want=$1
     shift
@@ -94,6 +102,7 @@ refused 'a configuration is missing' scaling -n 1
 refused 'give 8 to' scaling configs/nanogpt-cpu.json --steps 3
 refused 'no op has a name with this prefix' op nothing
 refused 'f32, bf16 or f16' op --dtype f64
+refused '--tune applies to op only' peak --tune
 refused '--weak does not apply to it' peak --weak
 refused '--quick does not apply to it' data configs/nanogpt-cpu.json --quick
 refused '--quick applies to peak only' op --quick

@@ -260,9 +260,15 @@ static void check_case(const struct device *device, int n, int i, enum kumi_dtyp
 
 static void every_case(void **state)
 {
-    static const struct ku_gemm_micro emulated = {AMX_MR,    AMX_NR,   AMX_SIDE,       amx_parts,
-                                                  amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup,
-                                                  NULL,      0};
+    static const struct ku_gemm_micro emulated = {.mr = AMX_MR,
+                                                  .nr = AMX_NR,
+                                                  .step = AMX_SIDE,
+                                                  .run_parts = amx_parts,
+                                                  .run = amx_micro,
+                                                  .end = amx_end,
+                                                  .peak = amx_peak,
+                                                  .peak_flops = AMX_PEAK_FLOPS,
+                                                  .regroup = amx_regroup};
     struct device device[KU_ISA_AMX + 2];
     int n = 0;
     float sink[16] = {1};

@@ -2,6 +2,7 @@
 #include "device/cpu/cpu.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -102,6 +103,18 @@ struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k)
     return d;
 }
 
+void ku_cpu_print_tiling(const struct ku_kernel *k, char *out, size_t bytes)
+{
+    const struct ku_product_tiling *t = &k->product.tiling;
+    const struct ku_cpu_conv *v = &k->conv;
+    out[0] = '\0';
+    if (t->rows)
+        snprintf(out, bytes, "%dx%dx%d", (int)t->rows, (int)t->cols, (int)t->chunk_units);
+    else if (v->chunk_units)
+        snprintf(out, bytes, "%dx%dx%d", (int)(v->rows * v->tile_h * v->tile_w), KU_TILE_COLS,
+                 (int)v->chunk_units);
+}
+
 static const struct ku_isa_ops *ops_of(enum ku_isa isa)
 {
 #if defined(__x86_64__)
@@ -137,6 +150,7 @@ static int cpu_open(const struct ku_device_opts *o, void **dev)
     if (cpu == NULL)
         return KUMI_ENOMEM;
     ku_cpu_select(cpu, ku_cpu_isa() < o->isa ? ku_cpu_isa() : o->isa);
+    cpu->caches = o->caches ? *o->caches : *ku_caches_here();
     struct ku_pool_opts pool = {.n_threads = n,
                                 .n_runnable_threads = o->n_runnable_threads,
                                 .n_cpus = o->n_cpus,
@@ -206,7 +220,10 @@ struct job {
 static void run_tile(void *ctx, int64_t tile, int thread)
 {
     const struct job *j = ctx;
+    const struct ku_gemm_micro *matrix = j->k->cpu->gemm_bf16;
     j->fn(j->k, tile, thread);
+    if (matrix && matrix->end)
+        matrix->end();
 }
 
 static int cpu_launch(void *dev, struct ku_kernel *k, void (*hook)(void *), void *hook_ctx)

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "device/cpu/isa.h"
+#include "device/cpu/tiling.h"
 #include "device/device.h"
 #include "device/pool.h"
 #include "op/attention.h"
@@ -26,12 +27,13 @@
 enum {
     KU_CPU_MAX_PHASES = 3,
     /*
-     * Scratch of one thread, reused by all kernels: tiles of matrix products (256 + 210 + 130 KiB)
+     * Scratch of one thread, reused by all kernels: tiles of matrix products (256 + 420 + 130 KiB)
      * and of attention (1.4 MiB at a head width of 512).
      */
     KU_CPU_SCRATCH_BYTES = 2 << 20,
     /*
      * Elements of an elementwise tile: 64 KiB of f32, about 10 us. A multiple of KU_BLOCK_COUNT.
+     * No function of the caches: an element is touched once, and workspaces have a part per tile.
      */
     KU_CPU_TILE_COUNT = 16384
 };
@@ -39,6 +41,7 @@ enum {
 struct ku_cpu {
     struct ku_pool *pool;
     enum ku_isa isa;
+    struct ku_caches caches; /* that tiles fit */
     const struct ku_isa_ops *ops;
     const struct ku_isa_pairs *pairs;      /* bf16 dot products; NULL: bf16 is widened to f32 */
     const struct ku_gemm_micro *gemm_bf16; /* of pairs, or AMX */
@@ -62,7 +65,8 @@ struct ku_cpu_product {
     int64_t a_row, a_col, b_row, b_col;
     enum kumi_dtype dtype, bias_dtype;
     const void *bias;
-    int64_t tile_rows, n_row_tiles, n_units;
+    int64_t n_row_tiles, n_units;
+    struct ku_product_tiling tiling;
     const struct ku_gemm_micro *slim; /* replaces the dtype's kernel for few columns; or NULL */
     int is_transposed;                /* out is [n, m]; weight gradients only */
 };
@@ -86,6 +90,7 @@ struct ku_cpu_conv {
     int64_t total_units, n_panels;   /* of the contraction; panels per group */
     int64_t rows, tile_h, tile_w;    /* images, lines and columns of a tile */
     int64_t n_row_tiles, n_h_tiles, n_w_tiles, n_col_parts;
+    int64_t chunk_units;                /* slide.c: units of the contraction at a time */
     int64_t n_slices, slice_n, chunk_n; /* weight gradients: images per slice, per pass */
     /* weight gradients: input channels per tile, tiles per group, output channels per tile */
     int64_t block_c, n_blocks, tile_f;
@@ -178,6 +183,8 @@ static inline bool ku_cpu_is_float(const struct ku_view *v)
 {
     return v->dtype == KUMI_F32 || v->dtype == KUMI_BF16 || v->dtype == KUMI_F16;
 }
+/* The tile of a product, or of a convolution by conv/slide.c: "rows x columns x units"; else "". */
+void ku_cpu_print_tiling(const struct ku_kernel *k, char *out, size_t bytes);
 /* Orders non-temporal stores before the stores that publish them. */
 static inline void ku_cpu_fence(void)
 {

@@ -105,7 +105,7 @@ struct ku_finish {
  *   b     a packed panel: n_units rows of nr units; n_units is a multiple of step
  *   c     [rows][nr] f32, row stride ldc; the start value of the chain if `load`
  *   next  prefetched during the call: rows of n_units, next_bytes apart (a packed group counts as
- *         mr such rows in sequence)
+ *         mr such rows in sequence); NULL: nothing
  */
 struct ku_gemm_part {
     const void *a, *b;
@@ -120,6 +120,8 @@ struct ku_gemm_micro {
                       int64_t next_bytes);
     void (*run)(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
                 float *c, int64_t ldc, int load, const void *next, int64_t next_bytes);
+    /* Ends a series of calls of the thread: matrix tiles are released. NULL: nothing to do. */
+    void (*end)(void);
     void (*peak)(int64_t n_rounds, float *sink); /* register-only loop; sink: one vector */
     double peak_flops;                           /* of one round */
     /* [n_units][mr] -> [n_units / step][mr][step], in place; NULL where step is 1. */

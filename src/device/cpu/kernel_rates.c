@@ -25,12 +25,14 @@ static void turn(const struct ku_gemm_micro *g, int depth, float *operands, doub
     do {
         last = now;
         for (int i = 0; i < CALLS; i++)
-            g->run(g->mr, UNITS, a, g->step, g->mr, b, c, g->nr, 0, a, 0);
+            g->run(g->mr, UNITS, a, g->step, g->mr, b, c, g->nr, 0, NULL, 0);
         now = ku_clock_ns();
         const double measured = flops * 1e9 / (double)(now > last ? now - last : 1);
         if (measured > *rate)
             *rate = measured;
     } while (now - begin < TURN_NS);
+    if (g->end)
+        g->end();
 }
 
 int ku_kernel_rates_measure(struct ku_kernel_rates *out)

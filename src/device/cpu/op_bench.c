@@ -460,6 +460,7 @@ static int bench_row(void *dev, const struct ku_bench_opts *o, const struct ku_p
         r->limit_ns = 1e9 * (compute > move ? compute : move);
     }
     print_shapes(&all->call[0], r->shape, sizeof r->shape);
+    ku_cpu_print_tiling(all->kernel[0], r->tiling, sizeof r->tiling);
 out:
     copies_destroy(dev, all);
     ku_free(all);

@@ -47,7 +47,9 @@ static void peak_tile(void *ctx, int64_t tile, int thread)
         memset(own, 0, KU_CPU_SCRATCH_BYTES / 4);
         for (int i = 0; i < PEAK_ROUNDS / PRODUCT_UNITS; i++)
             g->run(g->mr, PRODUCT_UNITS, own, g->step, g->mr, own + g->mr * PRODUCT_UNITS,
-                   own + (g->mr + g->nr) * PRODUCT_UNITS, g->nr, 0, own, 0);
+                   own + (g->mr + g->nr) * PRODUCT_UNITS, g->nr, 0, NULL, 0);
+        if (g->end)
+            g->end();
     } else if (j->kind == JOB_COPY) {
         memcpy(j->b + at, j->a + at, STREAM_TILE_BYTES);
     } else if (j->kind == JOB_IN_PLACE) {

@@ -24,8 +24,6 @@
 
 enum {
     TILE_COLS = 64,
-    CHUNK_UNITS = 1024,          /* of the contraction: 256 KiB for 64 columns */
-    COPY_UNITS = 112 << 10,      /* target for the copied source: 448 KiB */
     MOST_COPY_UNITS = 256 << 10, /* half of the scratch */
     SUM_ROWS = 2048,             /* 512 KiB of sums */
     TABLE_INTS = 9 << 10,
@@ -233,7 +231,7 @@ static void multiply(const struct ku_kernel *k, const struct tile *t, struct par
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
     for (int64_t j = 0; j < n_panels && p->n > 0; j++) {
         micro->run_parts((int)t->rows, p->part, p->n, t->row_units, 1, sum + j * micro->nr,
-                         TILE_COLS, p->load, p->part[0].a, 0);
+                         TILE_COLS, p->load, NULL, 0);
         for (int64_t i = 0; i < p->n; i++)
             p->part[i].b = (const float *)p->part[i].b + k->conv.total_units * micro->nr;
     }
@@ -377,7 +375,7 @@ static void tile_slide(const struct ku_kernel *k, int64_t tile, int thread)
             k->cpu->ops->cast(t.bias, KUMI_F32, ku_cpu_at(bias, t.group * v->cols + col),
                               bias->dtype, n_cols);
         for (b.from = 0; b.from < v->total_units; b.from = b.to) {
-            b.to = least(b.from + CHUNK_UNITS, v->total_units);
+            b.to = least(b.from + v->chunk_units, v->total_units);
             run_block(k, &t, &b, col, n_cols, thread);
         }
     }
@@ -400,6 +398,9 @@ static int choose_tile(struct ku_kernel *k)
 {
     struct ku_cpu_conv *v = &k->conv;
     const int64_t mr = ku_cpu_micro(k)->mr, taps = v->h.taps * v->w.taps;
+    const struct ku_slide_tiling tiling = ku_slide_tiling(&k->cpu->caches);
+    const int64_t target = tiling.copy_units;
+    v->chunk_units = tiling.chunk_units;
     v->tap_units =
         v->is_patched ? ku_cpu_has_pairs(k) ? (v->k + 1) / 2 : v->k : ku_cpu_units(k, v->k);
     v->units = v->tap_units;
@@ -408,7 +409,7 @@ static int choose_tile(struct ku_kernel *k)
     v->total_units = v->is_patched ? v->units : taps * v->units;
     v->rows = ku_cpu_tiles(v->n, ku_cpu_tiles(v->n, mr));
     v->tile_h = 1, v->tile_w = v->w.dst;
-    while (v->tile_w > 1 && !is_small(v, COPY_UNITS))
+    while (v->tile_w > 1 && !is_small(v, target))
         v->tile_w = (v->tile_w + 1) / 2;
     while (v->rows > 1 && !is_small(v, MOST_COPY_UNITS))
         v->rows = (v->rows + 1) / 2;
@@ -417,7 +418,7 @@ static int choose_tile(struct ku_kernel *k)
     for (; v->tile_h < v->h.dst; v->tile_h++) {
         struct ku_cpu_conv more = *v;
         more.tile_h++;
-        if (!is_small(&more, COPY_UNITS))
+        if (!is_small(&more, target))
             break;
     }
     return 1;

@@ -22,6 +22,7 @@
 #include "base/err.h"
 #include "device/cpu/cpu.h"
 
+/* No functions of the caches: they decide the slices, and the order of a sum inside a slice. */
 enum {
     LEAST_COLS = 64,
     SUM_FLOATS = 80 << 10,   /* target for a tile's sums: 320 KiB */
@@ -218,7 +219,7 @@ static void multiply(const struct ku_kernel *k, const struct tile *t, int64_t ta
                 p[i].b = (const float *)part[i].b + f / micro->nr * t->dy_panel;
             }
             micro->run_parts((int)least(t->part, t->n_c - c), p, n_parts, micro->step, t->width,
-                             t->sum + (tap * t->n_c + c) * v->tile_f + f, v->tile_f, 1, p[0].a, 0);
+                             t->sum + (tap * t->n_c + c) * v->tile_f + f, v->tile_f, 1, NULL, 0);
         }
 }
 /* Results [*from, *to) along one dim for which the tap is inside x. */

@@ -22,10 +22,15 @@ struct amx_config { /* the operand of ldtilecfg */
 _Static_assert(sizeof(struct amx_config) == 64, "as ldtilecfg reads it");
 
 /*
- * upper, lower: rows of tiles 0, 1 and 2, 3. A tile without rows is not configured.
+ * Rows that this thread's tiles are configured for; 0: released. A call configures only where they
+ * differ: ldtilecfg takes as long as several tile products, and a call may have few.
  */
-static void amx_configure(int upper, int lower)
+static _Thread_local int amx_configured;
+
+/* Tiles 0, 1 have up to 16 of the rows, 2, 3 the others. A tile without rows is not configured. */
+static void amx_configure(int n_rows)
 {
+    const int upper = n_rows < AMX_SIDE ? n_rows : AMX_SIDE, lower = n_rows - upper;
     struct amx_config c = {.palette = 1};
     const int rows[8] = {upper, upper, lower, lower, upper, lower, AMX_SIDE, AMX_SIDE};
     for (int t = 0; t < 8; t++) {
@@ -33,9 +38,16 @@ static void amx_configure(int upper, int lower)
         c.row_bytes[t] = rows[t] ? AMX_SIDE * 4 : 0;
     }
     TILE_CONFIG(&c);
+    amx_configured = n_rows;
+}
+static void amx_end(void)
+{
+    if (amx_configured)
+        TILE_RELEASE();
+    amx_configured = 0;
 }
 
-/* lower: there are more than 16 rows; a constant in both copies. */
+/* lower: there are more than 16 rows. It and `next` == NULL are constants in each copy. */
 static inline __attribute__((always_inline)) void
 amx_rows(const int lower, const struct ku_gemm_part *part, int64_t n_parts, int64_t row_bytes,
          int64_t block_bytes, float *c, int64_t ldc, int load, const char *next, int64_t next_bytes)
@@ -70,8 +82,9 @@ amx_rows(const int lower, const struct ku_gemm_part *part, int64_t n_parts, int6
                 TILE_DP(2, 5, 6);
                 TILE_DP(3, 5, 7);
             }
-            for (int i = 0; i < AMX_SIDE << lower; i++)
-                __builtin_prefetch(next + i * next_bytes + k * 4, 0, 2);
+            if (next)
+                for (int i = 0; i < AMX_SIDE << lower; i++)
+                    __builtin_prefetch(next + i * next_bytes + k * 4, 0, 2);
             a += block_bytes;
             b += AMX_SIDE * AMX_NR * 4;
         }
@@ -90,12 +103,16 @@ static void amx_parts(int rows, const struct ku_gemm_part *part, int64_t n_parts
                       int64_t next_bytes)
 {
     const int64_t block_bytes = cs * AMX_SIDE * 4;
-    amx_configure(rows < AMX_SIDE ? rows : AMX_SIDE, rows > AMX_SIDE ? rows - AMX_SIDE : 0);
-    if (rows > AMX_SIDE)
+    if (amx_configured != rows)
+        amx_configure(rows);
+    if (rows > AMX_SIDE && next)
         amx_rows(1, part, n_parts, rs * 4, block_bytes, c, ldc, load, next, next_bytes);
-    else
+    else if (rows > AMX_SIDE)
+        amx_rows(1, part, n_parts, rs * 4, block_bytes, c, ldc, load, NULL, 0);
+    else if (next)
         amx_rows(0, part, n_parts, rs * 4, block_bytes, c, ldc, load, next, next_bytes);
-    TILE_RELEASE();
+    else
+        amx_rows(0, part, n_parts, rs * 4, block_bytes, c, ldc, load, NULL, 0);
 }
 static void amx_micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs,
                       const void *b, float *c, int64_t ldc, int load, const void *next,
@@ -125,7 +142,7 @@ enum { AMX_UNROLLED = 4 };
 #define AMX_PEAK_FLOPS (2.0 * AMX_SIDE * AMX_SIDE * 2 * AMX_SIDE * 4 * AMX_UNROLLED)
 static void amx_peak(int64_t n_rounds, float *sink)
 {
-    amx_configure(AMX_SIDE, AMX_SIDE);
+    amx_configure(AMX_MR);
     TILE_LOAD(4, sink, 0); /* the same row sixteen times */
     TILE_LOAD(5, sink, 0);
     TILE_LOAD(6, sink, 0);
@@ -141,5 +158,5 @@ static void amx_peak(int64_t n_rounds, float *sink)
         TILE_DP(3, 5, 7);
     }
     TILE_STORE(0, sink, 0);
-    TILE_RELEASE();
+    amx_end();
 }

@@ -24,8 +24,15 @@
 #define TILE_DP(c, a, b)         _tile_dpbf16ps(c, a, b)
 #include "device/cpu/gemm/amx_body.h"
 
-const struct ku_gemm_micro ku_gemm_amx = {
-    AMX_MR, AMX_NR, AMX_SIDE, amx_parts, amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup, NULL, 0};
+const struct ku_gemm_micro ku_gemm_amx = {.mr = AMX_MR,
+                                          .nr = AMX_NR,
+                                          .step = AMX_SIDE,
+                                          .run_parts = amx_parts,
+                                          .run = amx_micro,
+                                          .end = amx_end,
+                                          .peak = amx_peak,
+                                          .peak_flops = AMX_PEAK_FLOPS,
+                                          .regroup = amx_regroup};
 #else
 typedef int ku_gemm_none; /* a translation unit must not be empty */
 #endif

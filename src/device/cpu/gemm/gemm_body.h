@@ -23,6 +23,8 @@ micro_rows(const int rows, const int narrow_rows, const struct ku_gemm_part *par
            int64_t next_bytes)
 {
     gemm_v acc[GEMM_MR][GEMM_VECTORS];
+    if (next == NULL)
+        next = part->a, next_bytes = 0; /* a line in L1: cheaper than a branch in the loop */
     UNROLL
     for (int e = 0; e < rows * GEMM_VECTORS; e++) {
         const int i = e / GEMM_VECTORS, v = e % GEMM_VECTORS;

@@ -2,13 +2,13 @@
 /*
  * Matrix products: linear, linear_dx, linear_dw (few rows: linear_thin.c).
  *
- *     out[m, n]   tiles of up to MAX_ROWS x TILE_COLS; for each CHUNK_UNITS of the contraction:
+ *     out[m, n]   tiles of up to 840 x 64 or 128 (tiling.h); for each chunk of the contraction:
  *     b           columns of the tile -> panels [n_units][nr], packed once per chunk, stay in L2
  *     a           group of mr rows x panel -> mr x nr sums in registers -> f32 sums of the tile
  *
  * After the last chunk bias, activation and rounding run while the rows are in L1. During the
  * product the tile prefetches what it packs next and the lines of its results; results too large
- * for any cache are written with non-temporal stores.
+ * for the last cache are written with non-temporal stores.
  *
  * Rows of a are read in place, with three exceptions: dtypes that need widening (copied group by
  * group), strides that collide in L1 (copied once to the workspace with a padded stride), and
@@ -25,23 +25,18 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    MAX_ROWS = 840, /* packing a column costs about 1 % of multiplying 512 rows by it */
-    MIN_ROWS = 64,
-    TILES_A_THREAD = 4, /* min tiles per thread in small products, for load balance */
-    TILE_COLS = 64,     /* two panels of 32, four of 16, eight of 8 */
-    CHUNK_UNITS = 1024, /* panels: 64 x 4 KiB = 256 KiB */
     MAX_MR = 32,
     MAX_STEP = 16,
     LINE_BYTES = 64,
-    CACHE_BYTES = 16 << 20, /* half of a last-level cache that several cores share */
-    COPY_PAD_UNITS = 16     /* rows of the copy start a cache line apart, modulo the cache's size */
+    COPY_PAD_UNITS = 16, /* rows of the copy start a cache line apart, modulo the cache's size */
+    /* units of panels, and sums, of the largest tile that the tiling may choose */
+    MAX_PANELS = KU_TILE_COLS * KU_TILE_CHUNK,
+    MAX_SUMS = KU_TILE_ROWS * KU_TILE_WIDE_COLS
 };
-_Static_assert((TILE_COLS * CHUNK_UNITS + MAX_ROWS * TILE_COLS + TILE_COLS +
-                MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS)) *
-                           4 +
-                       TILE_COLS * 8 <=
-                   KU_CPU_SCRATCH_BYTES,
-               "the tile's parts fit the thread's scratch");
+_Static_assert(
+    (MAX_PANELS + MAX_SUMS + KU_TILE_WIDE_COLS + MAX_MR * (KU_TILE_CHUNK + COPY_PAD_UNITS)) * 4 <=
+        KU_CPU_SCRATCH_BYTES,
+    "the tile's parts fit the thread's scratch");
 
 /*
  * Zeroes the units after the n_k packed elements, up to the kernel's step; each unit row is `width`
@@ -111,6 +106,11 @@ struct tile {
     float *panels, *sum, *copy, *bias; /* copy: rows of a of one group; bias: in f32 */
 };
 
+static int64_t sum_ld(const struct ku_kernel *k)
+{
+    return k->product.tiling.cols;
+}
+
 static void pack_b(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_cpu_product *p = &k->product;
@@ -178,7 +178,8 @@ static bool is_streamed(const struct ku_kernel *k)
         return out->dtype == KUMI_F32;
     return k->call.op == KU_OP_linear && k->call.n_in == 2 && k->call.n_out == 1 &&
            k->attr.act == KU_ACT_NONE &&
-           ku_shape_count(&out->shape) * (int64_t)kumi_dtype_bytes(out->dtype) > CACHE_BYTES;
+           ku_shape_count(&out->shape) * (int64_t)kumi_dtype_bytes(out->dtype) >
+               ku_stream_bytes(&k->cpu->caches);
 }
 /* Destination and epilogue of the group of rows at i: bias, activation, rounding, accumulation. */
 static struct ku_finish finish_of(const struct ku_kernel *k, const struct tile *t, int64_t i)
@@ -219,7 +220,7 @@ static void finish_transposed(const struct ku_kernel *k, const struct tile *t)
                           .dtype = k->call.out[0].dtype,
                           .accumulate = k->call.accumulate,
                           .stream = is_streamed(k)};
-    k->cpu->ops->finish_cols(&f, t->n_rows, t->sum, TILE_COLS);
+    k->cpu->ops->finish_cols(&f, t->n_rows, t->sum, sum_ld(k));
 }
 
 /*
@@ -259,7 +260,7 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
 {
     const struct ku_cpu_product *p = &k->product;
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
-    const int64_t n_units = ku_cpu_units(k, t->n_k);
+    const int64_t n_units = ku_cpu_units(k, t->n_k), ld = sum_ld(k);
     const int64_t a_bytes = p->a_row * (int64_t)kumi_dtype_bytes(p->dtype);
     const int64_t n_lines = lines_of(ahead) / ku_cpu_tiles(t->n_rows, micro->mr) + 1;
     const int last = t->k0 + t->n_k == p->k && !p->is_transposed, whole = last && t->k0 == 0;
@@ -267,17 +268,19 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
         int rows = (int)(t->n_rows - i < micro->mr ? t->n_rows - i : micro->mr);
         struct place a = place_a(k, t, t->row + i, rows);
         struct ku_finish to = finish_of(k, t, t->row + i);
-        float *sum = whole ? t->sum : t->sum + i * TILE_COLS; /* whole: sums stay in L1 */
+        float *sum = whole ? t->sum : t->sum + i * ld; /* whole: sums stay in L1 */
         const char *next = i + rows < t->n_rows ? a_address(k, t, t->row + i + rows) : a.at;
+        if (p->tiling.keeps_a)
+            next = NULL;
         int64_t next_bytes = p->a_col == 1 ? a_bytes : n_units * 4;
         fetch_ahead(ahead, n_lines);
         if (last && !to.stream)
             fetch_results(&to, rows);
         for (int64_t j = 0; j < t->n_cols; j += micro->nr)
-            micro->run(rows, n_units, a.at, a.rs, a.cs, t->panels + j * n_units, sum + j, TILE_COLS,
-                       t->k0 > 0, next, next_bytes);
+            micro->run(rows, n_units, a.at, a.rs, a.cs, t->panels + j * n_units, sum + j, ld,
+                       t->k0 > 0, j == 0 ? next : NULL, next_bytes);
         if (last)
-            k->cpu->ops->finish_rows(&to, rows, sum, TILE_COLS);
+            k->cpu->ops->finish_rows(&to, rows, sum, ld);
         ku_pool_poll(k->cpu->pool, thread);
     }
 }
@@ -285,15 +288,16 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
 /* Consecutive tiles share a part of the larger operand, which then comes from memory once. */
 static void tile_place(const struct ku_cpu_product *p, int64_t tile, struct tile *t)
 {
-    const int64_t n_col_tiles = ku_cpu_tiles(p->n, TILE_COLS);
-    t->row = (p->m > p->n ? tile / n_col_tiles : tile % p->n_row_tiles) * p->tile_rows;
-    t->col = (p->m > p->n ? tile % n_col_tiles : tile / p->n_row_tiles) * TILE_COLS;
-    t->n_rows = p->m - t->row < p->tile_rows ? p->m - t->row : p->tile_rows;
-    t->n_cols = p->n - t->col < TILE_COLS ? p->n - t->col : TILE_COLS;
+    const int64_t rows = p->tiling.rows, cols = p->tiling.cols;
+    const int64_t n_col_tiles = ku_cpu_tiles(p->n, cols);
+    t->row = (p->m > p->n ? tile / n_col_tiles : tile % p->n_row_tiles) * rows;
+    t->col = (p->m > p->n ? tile % n_col_tiles : tile / p->n_row_tiles) * cols;
+    t->n_rows = p->m - t->row < rows ? p->m - t->row : rows;
+    t->n_cols = p->n - t->col < cols ? p->n - t->col : cols;
 }
 static void tile_chunk(const struct ku_kernel *k, int64_t k0, struct tile *t)
 {
-    const int64_t chunk = ku_cpu_has_pairs(k) ? 2 * CHUNK_UNITS : CHUNK_UNITS;
+    const int64_t chunk = k->product.tiling.chunk_units * (ku_cpu_has_pairs(k) ? 2 : 1);
     t->k0 = k0;
     t->n_k = k->product.k - k0 < chunk ? k->product.k - k0 : chunk;
 }
@@ -305,9 +309,9 @@ static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
     struct tile t, next;
     tile_place(p, tile, &t);
     t.panels = ku_cpu_scratch(k, thread);
-    t.sum = t.panels + TILE_COLS * CHUNK_UNITS;
-    t.copy = t.sum + MAX_ROWS * TILE_COLS;
-    t.bias = t.copy + MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS);
+    t.sum = t.panels + MAX_PANELS;
+    t.copy = t.sum + MAX_SUMS;
+    t.bias = t.copy + MAX_MR * (KU_TILE_CHUNK + COPY_PAD_UNITS);
     if (p->bias)
         k->cpu->ops->cast(t.bias, KUMI_F32,
                           (const char *)p->bias + t.col * (int64_t)kumi_dtype_bytes(p->bias_dtype),
@@ -335,20 +339,21 @@ static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
         ku_cpu_fence();
 }
 
-/*
- * Rows of a tile: a multiple of mr (84 for mr = 14, 6 and 4; 96 for 32). Fewer rows if there would
- * be too few tiles for the threads; the bits do not depend on it.
- */
-static int64_t tile_rows_of(int64_t m, int64_t n, int mr, int n_threads)
+static void choose_tiling(struct ku_kernel *k)
 {
-    const int wanted = n_threads > 1 ? TILES_A_THREAD * n_threads : 1;
-    const int64_t step = 84 % mr ? 3 * mr : 84;
-    int64_t n_col_tiles = ku_cpu_tiles(n, TILE_COLS);
-    int64_t parts = ku_cpu_tiles(m, MAX_ROWS - MAX_ROWS % step);
-    while (parts * n_col_tiles < wanted && m / (parts + 1) >= MIN_ROWS)
-        parts++;
-    int64_t rows = ku_cpu_tiles(ku_cpu_tiles(m, parts ? parts : 1), step) * step;
-    return rows > 0 ? rows : step;
+    struct ku_cpu_product *p = &k->product;
+    const struct ku_gemm_micro *micro = ku_cpu_micro(k);
+    const struct ku_product_shape s = {.m = p->m,
+                                       .n = p->n,
+                                       .n_units = p->n_units,
+                                       .mr = micro->mr,
+                                       .step = micro->step,
+                                       .n_threads = ku_pool_n_threads(k->cpu->pool)};
+    p->tiling = ku_product_tiling(&k->cpu->caches, &s);
+    KU_ASSERT(p->tiling.cols * p->tiling.chunk_units <= MAX_PANELS &&
+              p->tiling.cols * p->tiling.rows <= MAX_SUMS &&
+              p->tiling.chunk_units <= KU_TILE_CHUNK);
+    p->n_row_tiles = ku_cpu_tiles(p->m, p->tiling.rows);
 }
 
 int ku_cpu_bind_product(struct ku_kernel *k)
@@ -358,11 +363,11 @@ int ku_cpu_bind_product(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "second operand", &k->call.in[1], k->call.in[0].dtype));
     p->dtype = k->call.in[0].dtype;
     p->n_units = ku_cpu_units(k, p->k);
-    p->tile_rows = tile_rows_of(p->m, p->n, ku_cpu_micro(k)->mr, ku_pool_n_threads(k->cpu->pool));
-    p->n_row_tiles = ku_cpu_tiles(p->m, p->tile_rows);
+    choose_tiling(k);
     if (p->m == 0 || p->n == 0)
         return KUMI_OK;
     if ((k->call.op == KU_OP_linear || k->call.op == KU_OP_linear_dx) && ku_cpu_is_thin(k)) {
+        p->tiling = (struct ku_product_tiling){0}; /* a tile is a run of columns */
         ku_cpu_bind_thin(k);
         return KUMI_OK;
     }
@@ -374,7 +379,7 @@ int ku_cpu_bind_product(struct ku_kernel *k)
     if (p->a_col != 1)
         ku_cpu_phase(k, tile_pack_a,
                      ku_cpu_tiles(p->m, (int64_t)PACK_GROUPS * ku_cpu_micro(k)->mr));
-    ku_cpu_phase(k, tile_product, p->n_row_tiles * ku_cpu_tiles(p->n, TILE_COLS));
+    ku_cpu_phase(k, tile_product, p->n_row_tiles * ku_cpu_tiles(p->n, p->tiling.cols));
     return KUMI_OK;
 }
 

@@ -23,8 +23,15 @@
 #include "device/cpu/attention/short_body.h"
 
 const struct ku_isa_pairs ku_pairs_avx512bf16 = {
-    .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL, thin,
-             THIN_MOST_ROWS},
+    .gemm = {.mr = GEMM_MR,
+             .nr = GEMM_NR,
+             .step = 1,
+             .run_parts = micro_parts,
+             .run = micro,
+             .peak = peak,
+             .peak_flops = GEMM_PEAK_FLOPS,
+             .thin = thin,
+             .thin_rows = THIN_MOST_ROWS},
     .attn_forward = pairs_forward,
     .attn_backward = pairs_backward,
     .attn_short_forward = short_forward,
