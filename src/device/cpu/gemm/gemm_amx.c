@@ -23,9 +23,11 @@
 #define TILE_STORE(t, at, bytes) _tile_stored(t, at, bytes)
 #define TILE_DP(c, a, b)         _tile_dpbf16ps(c, a, b)
 #include "device/cpu/gemm/amx_body.h"
+#include "device/cpu/gemm/amx_thin_body.h"
 
 const struct ku_gemm_micro ku_gemm_amx = {
-    AMX_MR, AMX_NR, AMX_SIDE, amx_parts, amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup, NULL, 0};
+    AMX_MR,         AMX_NR,      AMX_SIDE, amx_parts,     amx_micro, amx_peak,
+    AMX_PEAK_FLOPS, amx_regroup, amx_thin, AMX_THIN_ROWS, 1};
 #else
 typedef int ku_gemm_none; /* a translation unit must not be empty */
 #endif

@@ -17,8 +17,8 @@
 
 #include "device/cpu/gemm/gemm_body.h"
 
-const struct ku_gemm_micro ku_slim_avx512bf16 = {GEMM_MR, GEMM_NR,         1,    micro_parts, micro,
-                                                 peak,    GEMM_PEAK_FLOPS, NULL, NULL,        0};
+const struct ku_gemm_micro ku_slim_avx512bf16 = {
+    GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL, NULL, 0, 0};
 #else
 typedef int ku_slim_none; /* a translation unit must not be empty */
 #endif

@@ -24,7 +24,7 @@
 
 const struct ku_isa_pairs ku_pairs_avx512bf16 = {
     .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL, thin,
-             THIN_MOST_ROWS},
+             THIN_MOST_ROWS, 0},
     .attn_forward = pairs_forward,
     .attn_backward = pairs_backward,
     .attn_short_forward = short_forward,

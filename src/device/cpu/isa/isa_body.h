@@ -81,7 +81,7 @@ const struct ku_isa_ops ISA_OPS = {
     .pool_pick = pool_pick,
     .pool_mean = pool_mean,
     .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL, thin,
-             THIN_MOST_ROWS},
+             THIN_MOST_ROWS, 0},
     .attn_forward = attn_forward,
     .attn_backward = attn_backward,
     .attn_decode = attn_decode,
