@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The matrix of layouts: a GPT-2 with dropout and a ResNet-20, 7 steps each (12 where gradients
+ * The matrix of layouts: a GPT-2 with dropout and a ResNet-20, 4 steps each (12 where gradients
  * overflow), end with one digest under every stage of ZeRO, rank count, split into shards and
  * replicas, accumulation, recomputation, bucket size and overlap, also where another layout goes on
  * from a checkpoint, or where the first was killed.
@@ -32,14 +32,9 @@
 #include "host.h"
 #include "sample.h"
 
-/* STEPS: f16 overflows, recovers and grows its scale again; FEW_STEPS: two after a resume. Short:
- * first state, two updates, the last of them a resumed one. */
-enum { STEPS = 12, FEW_STEPS = 7, SHORT_STEPS = 2 };
-/* The step that another layout goes on from. */
-static int resumed_at(void)
-{
-    return sample_count(5, 1);
-}
+/* STEPS: f16 overflows, recovers and grows its scale again; FEW_STEPS: two before and two after a
+ * resume. Short: first state, two updates, the last of them a resumed one. */
+enum { STEPS = 12, FEW_STEPS = 4, SHORT_STEPS = 2 };
 enum { VOCAB = 257, IMAGE = 9, CLASSES = 7 };
 enum { MAX_SETS = 6, MAX_ALL = 32 };
 
@@ -96,6 +91,11 @@ static const struct numerics {
 };
 enum { N_NUMERICS = sizeof numerics / sizeof numerics[0] };
 
+/* The step that another layout goes on from: after the overflows, where there are any. */
+static int resumed_at(const struct numerics *x)
+{
+    return sample_count(x->n_skipped > 0 ? 5 : 2, 1);
+}
 /* Without overflows nothing happens later that did not happen in the first steps. */
 static int n_steps(const struct numerics *x)
 {
@@ -246,7 +246,7 @@ static int take_steps(struct run *r, struct ku_job *job, struct ku_trainer *t)
 {
     for (int step = r->from; step < r->to; step++) {
         const double *report;
-        if (r->dir && step == resumed_at()) {
+        if (r->dir && step == resumed_at(r->numerics)) {
             json_t *state = ku_trainer_scaler_json(t);
             struct ku_ckpt_desc d = {
                 .dir = r->dir, .step = step, .model_config = "{}", .state = state};
@@ -395,8 +395,9 @@ static void check_layout(const struct run *one, const struct layout *l, int i)
         r = run_half(one->model, one->numerics, &l->first, NULL, 0, one->to);
     } else {
         assert_non_null(mkdtemp(dir));
-        run_half(one->model, one->numerics, &l->first, dir, 0, resumed_at() + 1);
-        r = run_half(one->model, one->numerics, &l->then, dir, resumed_at(), one->to);
+        const int at = resumed_at(one->numerics);
+        run_half(one->model, one->numerics, &l->first, dir, 0, at + 1);
+        r = run_half(one->model, one->numerics, &l->then, dir, at, one->to);
         assert_int_equal(ku_os_rmtree(dir), 0);
     }
     expect_equal(one, &r, "layout", i);
@@ -455,10 +456,10 @@ static void of_long_sums(void **state)
     sample_end(&s, "layouts of long sums");
 }
 
-static int exists(const char *dir)
+static int exists(const char *dir, const struct numerics *x)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/step-%08d", dir, resumed_at());
+    snprintf(path, sizeof path, "%s/step-%08d", dir, resumed_at(x));
     return access(path, F_OK) == 0;
 }
 
@@ -484,14 +485,14 @@ static void killed_and_resumed(void **state)
             run_half(m, x, &row[i].first, dir, 0, 1 << 20);
             _exit(0);
         }
-        for (int ms = 0; ms < 120000 && !exists(dir) && waitpid(child, &ended, WNOHANG) == 0;
+        for (int ms = 0; ms < 120000 && !exists(dir, x) && waitpid(child, &ended, WNOHANG) == 0;
              ms += 2)
             nanosleep(&wait, NULL);
-        assert_true(exists(dir));
+        assert_true(exists(dir, x));
         kill(child, SIGKILL);
         waitpid(child, &ended, 0);
         assert_true(WIFSIGNALED(ended));
-        struct run r = run_half(m, x, &row[i].then, dir, resumed_at(), one.to);
+        struct run r = run_half(m, x, &row[i].then, dir, resumed_at(x), one.to);
         expect_equal(&one, &r, "killed", i);
         assert_int_equal(ku_os_rmtree(dir), 0);
     }
@@ -506,21 +507,22 @@ static void free_order(void **state)
                              micro = ON(2, "train.virtual_shards=2"),
                              four = ON(4, "parallel.order=free"),
                              micro_four = ON(4, "train.virtual_shards=4");
+    const struct numerics *x = &numerics[0];
+    const int at = resumed_at(x), to = n_steps(x);
     char dir[] = "/tmp/kumi-layouts-XXXXXX";
     (void)state;
-    struct run tree = alone(&gpt2, &numerics[0]);
-    struct run one = run_half(&gpt2, &numerics[0], &two, NULL, 0, n_steps(&numerics[0]));
-    struct run r = run_half(&gpt2, &numerics[0], &micro, NULL, 0, n_steps(&numerics[0]));
+    struct run tree = alone(&gpt2, x);
+    struct run one = run_half(&gpt2, x, &two, NULL, 0, to);
+    struct run r = run_half(&gpt2, x, &micro, NULL, 0, to);
     expect_equal(&one, &r, "free", 0);
-    r = run_half(&gpt2, &numerics[0], &zero, NULL, 0, n_steps(&numerics[0]));
+    r = run_half(&gpt2, x, &zero, NULL, 0, to);
     expect_equal(&one, &r, "free", 1);
     assert_string_not_equal(tree.digest, one.digest);
     assert_non_null(mkdtemp(dir));
-    run_half(&gpt2, &numerics[0], &two, dir, 0, resumed_at() + 1);
-    r = run_half(&gpt2, &numerics[0], &four, dir, resumed_at(), n_steps(&numerics[0]));
+    run_half(&gpt2, x, &two, dir, 0, at + 1);
+    r = run_half(&gpt2, x, &four, dir, at, to);
     assert_string_not_equal(r.digest, one.digest);
-    struct run plain =
-        run_half(&gpt2, &numerics[0], &micro_four, dir, resumed_at(), n_steps(&numerics[0]));
+    struct run plain = run_half(&gpt2, x, &micro_four, dir, at, to);
     expect_equal(&plain, &r, "free, resumed", 2);
     assert_int_equal(ku_os_rmtree(dir), 0);
 }

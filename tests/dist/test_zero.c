@@ -11,11 +11,11 @@ static struct dist_case base_case(const char *device, enum kumi_dtype compute)
                           .v = 8,
                           .micro = 1,
                           .k = 2,
-                          .steps = sample_count(4, 2),
+                          .steps = sample_count(3, 2),
                           .device = device,
                           .compute = compute,
                           .model = dist_model(),
-                          .t = sample_count(11, 5)};
+                          .t = sample_count(7, 5)};
     c.model.n_embd = 48; /* tensors of several blocks, of one, and of less */
     c.model.vocab_size = 301;
     return c;

@@ -24,6 +24,21 @@
 #include "unit/tiles.h"
 
 #include "device/cpu/gemm/amx_body.h"
+#include "device/cpu/gemm/amx_thin_body.h"
+
+/* Products of bf16 through tiles in C. */
+static const struct ku_gemm_micro emulated = {.mr = AMX_MR,
+                                              .nr = AMX_NR,
+                                              .step = AMX_SIDE,
+                                              .run_parts = amx_parts,
+                                              .run = amx_micro,
+                                              .end = amx_end,
+                                              .peak = amx_peak,
+                                              .peak_flops = AMX_PEAK_FLOPS,
+                                              .regroup = amx_regroup,
+                                              .thin = amx_thin,
+                                              .thin_rows = AMX_THIN_ROWS,
+                                              .is_thin_turned = 1};
 
 struct product_case {
     int64_t m, k, n;
@@ -243,6 +258,15 @@ static struct device device_open(enum ku_isa isa, int n_threads)
     return d;
 }
 
+static struct device emulated_open(int n_threads)
+{
+    struct device d = device_open(KU_ISA_AMX, n_threads);
+    ((struct ku_cpu *)d.dev)->gemm_bf16 = &emulated;
+    snprintf(d.name, sizeof d.name, "emulated tiles");
+    d.is_emulated = 1;
+    return d;
+}
+
 /* One truth serves all devices. */
 static void check_case(const struct device *device, int n, int i, enum kumi_dtype dtype)
 {
@@ -260,25 +284,13 @@ static void check_case(const struct device *device, int n, int i, enum kumi_dtyp
 
 static void every_case(void **state)
 {
-    static const struct ku_gemm_micro emulated = {.mr = AMX_MR,
-                                                  .nr = AMX_NR,
-                                                  .step = AMX_SIDE,
-                                                  .run_parts = amx_parts,
-                                                  .run = amx_micro,
-                                                  .end = amx_end,
-                                                  .peak = amx_peak,
-                                                  .peak_flops = AMX_PEAK_FLOPS,
-                                                  .regroup = amx_regroup};
     struct device device[KU_ISA_AMX + 2];
     int n = 0;
     float sink[16] = {1};
     (void)state;
     for (int isa = KU_ISA_BASE; isa <= (int)ku_cpu_isa(); isa++)
         device[n++] = device_open((enum ku_isa)isa, 2);
-    device[n] = device_open(KU_ISA_AMX, 1);
-    ((struct ku_cpu *)device[n].dev)->gemm_bf16 = &emulated;
-    snprintf(device[n].name, sizeof device[n].name, "emulated tiles");
-    device[n++].is_emulated = 1;
+    device[n++] = emulated_open(1);
     for (int i = 0; i < N_CASES; i++)
         for (int bf16 = 0; bf16 < 2; bf16++)
             check_case(device, n, i, bf16 ? KUMI_BF16 : KUMI_F32);
@@ -314,39 +326,50 @@ static void threads_keep_bits(void **state)
     }
 }
 
-/* Row i of a product does not depend on the other rows: many rows in tiles, few as they lie.
- */
+/* One op, order of the weight and dtype; the columns fill tiles and do not. */
+static void check_rows(const struct device *d, int is_dx, int trans, enum kumi_dtype dtype,
+                       int64_t n_k, int64_t n_cols)
+{
+    static const int n_rows[] = {1, 2, 3, 8, 9, 16, 17, 23, 32, 47, 64};
+    enum { ROWS = 100 };
+    struct ku_attrs a = ku_attrs_default;
+    a.trans = trans;
+    struct ku_call c = {
+        .op = is_dx ? KU_OP_linear_dx : KU_OP_linear, .n_in = 2, .n_out = 1, .attr = &a};
+    c.in[0] = view(dtype, "tc", (int64_t[]){ROWS, n_k});
+    c.in[1] = (trans != is_dx) ? view(dtype, "fc", (int64_t[]){n_cols, n_k})
+                               : view(dtype, "cf", (int64_t[]){n_k, n_cols});
+    c.out[0] = view(dtype, "tf", (int64_t[]){ROWS, n_cols});
+    run(d->dev, &c);
+    void *all = c.out[0].data;
+    c.out[0] = view(dtype, "tf", (int64_t[]){ROWS, n_cols});
+    for (size_t r = 0; r < sizeof n_rows / sizeof n_rows[0]; r++) {
+        struct ku_call few = c;
+        few.in[0].shape.dim[0].count = few.out[0].shape.dim[0].count = n_rows[r];
+        run(d->dev, &few);
+        if (memcmp(c.out[0].data, all, (size_t)(n_rows[r] * n_cols) * kumi_dtype_bytes(dtype)) != 0)
+            fail_msg("%s: %s %s, trans %d, [%d, %lld] x [%lld, %lld]: other bits than of %d rows",
+                     d->name, is_dx ? "linear_dx" : "linear", kumi_dtype_name(dtype), trans,
+                     n_rows[r], (long long)n_k, (long long)n_k, (long long)n_cols, (int)ROWS);
+    }
+    ku_free(c.in[0].data), ku_free(c.in[1].data), ku_free(c.out[0].data), ku_free(all);
+}
+
+/* Row i of a product does not depend on the other rows: many rows in tiles, few as they lie. */
 static void rows_keep_bits(void **state)
 {
-    static const int n_rows[] = {1, 3, 8, 9, 16, 23, 32, 47, 64};
-    enum { ROWS = 100, K = 531, N = 149 };
+    static const int64_t sizes[][2] = {{531, 149}, {256, 448}};
+    struct device device[] = {device_open(KU_ISA_AVX512BF16, 2), device_open(KU_ISA_AMX, 2),
+                              emulated_open(2)};
     (void)state;
-    for (int i = 0; i < 8; i++) { /* every op, order of the weight and dtype */
-        const int is_dx = i & 1, trans = i >> 1 & 1;
-        const enum kumi_dtype dtype = i >> 2 ? KUMI_BF16 : KUMI_F32;
-        struct ku_attrs a = ku_attrs_default;
-        struct ku_device_opts o = {.n_threads = 2, .isa = KU_ISA_AVX512BF16};
-        void *dev;
-        a.trans = trans;
-        struct ku_call c = {
-            .op = is_dx ? KU_OP_linear_dx : KU_OP_linear, .n_in = 2, .n_out = 1, .attr = &a};
-        c.in[0] = view(dtype, "tc", (int64_t[]){ROWS, K});
-        c.in[1] = (trans != is_dx) ? view(dtype, "fc", (int64_t[]){N, K})
-                                   : view(dtype, "cf", (int64_t[]){K, N});
-        c.out[0] = view(dtype, "tf", (int64_t[]){ROWS, N});
-        assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
-        run(dev, &c);
-        void *all = c.out[0].data;
-        c.out[0] = view(dtype, "tf", (int64_t[]){ROWS, N});
-        for (size_t r = 0; r < sizeof n_rows / sizeof n_rows[0]; r++) {
-            struct ku_call few = c;
-            few.in[0].shape.dim[0].count = few.out[0].shape.dim[0].count = n_rows[r];
-            run(dev, &few);
-            assert_memory_equal(c.out[0].data, all,
-                                (size_t)(n_rows[r] * N) * kumi_dtype_bytes(dtype));
+    for (int d = 0; d < 3; d++) {
+        for (int i = 0; i < 16; i++) {
+            const enum kumi_dtype dtype = i >> 2 & 1 ? KUMI_BF16 : KUMI_F32;
+            const int64_t *size = sizes[i >> 3];
+            if (dtype == KUMI_BF16 || d == 0)
+                check_rows(&device[d], i & 1, i >> 1 & 1, dtype, size[0], size[1]);
         }
-        ku_device_cpu.close(dev);
-        ku_free(c.in[0].data), ku_free(c.in[1].data), ku_free(c.out[0].data), ku_free(all);
+        ku_device_cpu.close(device[d].dev);
     }
 }
 

@@ -129,11 +129,15 @@ struct ku_gemm_micro {
     /* The same bits for few rows, faster up to thin_rows rows; NULL: not implemented. */
     void (*thin)(const struct ku_gemm_thin *t);
     int thin_rows;
+    int is_thin_turned; /* thin turns a product of a weight by columns */
 };
 /*
  * sum[r][j] = x w for few rows; the weight is read once, in place: element (k, j) at k ld_w + j
- * (by_rows) or at j ld_w + k. sum has room up to a multiple of 16 columns; ld_sum is such a
- * multiple.
+ * (by_rows) or at j ld_w + k. Rows of x are zero from n_k to a multiple of the kernel's step; sum
+ * has room up to a multiple of 64 columns, and ld_sum is such a multiple.
+ *
+ * In a turned product, x is [units][n_rows] and sum [columns][n_rows], with row strides ld_x and
+ * ld_sum.
  */
 struct ku_gemm_thin {
     const void *x, *w;

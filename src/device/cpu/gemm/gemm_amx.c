@@ -23,6 +23,7 @@
 #define TILE_STORE(t, at, bytes) _tile_stored(t, at, bytes)
 #define TILE_DP(c, a, b)         _tile_dpbf16ps(c, a, b)
 #include "device/cpu/gemm/amx_body.h"
+#include "device/cpu/gemm/amx_thin_body.h"
 
 const struct ku_gemm_micro ku_gemm_amx = {.mr = AMX_MR,
                                           .nr = AMX_NR,
@@ -32,7 +33,10 @@ const struct ku_gemm_micro ku_gemm_amx = {.mr = AMX_MR,
                                           .end = amx_end,
                                           .peak = amx_peak,
                                           .peak_flops = AMX_PEAK_FLOPS,
-                                          .regroup = amx_regroup};
+                                          .regroup = amx_regroup,
+                                          .thin = amx_thin,
+                                          .thin_rows = AMX_THIN_ROWS,
+                                          .is_thin_turned = 1};
 #else
 typedef int ku_gemm_none; /* a translation unit must not be empty */
 #endif

@@ -17,7 +17,8 @@ enum {
     MAX_IDLE = 12,
     MAX_ZIPPED = 40, /* max rows of x for a bf16 weight by rows, interleaved on the fly */
     STEP_COLS = 64,  /* whole cache lines */
-    MAX_COLS = 512,
+    MAX_COLS = 4096,
+    MAX_TALL_COLS = 512,     /* of a weight by columns */
     NEAR_SUMS = 6144,        /* 24 KiB: they stay in L1 */
     MAX_SUMS = 16384,        /* 64 KiB */
     MAX_COPY_COUNT = 3 << 17 /* units of x where it is copied: 1.5 MiB */
@@ -33,19 +34,31 @@ static const struct ku_gemm_micro *micro_of(const struct ku_kernel *k)
 {
     return has_pairs(k) ? k->cpu->gemm_bf16 : &k->cpu->ops->gemm;
 }
+/* Units of a row of x, in whole steps of the kernel. */
+static int64_t units_of(const struct ku_kernel *k)
+{
+    const int64_t n_units = has_pairs(k) ? (k->product.k + 1) / 2 : k->product.k;
+    return ku_cpu_tiles(n_units, micro_of(k)->step) * micro_of(k)->step;
+}
+/* Whether the kernel computes columns of a weight by columns as rows, from a turned copy of x. */
+static bool has_turned_kernel(const struct ku_kernel *k)
+{
+    return micro_of(k)->is_thin_turned && k->product.b_col != 1 && k->product.m > 1;
+}
 /*
- * Whether rows of x are used in place: they are units as stored (f32, or whole pairs), and too few
- * to collide in L1. Copies have a stride of an odd number of cache lines.
+ * Whether rows of x are used in place: they are units as stored (f32, or whole pairs) in whole
+ * steps of the kernel, and too few to collide in L1. Copies have a stride of an odd number of cache
+ * lines.
  */
 static bool is_in_place(const struct ku_kernel *k)
 {
-    return k->product.m <= MAX_IN_PLACE &&
-           (has_pairs(k) ? k->product.k % 2 == 0 : k->product.dtype == KUMI_F32);
+    return k->product.m <= MAX_IN_PLACE && !has_turned_kernel(k) &&
+           (has_pairs(k) ? k->product.k % (2 * micro_of(k)->step) == 0
+                         : k->product.dtype == KUMI_F32);
 }
 static int64_t copy_stride(const struct ku_kernel *k)
 {
-    const int64_t n_units = has_pairs(k) ? (k->product.k + 1) / 2 : k->product.k;
-    return (ku_cpu_tiles(n_units, LINE_UNITS) | 1) * LINE_UNITS;
+    return (ku_cpu_tiles(units_of(k), LINE_UNITS) | 1) * LINE_UNITS;
 }
 
 bool ku_cpu_is_thin(const struct ku_kernel *k)
@@ -62,18 +75,31 @@ static void place_rows(const struct ku_kernel *k, struct ku_gemm_thin *t, float 
 {
     const struct ku_cpu_product *p = &k->product;
     const int pairs = has_pairs(k);
-    const int64_t n_units = pairs ? (p->k + 1) / 2 : p->k;
+    const int64_t n_units = units_of(k);
     t->n_rows = (int)p->m;
     t->ld_x = is_in_place(k) ? n_units : copy_stride(k);
     t->x = is_in_place(k) ? p->a : copy;
     if (is_in_place(k))
         return;
     for (int64_t r = 0; r < p->m; r++) {
-        if (n_units)
-            copy[r * t->ld_x + n_units - 1] = 0; /* the second half of an odd last pair */
+        for (int64_t u = pairs ? p->k / 2 : p->k; u < n_units; u++)
+            copy[r * t->ld_x + u] = 0; /* the second half of an odd last pair, and up to the step */
         k->cpu->ops->cast(copy + r * t->ld_x, pairs ? KUMI_BF16 : KUMI_F32,
                           ku_cpu_at(&k->call.in[0], r * p->k), p->dtype, p->k);
     }
+}
+
+/* Sets t's rows of x as columns of units. */
+static void turn_rows(const struct ku_kernel *k, struct ku_gemm_thin *t, float *copy)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const int64_t n_pairs = (p->k + 1) / 2;
+    t->n_rows = (int)p->m;
+    t->x = copy;
+    t->ld_x = p->m;
+    t->ld_sum = ku_cpu_tiles(p->m, LINE_UNITS) * LINE_UNITS;
+    k->cpu->ops->pack_cols(copy, p->m, ku_cpu_at(&k->call.in[0], 0), p->dtype, p->k, p->k, p->m, 1);
+    memset(copy + n_pairs * p->m, 0, (size_t)((units_of(k) - n_pairs) * p->m) * sizeof *copy);
 }
 
 /* Layout of a thread's scratch. */
@@ -121,9 +147,19 @@ static void tile_thin(const struct ku_kernel *k, int64_t tile, int thread)
                              .n_cols = n,
                              .sum = s.sum,
                              .ld_sum = k->per_tile};
-    place_rows(k, &t, s.x);
-    micro_of(k)->thin(&t);
-    finish(k, j, n, s.sum, t.ld_sum, s.bias);
+    if (has_turned_kernel(k)) {
+        turn_rows(k, &t, s.x);
+        micro_of(k)->thin(&t);
+        const struct ku_finish turn = {
+            .out = s.turned, .ld = k->per_tile, .n = p->m, .dtype = KUMI_F32};
+        k->cpu->ops->finish_cols(&turn, n, s.sum, t.ld_sum);
+    } else {
+        place_rows(k, &t, s.x);
+        if (micro_of(k)->is_thin_turned && !t.by_rows) /* a row is a column of its elements */
+            t.ld_x = t.ld_sum = 1;
+        micro_of(k)->thin(&t);
+    }
+    finish(k, j, n, has_turned_kernel(k) ? s.turned : s.sum, k->per_tile, s.bias);
     ku_pool_poll(k->cpu->pool, thread);
 }
 
@@ -177,13 +213,18 @@ static void tile_turned(const struct ku_kernel *k, int64_t tile, int thread)
     finish(k, j, n, s.turned, k->per_tile, s.bias);
 }
 
-/* The same number of tiles for each thread, as wide as the sums allow: long contiguous reads. */
+/*
+ * The same number of tiles for each thread, as wide as the sums allow: long contiguous reads. A
+ * weight by columns is contiguous at any width.
+ */
 void ku_cpu_bind_thin(struct ku_kernel *k)
 {
     const int64_t n = k->product.n, n_threads = ku_pool_n_threads(k->cpu->pool);
-    const int64_t m = ku_cpu_tiles(k->product.m, LINE_UNITS) * LINE_UNITS;
+    const bool by_rows = k->product.b_col == 1;
+    const int64_t m = by_rows ? k->product.m : ku_cpu_tiles(k->product.m, LINE_UNITS) * LINE_UNITS;
     const int64_t fit = (is_turned(k) ? MAX_SUMS : NEAR_SUMS) / m / STEP_COLS * STEP_COLS;
-    const int64_t most = fit < MAX_COLS ? fit : MAX_COLS;
+    const int64_t cap = by_rows ? MAX_COLS : MAX_TALL_COLS;
+    const int64_t most = fit < cap ? fit : cap;
     const int64_t n_tiles = n_threads * ku_cpu_tiles(n, n_threads * most);
     k->per_tile = ku_cpu_tiles(ku_cpu_tiles(n, n_tiles), STEP_COLS) * STEP_COLS;
     ku_cpu_phase(k, is_turned(k) ? tile_turned : tile_thin, ku_cpu_tiles(n, k->per_tile));
