@@ -7,134 +7,83 @@
 #include "base/err.h"
 
 /*
- * Normals are made in batches of N_BLOCKS Philox blocks, by plain loops over arrays that the
- * compiler vectorizes, once per instruction set.
- *
- * The code uses only IEEE +, -, *, /, sqrt and integer operations without contraction, and no
- * library log or sin. Every instruction set and every build therefore gives the same bits
- * (docs/internals/numerics.md). The lanes of a batch are independent.
+ * Normals are made in batches of N_BLOCKS Philox blocks, once per instruction set. The lanes of a
+ * batch are independent.
  */
 enum { N_BLOCKS = 64, N_ELEMENTS = 4 * N_BLOCKS };
 
-static inline __attribute__((always_inline)) double as_double(uint64_t bits)
+typedef void batch_fn(const struct ku_normals *of, uint64_t block, float *out);
+
+#define LANES   1
+#define NAME(x) x##_base
+#define TARGET
+#define ROOT(x) sqrt(x)
+#include "base/random_body.h"
+
+float ku_random_normal(uint64_t seed, uint32_t step, uint32_t stream, uint64_t index)
 {
-    double x;
-    memcpy(&x, &bits, 8);
-    return x;
-}
-static inline __attribute__((always_inline)) uint64_t as_bits(double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, 8);
-    return bits;
-}
-/* Exact conversion of an integer below 2^32 to double: the low bits of 2^52 + i, minus 2^52. */
-static inline __attribute__((always_inline)) double from_u32(uint64_t i)
-{
-    return as_double(i | UINT64_C(0x4330000000000000)) - 0x1p52;
+    struct ku_philox block = ku_philox(seed, step, stream, index >> 2);
+    int pair = (int)(index & 2);
+    float z[2];
+    normal_pair_base(radius_of_base(block.word[pair]), block.word[pair + 1], &z[0], &z[1]);
+    return z[index & 1];
 }
 
-/*
- * log(x) for normal x > 0, error below 1 ulp. Coefficients of R: FreeBSD's e_log.c (minimax).
- *
- *     x = 2^k m, sqrt(1/2) <= m < sqrt(2);  f = m - 1;  s = f / (2 + f)
- *     log(m) = f - f*f/2 + s*(f*f/2 + R(s*s))
- */
-#define ONE  (UINT64_C(0x3ff00000) << 32)
-#define ROOT (UINT64_C(0x3fe6a09e) << 32) /* sqrt(1/2), rounded down */
-static inline __attribute__((always_inline)) double log_of(double x)
-{
-    uint64_t shifted = as_bits(x) + (ONE - ROOT);
-    double k = from_u32(shifted >> 52) - 1023;
-    double f = as_double((shifted & UINT64_C(0x000fffffffffffff)) + ROOT) - 1;
-    double half = 0.5 * f * f, s = f / (2 + f), z = s * s, w = z * z;
-    double odd = w * (3.999999999940941908e-01 +
-                      w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
-    double even = z * (6.666666666666735130e-01 +
-                       w * (2.857142874366239149e-01 +
-                            w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
-    return k * 6.93147180369123816490e-01 -
-           ((half - (s * (half + (odd + even)) + k * 1.90821492927058770002e-10)) - f);
-}
-
-/* sin and cos on [-pi/4, pi/4]: FreeBSD's k_sin.c and k_cos.c. */
-static inline __attribute__((always_inline)) double sin_of(double x)
-{
-    double z = x * x;
-    double r = 8.33333333332248946124e-03 +
-               z * (-1.98412698298579493134e-04 +
-                    z * (2.75573137070700676789e-06 +
-                         z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10)));
-    return x + z * x * (-1.66666666666666324348e-01 + z * r);
-}
-static inline __attribute__((always_inline)) double cos_of(double x)
-{
-    double z = x * x, half = 0.5 * z, one_less = 1 - half;
-    double r =
-        z * (4.16666666666666019037e-02 +
-             z * (-1.38888888888741095749e-03 +
-                  z * (2.48015872894767294178e-05 +
-                       z * (-2.75573143513906633035e-07 +
-                            z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11)))));
-    return one_less + (((1 - one_less) - half) + z * r);
-}
-
-/*
- * Box & Muller 1958: two words give two normals, radius * (cos, sin) of the angle b / 2^32 turns.
- *
- *   radius  sqrt(-2 log u), u = (a + 1/2) / 2^32
- *   angle   split exactly into the nearest quarter turn and a remainder x; the quarter swaps sine
- *           and cosine and sets their signs
- */
-static inline __attribute__((always_inline)) void normal_pair(uint32_t a, uint32_t b, float *even,
-                                                              float *odd)
-{
-    double radius = sqrt(-2 * log_of((from_u32(a) + 0.5) * 0x1p-32));
-    uint32_t turn = b + (UINT32_C(1) << 29), quarter = turn >> 30;
-    double x = (from_u32(turn & 0x3fffffffu) - 0x1p29) * (1.57079632679489661923 * 0x1p-30);
-    uint64_t s = as_bits(radius * sin_of(x)), c = as_bits(radius * cos_of(x));
-    uint64_t swap = (uint64_t)0 - (quarter & 1), either = (s ^ c) & swap;
-    uint64_t c_sign = (uint64_t)((quarter + 1) >> 1 & 1) << 63;
-    uint64_t s_sign = (uint64_t)(quarter >> 1) << 63;
-    *even = (float)as_double(c ^ either ^ c_sign);
-    *odd = (float)as_double(s ^ either ^ s_sign);
-}
-
-/* Fills out with the normals of Philox blocks [block, block + N_BLOCKS). */
-static inline __attribute__((always_inline)) void
-batch_body(uint64_t seed, uint32_t step, uint32_t stream, uint64_t block, float *out)
+/* Loops that the compiler vectorizes. */
+static void batch_base(const struct ku_normals *of, uint64_t block, float *out)
 {
     uint32_t word[4][N_BLOCKS];
     float z[4][N_BLOCKS];
     for (int i = 0; i < N_BLOCKS; i++) {
-        struct ku_philox p = ku_philox(seed, step, stream, block + (uint64_t)i);
+        struct ku_philox p = ku_philox(of->seed, of->step, of->stream, block + (uint64_t)i);
         for (int w = 0; w < 4; w++)
             word[w][i] = p.word[w];
     }
     for (int w = 0; w < 4; w += 2)
         for (int i = 0; i < N_BLOCKS; i++)
-            normal_pair(word[w][i], word[w + 1][i], &z[w][i], &z[w + 1][i]);
+            normal_pair_base(radius_of_base(word[w][i]), word[w + 1][i], &z[w][i], &z[w + 1][i]);
     for (int i = 0; i < N_BLOCKS; i++)
         for (int w = 0; w < 4; w++)
-            out[4 * i + w] = z[w][i];
+            out[4 * i + w] = (float)(of->mean + of->std * (double)z[w][i]);
 }
 
-typedef void batch_fn(uint64_t seed, uint32_t step, uint32_t stream, uint64_t block, float *out);
-static void batch_base(uint64_t seed, uint32_t step, uint32_t stream, uint64_t block, float *out)
-{
-    batch_body(seed, step, stream, block, out);
-}
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void batch_avx2(uint64_t seed, uint32_t step,
-                                                       uint32_t stream, uint64_t block, float *out)
-{
-    batch_body(seed, step, stream, block, out);
-}
-__attribute__((target("avx512f,avx512dq,avx512vl"))) static void
-batch_avx512(uint64_t seed, uint32_t step, uint32_t stream, uint64_t block, float *out)
-{
-    batch_body(seed, step, stream, block, out);
-}
+#include <immintrin.h>
+
+#define LANES      4
+#define NAME(x)    x##_avx2
+#define TARGET     __attribute__((target("avx2")))
+#define ROOT(x)    ((real_avx2)_mm256_sqrt_pd((__m256d)(x)))
+#define WIDE(a, b) ((bits_avx2)_mm256_mul_epu32((__m256i)(a), (__m256i)(b)))
+#define TO_REAL(x) _mm256_cvtps_pd((__m128)(x))
+#define STORE(z, to)                                                                               \
+    do {                                                                                           \
+        __m128 a = (__m128)(z)[0], b = (__m128)(z)[1], c = (__m128)(z)[2], d = (__m128)(z)[3];     \
+        _MM_TRANSPOSE4_PS(a, b, c, d);                                                             \
+        _mm_storeu_ps(to, a), _mm_storeu_ps((to) + 4, b);                                          \
+        _mm_storeu_ps((to) + 8, c), _mm_storeu_ps((to) + 12, d);                                   \
+    } while (0)
+#include "base/random_body.h"
+
+#define LANES        8
+#define NAME(x)      x##_avx512
+#define TARGET       __attribute__((target("avx512f,avx512dq,avx512vl")))
+#define ROOT(x)      ((real_avx512)_mm512_sqrt_pd((__m512d)(x)))
+#define WIDE(a, b)   ((bits_avx512)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
+#define TO_REAL(x)   _mm512_cvtps_pd((__m256)(x))
+#define BESIDE(a, b) _mm512_insertf32x8(_mm512_castps256_ps512((__m256)(a)), (__m256)(b), 1)
+#define STORE(z, to)                                                                               \
+    do {                                                                                           \
+        const __m512i first = _mm512_set_epi64(13, 9, 12, 8, 5, 1, 4, 0);                          \
+        const __m512i last = _mm512_set_epi64(15, 11, 14, 10, 7, 3, 6, 2);                         \
+        const __m512 even = BESIDE((z)[0], (z)[2]), odd = BESIDE((z)[1], (z)[3]);                  \
+        const __m512d low = _mm512_castps_pd(_mm512_unpacklo_ps(even, odd));                       \
+        const __m512d high = _mm512_castps_pd(_mm512_unpackhi_ps(even, odd));                      \
+        _mm512_storeu_pd(to, _mm512_permutex2var_pd(low, first, high));                            \
+        _mm512_storeu_pd((to) + 16, _mm512_permutex2var_pd(low, last, high));                      \
+    } while (0)
+#include "base/random_body.h"
+
 static batch_fn *batch_here(void)
 {
     if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
@@ -148,29 +97,19 @@ static batch_fn *batch_here(void)
 }
 #endif
 
-void ku_random_normals(uint64_t seed, uint32_t step, uint32_t stream, uint64_t first, int64_t count,
-                       float *out)
+void ku_random_normals(const struct ku_normals *of, uint64_t first, int64_t count, float *out)
 {
-    batch_fn *batch = batch_here();
+    batch_fn *fill = batch_here();
     for (int64_t done = 0, n; done < count; done += n) {
         float some[N_ELEMENTS];
         uint64_t index = first + (uint64_t)done, lane = index & 3;
         n = N_ELEMENTS - (int64_t)lane;
         n = n < count - done ? n : count - done;
         int is_whole = n == N_ELEMENTS;
-        batch(seed, step, stream, index >> 2, is_whole ? out + done : some);
+        fill(of, index >> 2, is_whole ? out + done : some);
         if (!is_whole)
             memcpy(out + done, some + lane, (size_t)n * sizeof *out);
     }
-}
-
-float ku_random_normal(uint64_t seed, uint32_t step, uint32_t stream, uint64_t index)
-{
-    struct ku_philox block = ku_philox(seed, step, stream, index >> 2);
-    int pair = (int)(index & 2);
-    float z[2];
-    normal_pair(block.word[pair], block.word[pair + 1], &z[0], &z[1]);
-    return z[index & 1];
 }
 
 void ku_permutation_init(struct ku_permutation *p, uint64_t n, uint64_t seed, uint64_t epoch)

@@ -14,6 +14,10 @@
  *     counter  {index/4 low, index/4 high, step, stream}
  *     result   4 words of 32 bits; element `index` takes word index % 4
  */
+#define KU_PHILOX_M0 0xD2511F53u /* multipliers */
+#define KU_PHILOX_M1 0xCD9E8D57u
+#define KU_PHILOX_W0 0x9E3779B9u /* what a round adds to the key */
+#define KU_PHILOX_W1 0xBB67AE85u
 struct ku_philox {
     uint32_t word[4];
 };
@@ -23,10 +27,10 @@ static inline struct ku_philox ku_philox(uint64_t seed, uint32_t step, uint32_t 
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = step, c3 = stream;
     for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint64_t p0 = (uint64_t)KU_PHILOX_M0 * c0, p1 = (uint64_t)KU_PHILOX_M1 * c2;
         uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)p1, c3 = (uint32_t)p0, c0 = n0, c2 = n2;
-        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+        k0 += KU_PHILOX_W0, k1 += KU_PHILOX_W1;
     }
     return (struct ku_philox){{c0, c1, c2, c3}};
 }
@@ -43,9 +47,16 @@ static inline float ku_random_uniform(uint32_t word)
  * Standard normal (Box-Muller in f64, rounded to f32). Elements 2j and 2j+1 use words 2j and 2j+1.
  */
 float ku_random_normal(uint64_t seed, uint32_t step, uint32_t stream, uint64_t index);
-/* Elements [first, first + count) of the same sequence. */
-void ku_random_normals(uint64_t seed, uint32_t step, uint32_t stream, uint64_t first, int64_t count,
-                       float *out);
+/*
+ * mean + std * z of the elements [first, first + count) of the same sequence: computed in f64 from
+ * z in f32, and rounded to f32.
+ */
+struct ku_normals {
+    uint64_t seed;
+    uint32_t step, stream;
+    double mean, std;
+};
+void ku_random_normals(const struct ku_normals *of, uint64_t first, int64_t count, float *out);
 
 /*
  * Seeded permutation of [0, n) in O(1) memory: a balanced Feistel network over the next even power

@@ -47,7 +47,7 @@ static int lay_out(struct ku_arena *a, int n_local, size_t common, size_t part)
 
 static int map_fd(struct ku_arena *a, const char *name, int fd)
 {
-    a->base = ku_os_mmap(a->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    a->base = ku_os_map_memfd(fd, a->bytes);
     return a->base ? 0
                    : KU_ERR(KUMI_ENOMEM, "arena %s: mapping %zu bytes: %s", name, a->bytes,
                             strerror(errno));
@@ -132,12 +132,13 @@ static int agree(struct ku_job *job, size_t common, size_t part)
 /* Populate this rank's share from its own core (first touch). */
 static void populate(const struct ku_job *job, const struct ku_arena *a)
 {
-    size_t each = a->common_bytes / (size_t)a->n_local / PAGE_BYTES * PAGE_BYTES;
+    size_t each = a->common_bytes / (size_t)a->n_local;
+    each -= each % (each >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES);
     size_t from = each * (size_t)job->local_rank;
     size_t to = job->local_rank == a->n_local - 1 ? a->common_bytes : from + each;
     KU_ASSERT(from <= to && to <= a->common_bytes);
-    ku_os_populate(a->base + from, to - from);
-    ku_os_populate(ku_arena_part(a, job->local_rank), a->part_bytes);
+    ku_os_populate_memfd(a->base + from, to - from);
+    ku_os_populate_memfd(ku_arena_part(a, job->local_rank), a->part_bytes);
 }
 
 /* With threads, rank 0 maps, guards and unmaps for all ranks. */

@@ -233,10 +233,11 @@ enum ku_work_state { KU_WORK_IDLE, KU_WORK_STARTED, KU_WORK_FINISHED };
 struct ku_work {
     struct ku_comm *comm;
     struct ku_coll coll;
-    const uint8_t *step;
+    const uint8_t *step, *first_step; /* ops of `path` and of `first_path` */
     uint8_t pc, state, path, arrived;
-    int missing;  /* first member that the current await misses; those before it are there */
-    uint64_t seq; /* number of this start on its comm */
+    uint8_t first_path; /* path of a start, before CHOOSE */
+    int missing;        /* first member that the current await misses; those before it are there */
+    uint64_t seq;       /* number of this start on its comm */
     uint64_t what, extra;
     int64_t total; /* elements, for the fingerprint */
     /* Staged: current piece, number of pieces, elements per block and piece */

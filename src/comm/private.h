@@ -62,6 +62,7 @@ struct ku_comm_rank {
 
 struct ku_comm_private {
     struct ku_flags *flags; /* [n_local] of this slot */
+    struct ku_flags *own;   /* this rank's among them */
     uint64_t seq;           /* number of the last started work */
     uint64_t n_hidden;      /* internal works among them, which messages do not count */
     uint64_t n_pieces;      /* staged pieces so far */

@@ -109,7 +109,8 @@ int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *
     if (coll->wire == KUMI_F32) /* zero: same as the data */
         w->coll.wire = coll->dtype;
     KU_TRY(ku_coll_check(comm, &w->coll));
-    w->path = (uint8_t)ku_coll_path(coll, comm->n, comm->me);
+    w->path = w->first_path = (uint8_t)ku_coll_path(coll, comm->n, comm->me);
+    w->first_step = ku_coll_steps((enum ku_coll_path)w->path);
     if (w->path == KU_PATH_P2P)
         KU_TRY(make_tickets(comm));
     fingerprint(w);
@@ -158,9 +159,15 @@ static struct ku_entry *entry_at(const struct ku_comm *c, uint64_t seq, int memb
     return &c->priv->flags[ku_comm_local(c, member)].ring[seq % KU_RING];
 }
 
-static int raise_mismatch(const struct ku_comm *c, uint64_t seq, int other)
+static struct ku_entry *own_entry(const struct ku_comm *c, uint64_t seq)
 {
-    const struct ku_entry *ours = entry_at(c, seq, c->me), *theirs = entry_at(c, seq, other);
+    return &c->priv->own->ring[seq % KU_RING];
+}
+
+static __attribute__((cold, noinline)) int raise_mismatch(const struct ku_comm *c, uint64_t seq,
+                                                          int other)
+{
+    const struct ku_entry *ours = own_entry(c, seq), *theirs = entry_at(c, seq, other);
     char mine[96], yours[96];
     side_text(ours->what, ours->count, mine, sizeof mine);
     side_text(theirs->what, theirs->count, yours, sizeof yours);
@@ -205,14 +212,15 @@ static int check_fingerprints(struct ku_comm *c, uint64_t seq)
     KU_ASSERT(seq > 0 && seq <= c->priv->seq && c->priv->posted <= c->priv->seq);
     if (c->priv->checked < c->priv->posted)
         learn_checked(c);
-    for (; c->priv->checked < seq; c->priv->checked++)
+    for (; c->priv->checked < seq; c->priv->checked++) {
+        const uint64_t at = c->priv->checked + 1;
+        const struct ku_entry *mine = own_entry(c, at);
         for (int i = 0; i < c->n; i++) {
-            uint64_t at = c->priv->checked + 1;
-            const struct ku_entry *mine = entry_at(c, at, c->me), *e = entry_at(c, at, i);
+            const struct ku_entry *e = i == c->me ? mine : entry_at(c, at, i);
             if (e->what != mine->what || e->count != mine->count || e->extra != mine->extra)
                 return raise_mismatch(c, at, i);
         }
-    KU_ASSERT(c->priv->checked >= seq);
+    }
     return 0;
 }
 
@@ -284,7 +292,8 @@ static int settle(struct ku_comm *c, uint64_t seq, int *missing)
 }
 
 /*
- * Arrive at a work. Returns 1 while the last use of its ring entry is not over on all members.
+ * Arrive at a work, the first op of every path with an arrival. Returns 1 while the last use of its
+ * ring entry is not over on all members.
  */
 static int arrive(struct ku_work *w)
 {
@@ -302,7 +311,7 @@ static int arrive(struct ku_work *w)
         c->priv->done_seen = least_done(c);
     }
     KU_ASSERT(w->seq <= c->priv->done_seen + KU_RING); /* no member reads the entry any more */
-    struct ku_entry *e = entry_at(c, w->seq, c->me);
+    struct ku_entry *e = own_entry(c, w->seq);
     if (w->path == KU_PATH_INLINE && w->coll.kind == KU_COLL_BROADCAST)
         /* fetch it while this rank stores its own */
         __builtin_prefetch(entry_at(c, w->seq, w->coll.root));
@@ -314,6 +323,7 @@ static int arrive(struct ku_work *w)
     else if (w->path == KU_PATH_PUBLIC)
         publish_places(w, e);
     w->arrived = 1;
+    w->pc++; /* past KU_STEP_ARRIVE */
     w->missing = 0;
     p->has_moved = 1;
     return p->transport->arrive(c, KU_FLAG_READY, w->seq);
@@ -436,7 +446,8 @@ static int take_step(struct ku_work *w)
     int status;
     switch ((enum ku_step_op)w->step[w->pc]) {
     case KU_STEP_ARRIVE:
-        return w->arrived ? 0 : arrive(w);
+        status = arrive(w);
+        return status ? status : 2;
     case KU_STEP_AWAIT:
         status = await(w, KU_FLAG_READY, w->seq);
         return status ? status : check_fingerprints(c, w->seq);
@@ -494,13 +505,14 @@ static int take_step(struct ku_work *w)
 /* Returns 0: finished, 1: not yet, < 0: status. */
 static int run(struct ku_work *w)
 {
+    struct ku_comm_rank *p = w->comm->job->comm;
     while (w->step[w->pc] != KU_STEP_END) {
         int status = take_step(w);
         if (status < 0 || status == 1)
             return status;
         if (status == 0)
             w->pc++;
-        w->comm->job->comm->has_moved = 1;
+        p->has_moved = 1;
     }
     return finish(w);
 }
@@ -580,9 +592,10 @@ int ku_work_start(struct ku_work *w)
     KU_ASSERT(w->state != KU_WORK_STARTED);
     /* after a failure the queue holds works whose callers have returned */
     KU_TRY(ku_job_root(c->job));
-    w->path = (uint8_t)ku_coll_path(&w->coll, c->n, c->me);
-    take_path(w, (enum ku_coll_path)w->path);
-    w->arrived = 0;
+    w->path = w->first_path;
+    w->step = w->first_step;
+    w->pc = w->arrived = 0;
+    w->piece = w->part = w->at = 0;
     w->missing = 0;
     w->next = NULL;
     w->state = KU_WORK_STARTED;
@@ -620,15 +633,11 @@ int ku_work_test(struct ku_work *w)
     return w->state == KU_WORK_FINISHED;
 }
 
-int ku_work_wait(struct ku_work *w)
+static int wait_for(struct ku_work *w)
 {
     struct ku_job *job = w->comm->job;
     struct ku_waiter waiter = {.awaited = -1};
-    int status = 0;
-    if (w->state == KU_WORK_STARTED)
-        status = ku_job_advance(job);
-    if (status < 0 || w->state != KU_WORK_STARTED)
-        return status;
+    int status;
     for (;;) {
         job->comm->has_moved = 0;
         status = ku_job_advance(job);
@@ -646,6 +655,13 @@ int ku_work_wait(struct ku_work *w)
     KU_ASSERT(status < 0 || w->state == KU_WORK_FINISHED);
     atomic_store_explicit(&job->priv->line->awaits, 0, memory_order_relaxed);
     return status;
+}
+
+int ku_work_wait(struct ku_work *w)
+{
+    if (w->state == KU_WORK_STARTED)
+        KU_TRY(ku_job_advance(w->comm->job));
+    return w->state == KU_WORK_STARTED ? wait_for(w) : 0;
 }
 
 int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll)

@@ -17,7 +17,7 @@
 /* As `what` of an event: no operation of the client. */
 enum { WHAT_FAILURE = 0xff };
 
-int ku_job_root(struct ku_job *job)
+int ku_job_copy_root(struct ku_job *job)
 {
     struct kumi_error root;
     int status = ku_segment_root(job->seg, &root);

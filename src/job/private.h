@@ -54,7 +54,11 @@ KU_STATUS ku_job_raise(struct ku_job *job, int culprit);
 /*
  * Copy the root cause into this thread's error record. Returns its status, or 0 without one.
  */
-int ku_job_root(struct ku_job *job);
+int ku_job_copy_root(struct ku_job *job);
+static inline int ku_job_root(struct ku_job *job)
+{
+    return atomic_load(&job->seg->abort_word) ? ku_job_copy_root(job) : 0;
+}
 /* launchers.c */
 struct ku_env_job {
     const char *launcher;

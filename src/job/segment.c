@@ -208,18 +208,6 @@ int ku_segment_root(struct ku_segment *seg, struct kumi_error *out)
     return out->status;
 }
 
-void ku_flight_add(struct ku_flight *flight, enum ku_flight_kind kind, uint32_t slot, uint64_t what,
-                   uint64_t seq, uint64_t count)
-{
-    uint64_t n = atomic_load_explicit(&flight->n, memory_order_relaxed);
-    struct ku_flight_event *e = &flight->event[n % KU_FLIGHT_EVENTS];
-    atomic_store_explicit(&e->cycles, ku_clock_cycles(), memory_order_relaxed);
-    atomic_store_explicit(&e->what, (uint64_t)kind | slot << 8 | what << 16, memory_order_relaxed);
-    atomic_store_explicit(&e->seq, seq, memory_order_relaxed);
-    atomic_store_explicit(&e->count, count, memory_order_relaxed);
-    atomic_store_explicit(&flight->n, n + 1, memory_order_release);
-}
-
 static void event_text(const struct ku_job_client *client, const struct ku_flight_event *e,
                        char *text, size_t cap)
 {

@@ -2,6 +2,7 @@
 #ifndef KU_JOB_SEGMENT_H
 #define KU_JOB_SEGMENT_H
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/os/os.h"
 #include "kumi/status.h"
@@ -165,8 +166,17 @@ void ku_segment_ring_all(struct ku_segment *seg);
 /*
  * Add an event to a rank's ring (10 ns). Only that rank calls it.
  */
-void ku_flight_add(struct ku_flight *flight, enum ku_flight_kind kind, uint32_t slot, uint64_t what,
-                   uint64_t seq, uint64_t count);
+static inline void ku_flight_add(struct ku_flight *flight, enum ku_flight_kind kind, uint32_t slot,
+                                 uint64_t what, uint64_t seq, uint64_t count)
+{
+    uint64_t n = atomic_load_explicit(&flight->n, memory_order_relaxed);
+    struct ku_flight_event *e = &flight->event[n % KU_FLIGHT_EVENTS];
+    atomic_store_explicit(&e->cycles, ku_clock_cycles(), memory_order_relaxed);
+    atomic_store_explicit(&e->what, (uint64_t)kind | slot << 8 | what << 16, memory_order_relaxed);
+    atomic_store_explicit(&e->seq, seq, memory_order_relaxed);
+    atomic_store_explicit(&e->count, count, memory_order_relaxed);
+    atomic_store_explicit(&flight->n, n + 1, memory_order_release);
+}
 /*
  * The rank's last operation, as "all_reduce f32 x 1000 (work 12 of comm 3)"; empty before the
  * first.

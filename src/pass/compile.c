@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -105,6 +106,17 @@ int ku_compile_program(const struct ku_graph *g, const char *name, const struct 
     return KUMI_OK;
 }
 
+/*
+ * Whether a tensor's initial value is what its memory holds from the start: devices and arenas hand
+ * out zeros. Half of Adam's state is.
+ */
+static bool is_zero_at_first(const struct ku_graph *g, const struct ku_tensor *x)
+{
+    const double value = g->attr[x->init_attr].value;
+    return x->kind != KU_T_DERIVED && x->tier == KU_TIER_NONE && x->init_op == KU_OP_fill &&
+           value == 0 && !signbit(value);
+}
+
 /* Builds a graph with the same tensors whose phase O makes their initial values; is_load: only the
  * derived tensors, from loaded parameters. */
 static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *init)
@@ -133,7 +145,7 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
             return KUMI_ENOMEM;
         if (kept != 1)
             init->value[copy.value].layout = kept;
-        if (is_load && x->kind != KU_T_DERIVED)
+        if (is_zero_at_first(g, x) || (is_load && x->kind != KU_T_DERIVED))
             continue;
         struct ku_make m = {.op = x->init_op,
                             .phase = KU_PH_O,

@@ -150,8 +150,11 @@ KU_STATUS ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o,
 KU_STATUS ku_compile_program(const struct ku_graph *g, const char *name,
                              const struct ku_compile_opts *o, const struct ku_target *t,
                              struct ku_program **program);
-/* Compile the program that makes the initial state. is_load 0: initialise all tensors; 1: compute
- * only the derived tensors, from loaded parameters. */
+/*
+ * Compile the program that makes the initial state in new memory, which is zero.
+ *
+ *   is_load   0: initialise all tensors; 1: only the derived tensors, from loaded parameters
+ */
 KU_STATUS ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compile_opts *o,
                           const struct ku_target *t, struct ku_program **program);
 /* Names of the graph passes in order, after "build"; NULL-terminated. For help and --after. */

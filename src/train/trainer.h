@@ -143,6 +143,7 @@ KU_STATUS ku_trainer_describe(const struct ku_program *p, const struct ku_graph 
                               const struct ku_memory *memory, struct ku_ckpt_tensor **tensor,
                               int *n);
 
+/* Once, before anything writes the state: zeros are not written. Collective. */
 KU_STATUS ku_trainer_init_state(struct ku_trainer *t);
 KU_STATUS ku_trainer_derive(struct ku_trainer *t); /* after tensors were written: compute copies */
 

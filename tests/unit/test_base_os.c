@@ -242,6 +242,40 @@ static void test_memory(void **state)
     close(fd), close(open_fd), close(file);
 }
 
+/* Two mappings of one memfd, one of them populated in part, agree on every byte. */
+static void test_map_memfd(void **state)
+{
+    enum { HUGE = 2 << 20, PAGE = 4096 };
+    static const size_t sizes[] = {PAGE, HUGE - PAGE, HUGE, 3 * HUGE + PAGE};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const size_t bytes = sizes[i];
+        int fd = ku_os_memfd_sealed("kumi-test", bytes);
+        unsigned char *one = ku_os_map_memfd(fd, bytes), *two = ku_os_map_memfd(fd, bytes);
+        assert_true(one && two);
+        assert_int_equal((uintptr_t)one % (bytes < HUGE ? PAGE : HUGE), 0);
+        one[0] = 1, one[bytes - 1] = 2; /* populating changes nothing */
+        ku_os_populate_memfd(one, 0);
+        ku_os_populate_memfd(one, PAGE);
+        ku_os_populate_memfd(one + bytes / 2 / PAGE * PAGE, bytes - bytes / 2 / PAGE * PAGE);
+        ku_os_populate_memfd(one, bytes);
+        size_t sum = 0;
+        for (size_t b = 0; b < bytes; b++)
+            sum += one[b];
+        assert_int_equal(sum, 3);
+        two[bytes / 2] = 7;
+        assert_int_equal(one[bytes / 2], 7);
+        assert_int_equal(two[bytes - 1], 2);
+        assert_int_equal(ku_os_munmap(one, bytes), 0);
+        assert_int_equal(ku_os_munmap(two, bytes), 0);
+        close(fd);
+    }
+    assert_null(ku_os_map_memfd(-1, HUGE));
+    assert_int_equal(errno, EBADF);
+    assert_null(ku_os_map_memfd(-1, PAGE));
+    assert_int_equal(errno, EBADF);
+}
+
 static void test_futex(void **state)
 {
     _Atomic uint32_t word = 5;
@@ -531,9 +565,9 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_files),       TEST(test_slurp),       TEST(test_folders), TEST(test_replace),
-        TEST(test_lock),        TEST(test_memory),      TEST(test_futex),   TEST(test_sockets),
-        TEST(test_temporaries), TEST(test_every_fault), TEST(test_limits),
+        TEST(test_files),   TEST(test_slurp),       TEST(test_folders),     TEST(test_replace),
+        TEST(test_lock),    TEST(test_memory),      TEST(test_map_memfd),   TEST(test_futex),
+        TEST(test_sockets), TEST(test_temporaries), TEST(test_every_fault), TEST(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

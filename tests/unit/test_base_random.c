@@ -51,6 +51,8 @@ static void test_elements(void **state)
 static void test_normal(void **state)
 {
     enum { N = 1 << 16 };
+    const struct ku_normals of = {.seed = 42, .stream = 1, .std = 1};
+    const struct ku_normals far = {.seed = UINT64_MAX, .step = 3, .stream = 9, .std = 1};
     double sum[5] = {0}, cross = 0, before = 0;
     (void)state;
     for (uint64_t i = 0; i < N; i++) {
@@ -71,7 +73,7 @@ static void test_normal(void **state)
             float run[9];
             for (int i = 0; i < 9; i++)
                 run[i] = -99;
-            ku_random_normals(42, 0, 1, first, count, run);
+            ku_random_normals(&of, first, count, run);
             for (int64_t i = 0; i < 9; i++)
                 assert_true(run[i] ==
                             (i < count ? ku_random_normal(42, 0, 1, first + (uint64_t)i) : -99.0f));
@@ -79,7 +81,7 @@ static void test_normal(void **state)
     static float run[5000]; /* whole batches and what is left of them: vector code and scalar */
     for (int first = 0; first < 3; first++) {
         memset(run, 0, sizeof run);
-        ku_random_normals(UINT64_MAX, 3, 9, (UINT64_C(1) << 34) - 7 + (uint64_t)first, 4321, run);
+        ku_random_normals(&far, (UINT64_C(1) << 34) - 7 + (uint64_t)first, 4321, run);
         for (int i = 0; i < 5000; i++)
             assert_true(run[i] == (i < 4321 ? ku_random_normal(UINT64_MAX, 3, 9,
                                                                (UINT64_C(1) << 34) - 7 +
@@ -103,6 +105,24 @@ static void test_normal(void **state)
         double turn = atan2(y, x) / (2 * acos(-1));
         double apart = turn - (double)b / 4294967296.0;
         assert_true(fabs(apart - rint(apart)) < 1e-6);
+    }
+}
+
+/* The mean and the standard deviation are applied to a normal that is already rounded to f32. */
+static void test_scaled(void **state)
+{
+    static const struct {
+        double mean, std;
+    } row[] = {{0, 0.02}, {1.5, 0.3}, {-0.25, 1e-3}, {7, 0}};
+    (void)state;
+    for (size_t r = 0; r < sizeof row / sizeof *row; r++) {
+        const struct ku_normals of = {77, 5, 3, row[r].mean, row[r].std};
+        float out[1000];
+        ku_random_normals(&of, 13, 1000, out);
+        for (uint64_t i = 0; i < 1000; i++) {
+            float z = ku_random_normal(77, 5, 3, 13 + i);
+            assert_true(out[i] == (float)(row[r].mean + row[r].std * (double)z));
+        }
     }
 }
 
@@ -176,8 +196,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_answers), cmocka_unit_test(test_elements),
-        cmocka_unit_test(test_normal),        cmocka_unit_test(test_pinned),
-        cmocka_unit_test(test_permutation),
+        cmocka_unit_test(test_normal),        cmocka_unit_test(test_scaled),
+        cmocka_unit_test(test_pinned),        cmocka_unit_test(test_permutation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,8 +20,15 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
-enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+enum {
+    SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
+    PAGE_BYTES = 4096,
+    HUGE_BYTES = 2 * 1024 * 1024,
+};
 
 int ku_os_memfd_sealed(const char *name, size_t bytes)
 {
@@ -52,6 +59,32 @@ int ku_os_memfd_check(int fd, size_t *bytes)
     return 0;
 }
 
+/* Reserves addresses for the mapping and an alignment, maps into them, and returns the rest. */
+void *ku_os_map_memfd(int fd, size_t bytes)
+{
+    const int prot = PROT_READ | PROT_WRITE;
+    if (bytes < HUGE_BYTES)
+        return ku_os_mmap(bytes, prot, MAP_SHARED, fd, 0);
+    const size_t all = bytes + HUGE_BYTES;
+    char *area = ku_os_mmap(all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (area == NULL)
+        return NULL;
+    const size_t head = -(uintptr_t)area % HUGE_BYTES;
+    char *at = area + head;
+    if (ku_fault_is_due(KU_FAULT_OS) ||
+        mmap(at, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int saved = errno;
+        (void)munmap(area, all);
+        errno = saved;
+        return NULL;
+    }
+    if (head)
+        (void)munmap(area, head);
+    if (head < HUGE_BYTES)
+        (void)munmap(at + bytes, HUGE_BYTES - head);
+    return at;
+}
+
 int ku_os_keep_on_exec(int fd, int keep)
 {
     return ku_fault_is_due(KU_FAULT_OS) ? -1 : fcntl(fd, F_SETFD, keep ? 0 : FD_CLOEXEC);
@@ -63,6 +96,26 @@ void ku_os_populate(void *at, size_t bytes)
         return;
     (void)madvise(at, bytes, MADV_HUGEPAGE);
     (void)madvise(at, bytes, MADV_POPULATE_WRITE);
+}
+
+/*
+ * Most systems leave huge pages of shared memory off (shmem_enabled: never), so a fault makes a
+ * page of 4 KiB, and every process that maps the memory takes a fault for each. MADV_COLLAPSE
+ * makes huge pages under any setting but `deny`, of ranges with at least one page, and other
+ * processes map them with one fault. It waits for all processors once per call.
+ */
+void ku_os_populate_memfd(void *at, size_t bytes)
+{
+    char *first = (char *)at + -(uintptr_t)at % HUGE_BYTES;
+    char *end = (char *)at + bytes - ((uintptr_t)at + bytes) % HUGE_BYTES;
+    if (first < end) {
+        (void)madvise(first, (size_t)(end - first), MADV_HUGEPAGE);
+        for (char *page = first; page < end; page += HUGE_BYTES)
+            (void)madvise(page, PAGE_BYTES, MADV_POPULATE_WRITE);
+        (void)madvise(first, (size_t)(end - first), MADV_COLLAPSE);
+    }
+    if (bytes)
+        (void)madvise(at, bytes, MADV_POPULATE_WRITE);
 }
 
 void ku_os_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns)

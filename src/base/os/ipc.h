@@ -19,12 +19,25 @@ int ku_os_memfd_sealed(const char *name, size_t bytes);
  * (SIGBUS).
  */
 int ku_os_memfd_check(int fd, size_t *bytes);
+/*
+ * Maps the first `bytes` of a memfd, shared and writable, at an address that suits huge pages.
+ * Returns NULL on failure; unmap with ku_os_munmap.
+ *
+ *   bytes   a multiple of the page size
+ */
+void *ku_os_map_memfd(int fd, size_t bytes);
 int ku_os_keep_on_exec(int fd, int keep);
 /*
  * Backs [at, at + bytes) with memory now, in huge pages if available. Never fails: pages not backed
  * now are backed at first touch.
  */
 void ku_os_populate(void *at, size_t bytes);
+/*
+ * The same for a range of ku_os_map_memfd, page-aligned. Asks for huge pages of shared memory also
+ * where the system makes none by itself; only of whole ones in the range, so that nothing beyond it
+ * is backed.
+ */
+void ku_os_populate_memfd(void *at, size_t bytes);
 
 /*
  * Sleeps while *word == seen, at most timeout_ns; may return early. Works across processes.

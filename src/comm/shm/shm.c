@@ -47,25 +47,32 @@ static void ring(struct ku_segment *seg, int local)
 static int shm_arrived(struct ku_comm *comm, enum ku_flag flag, uint64_t number, int *missing)
 {
     struct ku_flags *flags = comm->priv->flags;
-    for (int i = *missing; i < comm->n; i++) {
+    const int n = comm->n;
+    for (int i = *missing; i < n; i++) {
         if (atomic_load(flag_word(&flags[ku_comm_local(comm, i)], flag, number)) < number) {
             *missing = i;
             return 1;
         }
     }
-    *missing = comm->n;
+    *missing = n;
     return 0;
+}
+
+/* Wake the members if this rank was the last to store the flag. */
+static __attribute__((noinline)) void wake(struct ku_comm *comm, enum ku_flag flag, uint64_t number)
+{
+    int missing = 0;
+    if (!shm_arrived(comm, flag, number, &missing))
+        for (int i = 0; i < comm->n; i++)
+            if (i != comm->me)
+                ring(comm->job->seg, ku_comm_local(comm, i));
 }
 
 static int shm_arrive(struct ku_comm *comm, enum ku_flag flag, uint64_t number)
 {
-    struct ku_segment *seg = comm->job->seg;
-    int missing = 0;
-    atomic_store(flag_word(&comm->priv->flags[comm->job->local_rank], flag, number), number);
-    if (atomic_load(&seg->n_asleep) && !shm_arrived(comm, flag, number, &missing))
-        for (int i = 0; i < comm->n; i++)
-            if (i != comm->me)
-                ring(seg, ku_comm_local(comm, i));
+    atomic_store(flag_word(comm->priv->own, flag, number), number);
+    if (atomic_load(&comm->job->seg->n_asleep))
+        wake(comm, flag, number);
     return 0;
 }
 

@@ -187,53 +187,79 @@ int ku_cpu_bind_fill(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/*
- * Indices count extents without padding, so padding changes no value; padding itself is zero.
- * Indices along the last dim are consecutive.
- */
-static void draw(const struct ku_kernel *k, uint64_t seed, int64_t first, int64_t n, float *z)
+/* mean + std z, z of elements [first, first + n) of the op's stream. */
+static void draw(const struct ku_kernel *k, const struct ku_normals *of, int64_t first, int64_t n,
+                 float *out)
 {
     if (k->call.op == KU_OP_random_normal) {
-        ku_random_normals(seed, 0, k->call.stream, (uint64_t)first, n, z);
+        ku_random_normals(of, (uint64_t)first, n, out);
         return;
     }
-    for (int64_t i = 0; i < n; i++)
-        z[i] =
-            ku_random_uniform(ku_random_u32(seed, 0, k->call.stream, (uint64_t)(first + i))) * 2 -
-            1;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t word = ku_random_u32(of->seed, of->step, of->stream, (uint64_t)(first + i));
+        out[i] = (float)(of->mean + of->std * (double)(ku_random_uniform(word) * 2 - 1));
+    }
 }
+
+/*
+ * Elements of a view up to every multiple of this number have consecutive logical indices: the dims
+ * that are whole and without padding, and the one before them.
+ */
+static int64_t n_consecutive(const struct ku_view *y)
+{
+    const int last = y->shape.ndim - 1;
+    int64_t n = 1;
+    for (int d = last; d >= 0; d--) {
+        const struct ku_dim *dim = &y->shape.dim[d];
+        const int is_padded = dim->seen != dim->count;
+        if (is_padded && d < last)
+            break;
+        n *= dim->count;
+        if (is_padded || dim->count != y->logical[d])
+            break;
+    }
+    return n;
+}
+
+/*
+ * Indices count extents without padding, so padding changes no value; padding itself is zero.
+ */
 static void tile_random(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    const double std = k->attr.std * (k->call.op == KU_OP_random_uniform ? sqrt(3.0) : 1);
     const struct ku_view *y = &k->call.out[0];
     const int64_t *control = k->call.in[1].data;
-    uint64_t seed = (uint64_t)control[KU_CONTROL_SEED];
-    int last = y->shape.ndim - 1;
-    int64_t from, n, width = last < 0 ? 1 : y->shape.dim[last].count;
+    const double unit = k->call.op == KU_OP_random_uniform ? sqrt(3.0) : 1;
+    const struct ku_normals of = {.seed = (uint64_t)control[KU_CONTROL_SEED],
+                                  .stream = k->call.stream,
+                                  .mean = k->attr.value,
+                                  .std = k->attr.std * unit};
+    const struct ku_normals plain = {.seed = of.seed, .stream = of.stream, .std = 1};
+    const int last = y->shape.ndim - 1;
+    const int64_t whole = n_consecutive(y), width = last < 0 ? 1 : y->shape.dim[last].count;
+    const int64_t seen = last < 0 ? 1 : y->shape.dim[last].seen;
+    int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
     for (int64_t i = from; i < from + n;) {
         enum { MOST = 256 };
         float z[MOST];
-        int64_t run = width - i % width, rest = i, index = 0, unit = 1;
+        int64_t run = whole - i % whole, rest = i, index = 0, extent = 1;
         run = run < from + n - i ? run : from + n - i;
-        run = run < MOST ? run : MOST;
         for (int d = last; d >= 0; rest /= y->shape.dim[d--].count) {
             const struct ku_dim *dim = &y->shape.dim[d];
-            index += (y->start[d] + rest % dim->count) * unit;
-            unit *= dim->count == y->logical[d] ? dim->seen : y->logical[d];
+            index += (y->start[d] + rest % dim->count) * extent;
+            extent *= dim->count == y->logical[d] ? dim->seen : y->logical[d];
         }
-        draw(k, seed, index, run, z);
-        int64_t valid = is_padding(y, i) ? 0 : last < 0 ? 1 : y->shape.dim[last].seen - i % width;
+        const int64_t valid = is_padding(y, i) ? 0 : seen < width ? seen - i % width : run;
         if (y->dtype == KUMI_F32 && valid >= run) {
-            float *to = ku_cpu_at(y, i);
-            for (int64_t r = 0; r < run; r++)
-                to[r] = (float)(k->attr.value + std * (double)z[r]);
+            draw(k, &of, index, run, ku_cpu_at(y, i));
             i += run;
             continue;
         }
+        run = run < MOST ? run : MOST;
+        draw(k, &plain, index, run, z);
         for (int64_t r = 0; r < run; r++, i++)
-            ku_store_f64(y->data, y->dtype, i, r < valid ? k->attr.value + std * (double)z[r] : 0);
+            ku_store_f64(y->data, y->dtype, i, r < valid ? of.mean + of.std * (double)z[r] : 0);
     }
 }
 int ku_cpu_bind_random_normal(struct ku_kernel *k)
