@@ -130,6 +130,7 @@ static int cpu_open(const struct ku_device_opts *o, void **dev)
     if (cpu->isa >= KU_ISA_AVX512BF16) {
         cpu->pairs = &ku_pairs_avx512bf16;
         cpu->gemm_bf16 = cpu->isa == KU_ISA_AMX ? &ku_gemm_amx : &cpu->pairs->gemm;
+        cpu->attn_bf16 = cpu->isa == KU_ISA_AMX ? &ku_attn_amx : &cpu->pairs->attn;
     }
 #endif
     struct ku_pool_opts pool = {.n_threads = n,

@@ -8,32 +8,11 @@
  *        tile 5    tile 2   tile 3     rows 16 .. 31
  *
  * so four products need four loads. A tile of a is 16 rows of 16 units in place; a packed group of
- * a is therefore blocks of [mr][16 units]. A tile of b is 16 units of a panel. The includer defines
- * the tile instructions (TILE_CONFIG, _RELEASE, _ZERO, _LOAD, _STORE, _DP; tile numbers are
- * literals): the real ones, or an emulation to test this file on machines without AMX.
+ * a is therefore blocks of [mr][16 units]. A tile of b is 16 units of a panel.
  */
-enum { AMX_SIDE = 16 /* rows of a tile, units of a tile row */, AMX_MR = 32, AMX_NR = 32 };
+#include "device/cpu/gemm/amx_tiles.h"
 
-struct amx_config { /* the operand of ldtilecfg */
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-_Static_assert(sizeof(struct amx_config) == 64, "as ldtilecfg reads it");
-
-/*
- * upper, lower: rows of tiles 0, 1 and 2, 3. A tile without rows is not configured.
- */
-static void amx_configure(int upper, int lower)
-{
-    struct amx_config c = {.palette = 1};
-    const int rows[8] = {upper, upper, lower, lower, upper, lower, AMX_SIDE, AMX_SIDE};
-    for (int t = 0; t < 8; t++) {
-        c.rows[t] = (uint8_t)rows[t];
-        c.row_bytes[t] = rows[t] ? AMX_SIDE * 4 : 0;
-    }
-    TILE_CONFIG(&c);
-}
+enum { AMX_MR = 32, AMX_NR = 32 };
 
 /* lower: there are more than 16 rows; a constant in both copies. */
 static inline __attribute__((always_inline)) void

@@ -25,8 +25,7 @@
 const struct ku_isa_pairs ku_pairs_avx512bf16 = {
     .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL, thin,
              THIN_MOST_ROWS},
-    .attn_forward = pairs_forward,
-    .attn_backward = pairs_backward,
+    .attn = {PAIRS_BLOCKS * QUERIES, pairs_forward, pairs_backward},
     .attn_short_forward = short_forward,
     .attn_short_backward = short_backward,
 };
