@@ -37,7 +37,7 @@ function(kumi_module name)
                 "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mprefer-vector-width=512;-ffp-contract=fast")
         elseif(file MATCHES "_amx\\.c$")
             set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
-                "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mamx-tile;-mamx-bf16;-mprefer-vector-width=512")
+                "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mamx-tile;-mamx-bf16;-mprefer-vector-width=512;-ffp-contract=fast")
         endif()
     endforeach()
     list(APPEND KUMI_MODULES ${name})

@@ -139,6 +139,7 @@ void ku_cpu_select(struct ku_cpu *cpu, enum ku_isa isa)
     if (isa >= KU_ISA_AVX512BF16) {
         cpu->pairs = &ku_pairs_avx512bf16;
         cpu->gemm_bf16 = isa == KU_ISA_AMX ? &ku_gemm_amx : &cpu->pairs->gemm;
+        cpu->attn_bf16 = isa == KU_ISA_AMX ? &ku_attn_amx : &cpu->pairs->attn;
     }
 #endif
 }

@@ -28,7 +28,8 @@ enum {
     KU_CPU_MAX_PHASES = 3,
     /*
      * Scratch of one thread, reused by all kernels: tiles of matrix products (256 + 420 + 130 KiB)
-     * and of attention (1.4 MiB at a head width of 512).
+     * and of attention (1.4 MiB at a head width of 512; on matrix tiles, backward fills the rest
+     * with packed queries).
      */
     KU_CPU_SCRATCH_BYTES = 2 << 20,
     /*
@@ -45,6 +46,7 @@ struct ku_cpu {
     const struct ku_isa_ops *ops;
     const struct ku_isa_pairs *pairs;      /* bf16 dot products; NULL: bf16 is widened to f32 */
     const struct ku_gemm_micro *gemm_bf16; /* of pairs, or AMX */
+    const struct ku_attn_bf16 *attn_bf16;  /* likewise; NULL: by ops */
     const struct ku_gemm_micro *slim_f32, *slim_bf16; /* half as wide; NULL: none */
     unsigned char *scratch;                           /* n_threads * KU_CPU_SCRATCH_BYTES */
 };

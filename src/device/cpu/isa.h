@@ -17,7 +17,7 @@
  *     ku_isa_avx2     AVX2 + FMA                 6 x 16
  *     ku_isa_avx512   AVX-512                   14 x 32
  *     ku_pairs_*      bf16 dot products         14 x 32
- *     ku_gemm_amx     Intel AMX                 32 x 32
+ *     ku_*_amx        Intel AMX                 32 x 32
  */
 struct ku_dropout {
     uint64_t seed;
@@ -221,8 +221,6 @@ struct ku_attn_tile {
 enum { KU_ATTN_MAX_WIDTH = 512 /* of a head: the tiles fit the thread's scratch */ };
 /* Max queries and keys of one segment for attn_short_* (dot-product pairs only). */
 enum { KU_ATTN_SHORT = 32 };
-/* Dot-product pairs: tiles of 32 queries per forward call. */
-enum { KU_ATTN_BLOCKS = 4 };
 /* Floats of `sum` for one head. 32: the widest tile of queries of any instruction set. */
 static inline int64_t ku_attn_sum_count(int64_t t, int64_t d)
 {
@@ -363,11 +361,16 @@ struct ku_isa_ops {
     /* one query, n_heads heads, keys [0, n_seen) of one head; no dropout, no segments */
     void (*attn_decode)(const struct ku_attn_tile *t);
 };
+/* Attention of bf16, d even. */
+struct ku_attn_bf16 {
+    int64_t queries; /* of a forward call, from t->q0 on */
+    void (*forward)(const struct ku_attn_tile *t);
+    void (*backward)(const struct ku_attn_tile *t);
+};
 /* Additional loops for dot-product pairs of bf16. */
 struct ku_isa_pairs {
     struct ku_gemm_micro gemm;
-    void (*attn_forward)(const struct ku_attn_tile *t); /* d even */
-    void (*attn_backward)(const struct ku_attn_tile *t);
+    struct ku_attn_bf16 attn;
     void (*attn_short_forward)(
         const struct ku_attn_tile *t); /* t, s <= KU_ATTN_SHORT, no segments */
     void (*attn_short_backward)(const struct ku_attn_tile *t);
@@ -376,6 +379,7 @@ extern const struct ku_isa_ops ku_isa_base, ku_isa_avx2, ku_isa_avx512;
 #if defined(__x86_64__)
 extern const struct ku_isa_pairs ku_pairs_avx512bf16;
 extern const struct ku_gemm_micro ku_gemm_amx;
+extern const struct ku_attn_bf16 ku_attn_amx;
 extern const struct ku_gemm_micro ku_slim_avx512, ku_slim_avx512bf16; /* one vector wide */
 #endif
 

@@ -4,8 +4,8 @@
  *
  *     one query, no dropout     (sample, head of keys)            decode_body.h
  *     short bf16 sequences      several heads                     short_body.h
- *     forward                   (sample, query head, queries)     attn_body.h or dot_pairs_body.h
- *     backward                  (sample, head of keys)            attn_body.h or dot_pairs_body.h
+ *     forward                   (sample, query head, queries)     attn_body.h; bf16:
+ *     backward                  (sample, head of keys)            dot_pairs_body.h, tiles_body.h
  */
 #include <math.h>
 
@@ -87,10 +87,12 @@ static int check_attention(struct ku_kernel *k, const struct ku_attention *a)
     return KUMI_OK;
 }
 
-static bool in_pairs(const struct ku_kernel *k)
+/* The loops of bf16; NULL: those of all dtypes. */
+static const struct ku_attn_bf16 *loops_bf16(const struct ku_kernel *k)
 {
     const struct ku_attention *a = &k->attention;
-    return k->cpu->pairs && k->call.in[a->q.operand].dtype == KUMI_BF16 && a->width % 2 == 0;
+    return k->call.in[a->q.operand].dtype == KUMI_BF16 && a->width % 2 == 0 ? k->cpu->attn_bf16
+                                                                            : NULL;
 }
 
 static void tile_attention(const struct ku_kernel *k, int64_t tile, int thread)
@@ -105,7 +107,8 @@ static void tile_attention(const struct ku_kernel *k, int64_t tile, int thread)
     t.q0 = (k->n_slices - 1 - tile % k->n_slices) * k->per_tile;
     t.out = ku_cpu_at(&k->call.out[0], ku_attn_at(&a.o, sample, 0, head));
     t.lse = (float *)k->call.out[1].data + ku_attn_lse_at(&a, sample, head);
-    (in_pairs(k) ? k->cpu->pairs->attn_forward : k->cpu->ops->attn_forward)(&t);
+    const struct ku_attn_bf16 *bf16 = loops_bf16(k);
+    (bf16 ? bf16->forward : k->cpu->ops->attn_forward)(&t);
 }
 /* One query, all query heads that share a head of keys. */
 static void tile_decode(const struct ku_kernel *k, int64_t tile, int thread)
@@ -150,7 +153,8 @@ static void tile_attention_dx(const struct ku_kernel *k, int64_t tile, int threa
     struct ku_attn_tile t;
     struct ku_dropout drop = ku_cpu_dropout(k);
     describe_dx(k, tile, thread, &t, &drop);
-    (in_pairs(k) ? k->cpu->pairs->attn_backward : k->cpu->ops->attn_backward)(&t);
+    const struct ku_attn_bf16 *bf16 = loops_bf16(k);
+    (bf16 ? bf16->backward : k->cpu->ops->attn_backward)(&t);
 }
 
 /*
@@ -160,7 +164,7 @@ static void tile_attention_dx(const struct ku_kernel *k, int64_t tile, int threa
 static bool is_short(const struct ku_kernel *k)
 {
     const struct ku_attention *a = &k->attention;
-    return in_pairs(k) && a->segments < 0 && a->n_queries <= KU_ATTN_SHORT &&
+    return loops_bf16(k) && k->cpu->pairs && a->segments < 0 && a->n_queries <= KU_ATTN_SHORT &&
            a->n_keys <= KU_ATTN_SHORT;
 }
 static void bind_short(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_heads)
@@ -239,7 +243,8 @@ int ku_cpu_bind_attention(struct ku_kernel *k)
         bind_short(k, tile_short, a.n_heads * a.group);
         return KUMI_OK;
     }
-    k->per_tile = in_pairs(k) ? KU_ATTN_BLOCKS * k->cpu->pairs->gemm.nr : k->cpu->ops->gemm.nr;
+    const struct ku_attn_bf16 *bf16 = loops_bf16(k);
+    k->per_tile = bf16 ? bf16->queries : k->cpu->ops->gemm.nr;
     k->n_slices = ku_cpu_tiles(a.n_queries, k->per_tile);
     ku_cpu_phase(k, tile_attention, a.n_samples * a.n_heads * a.group * k->n_slices);
     return KUMI_OK;

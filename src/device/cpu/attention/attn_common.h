@@ -3,9 +3,11 @@
  * Shared by attention in f32 (attn_body.h) and in dot-product pairs (dot_pairs_body.h): dropout
  * bits, masks and the buffers of the backward pass.
  */
-enum {
-    KEYS = 112 /* 8 x 14 rows, 4 x 28 of Philox blocks; K, V, dK, dV tiles: 28 KiB each at d = 64 */
-};
+#if !defined(ATTN_KEYS)
+#define ATTN_KEYS                                                                                  \
+    112 /* 8 x 14 rows, 4 x 28 of Philox blocks; K, V, dK, dV tiles: 28 KiB each at d = 64 */
+#endif
+enum { KEYS = ATTN_KEYS };
 enum { QUERIES = GEMM_NR };
 
 INLINE const void *element(const struct ku_attn_tile *t, const void *x, int64_t i)
@@ -76,6 +78,23 @@ INLINE vi visible(const struct ku_attn_tile *t, const struct lanes *l, int64_t k
 }
 
 #define LOG2_E 1.44269504088896341f
+/*
+ * log2 x, relative error below 2e-7, for normal x. x = 2^n m with sqrt(1/2) <= m < sqrt(2); with f
+ * = (m - 1) / (m + 1), log m = 2 atanh f, by the series to f^9 (the next term is below 4e-9 f).
+ */
+INLINE vf log2_f(vf x)
+{
+    const vi up = (vi)x - 0x3f3504f3; /* sqrt(1/2) */
+    const vf n = __builtin_convertvector(up >> 23, vf);
+    const vf m = (vf)((up & 0x7fffff) + 0x3f3504f3), f = (m - 1.0f) / (m + 1.0f), f2 = f * f;
+    vf p = splat(1.0f / 9);
+    p = p * f2 + 1.0f / 7;
+    p = p * f2 + 1.0f / 5;
+    p = p * f2 + 1.0f / 3;
+    p = p * f2 + 1.0f;
+    return n + p * f * (2 * LOG2_E);
+}
+
 /* 2^(s factor - top), 0 where the query does not see the key; x = s factor - top <= 0. */
 INLINE vf weight(vf x, int edge, vi looks)
 {
@@ -158,7 +177,7 @@ INLINE int is_zeroed(const struct ku_attn_tile *t)
 {
     return t->segment != NULL || t->n_seen == 0;
 }
-static void begin_heads(const struct ku_attn_tile *t)
+KERNEL void begin_heads(const struct ku_attn_tile *t)
 {
     for (int64_t h = 0; h < t->n_heads; h++) {
         const struct ku_attn_tile one = head_of(t, h);

@@ -91,6 +91,7 @@ static void put_rows(const struct ku_attn_tile *t, void *out, int64_t ld, const 
     }
 }
 
+enum { PAIRS_BLOCKS = 4 /* tiles of queries of a forward call */ };
 /* One tile of queries in the forward pass and its state across tiles of keys. */
 struct pairs_block {
     struct ku_attn_tile t;
@@ -195,10 +196,10 @@ static void pairs_end(struct pairs_block *b)
  */
 static void pairs_forward(const struct ku_attn_tile *t)
 {
-    struct pairs_block block[KU_ATTN_BLOCKS];
+    struct pairs_block block[PAIRS_BLOCKS];
     float *at = t->scratch;
     int n = 0;
-    for (; n < KU_ATTN_BLOCKS && t->q0 + n * QUERIES < t->t; n++) {
+    for (; n < PAIRS_BLOCKS && t->q0 + n * QUERIES < t->t; n++) {
         struct ku_attn_tile one = *t;
         one.q0 += n * QUERIES;
         pairs_begin(&one, &block[n], &at);

@@ -12,23 +12,6 @@
 enum { SHORT = KU_ATTN_SHORT };
 
 /*
- * log2 x, relative error below 2e-7, for normal x. x = 2^n m with sqrt(1/2) <= m < sqrt(2); with f
- * = (m - 1) / (m + 1), log m = 2 atanh f, by the series to f^9 (the next term is below 4e-9 f).
- */
-INLINE vf log2_f(vf x)
-{
-    const vi up = (vi)x - 0x3f3504f3; /* sqrt(1/2) */
-    const vf n = __builtin_convertvector(up >> 23, vf);
-    const vf m = (vf)((up & 0x7fffff) + 0x3f3504f3), f = (m - 1.0f) / (m + 1.0f), f2 = f * f;
-    vf p = splat(1.0f / 9);
-    p = p * f2 + 1.0f / 7;
-    p = p * f2 + 1.0f / 5;
-    p = p * f2 + 1.0f / 3;
-    p = p * f2 + 1.0f;
-    return n + p * f * (2 * LOG2_E);
-}
-
-/*
  * Buffers of one head. w: lanes of queries, 16 or 32; d_pad: d rounded up to a multiple of GEMM_NR.
  */
 struct short_tile {

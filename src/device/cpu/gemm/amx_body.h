@@ -8,18 +8,11 @@
  *        tile 5    tile 2   tile 3     rows 16 .. 31
  *
  * so four products need four loads. A tile of a is 16 rows of 16 units in place; a packed group of
- * a is therefore blocks of [mr][16 units]. A tile of b is 16 units of a panel. The includer defines
- * the tile instructions (TILE_CONFIG, _RELEASE, _ZERO, _LOAD, _STORE, _DP; tile numbers are
- * literals): the real ones, or an emulation to test this file on machines without AMX.
+ * a is therefore blocks of [mr][16 units]. A tile of b is 16 units of a panel.
  */
-enum { AMX_SIDE = 16 /* rows of a tile, units of a tile row */, AMX_MR = 32, AMX_NR = 32 };
+#include "device/cpu/gemm/amx_tiles.h"
 
-struct amx_config { /* the operand of ldtilecfg */
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-_Static_assert(sizeof(struct amx_config) == 64, "as ldtilecfg reads it");
+enum { AMX_MR = 32, AMX_NR = 32 };
 
 /*
  * Rows that this thread's tiles are configured for; 0: released. A call configures only where they
@@ -27,17 +20,10 @@ _Static_assert(sizeof(struct amx_config) == 64, "as ldtilecfg reads it");
  */
 static _Thread_local int amx_configured;
 
-/* Tiles 0, 1 have up to 16 of the rows, 2, 3 the others. A tile without rows is not configured. */
-static void amx_configure(int n_rows)
+static void amx_configure_rows(int n_rows)
 {
-    const int upper = n_rows < AMX_SIDE ? n_rows : AMX_SIDE, lower = n_rows - upper;
-    struct amx_config c = {.palette = 1};
-    const int rows[8] = {upper, upper, lower, lower, upper, lower, AMX_SIDE, AMX_SIDE};
-    for (int t = 0; t < 8; t++) {
-        c.rows[t] = (uint8_t)rows[t];
-        c.row_bytes[t] = rows[t] ? AMX_SIDE * 4 : 0;
-    }
-    TILE_CONFIG(&c);
+    const int upper = n_rows < AMX_SIDE ? n_rows : AMX_SIDE;
+    amx_configure(upper, n_rows - upper);
     amx_configured = n_rows;
 }
 static void amx_end(void)
@@ -104,7 +90,7 @@ static void amx_parts(int rows, const struct ku_gemm_part *part, int64_t n_parts
 {
     const int64_t block_bytes = cs * AMX_SIDE * 4;
     if (amx_configured != rows)
-        amx_configure(rows);
+        amx_configure_rows(rows);
     if (rows > AMX_SIDE && next)
         amx_rows(1, part, n_parts, rs * 4, block_bytes, c, ldc, load, next, next_bytes);
     else if (rows > AMX_SIDE)
@@ -142,7 +128,7 @@ enum { AMX_UNROLLED = 4 };
 #define AMX_PEAK_FLOPS (2.0 * AMX_SIDE * AMX_SIDE * 2 * AMX_SIDE * 4 * AMX_UNROLLED)
 static void amx_peak(int64_t n_rounds, float *sink)
 {
-    amx_configure(AMX_MR);
+    amx_configure_rows(AMX_MR);
     TILE_LOAD(4, sink, 0); /* the same row sixteen times */
     TILE_LOAD(5, sink, 0);
     TILE_LOAD(6, sink, 0);

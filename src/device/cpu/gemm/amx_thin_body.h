@@ -202,7 +202,7 @@ static void amx_thin(const struct ku_gemm_thin *t)
 {
     const int upper = t->n_rows < AMX_SIDE ? t->n_rows : AMX_SIDE, lower = t->n_rows - upper;
     if (t->by_rows) {
-        amx_configure(t->n_rows);
+        amx_configure_rows(t->n_rows);
         for (int r = 0; r < t->n_rows; r++)
             memset(t->sum + r * t->ld_sum, 0, (size_t)t->ld_sum * sizeof *t->sum);
         if (lower)

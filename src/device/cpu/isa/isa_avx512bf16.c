@@ -32,8 +32,7 @@ const struct ku_isa_pairs ku_pairs_avx512bf16 = {
              .peak_flops = GEMM_PEAK_FLOPS,
              .thin = thin,
              .thin_rows = THIN_MOST_ROWS},
-    .attn_forward = pairs_forward,
-    .attn_backward = pairs_backward,
+    .attn = {PAIRS_BLOCKS * QUERIES, pairs_forward, pairs_backward},
     .attn_short_forward = short_forward,
     .attn_short_backward = short_backward,
 };
