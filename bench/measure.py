@@ -15,7 +15,7 @@ from functools import partial
 MIB = 1 << 20
 GPT2, NANO, ENJA = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json", "configs/enja.json"
 LLAMA, RESNET18 = "configs/llama-tiny.json", "configs/resnet18-cifar10.json"
-DISTURBED, EXTRA_ROUNDS = 0.85, 2 # below this share of the highest peak a turn is discarded; rounds that repeat such turns
+DISTURBED, EXTRA_ROUNDS = 0.15, 2 # a turn is discarded if a peak beside it is further from the section's median; rounds that repeat such turns
 
 
 class Bench:
@@ -24,7 +24,7 @@ class Bench:
     def __init__(self, build, env, work, quick, turns):
         self.kumi, self.python, self.work, self.quick, self.notes = build + "/kumi", env and env + "/bin/python", work, quick, []
         self.turns, self.extra = (1, 0) if quick else (turns, EXTRA_ROUNDS)
-        self.highest, self.discarded = {}, 0 # matrix peaks of this run; turns of this section
+        self.peaks, self.discarded = {}, 0 # of this section: all matrix peaks by dtype, discarded turns
         os.environ["KUMI_CACHE"] = work + "/cache"
 
     def say(self, text):
@@ -39,15 +39,16 @@ class Bench:
         rows = self.attempt("the peak between turns", lambda: self.json_lines([self.kumi, "bench", "peak", "--quick", "--json"]))
         now = {row["what"]: row["median"] for row in rows or []}
         for dtype, value in now.items():
-            self.highest[dtype] = max(value, self.highest.get(dtype, 0))
+            self.peaks.setdefault(dtype, []).append(value)
         return now
 
-    def steadiness(self, turn):
-        """The lowest peak before and after a turn, as a share of the highest of this run so far."""
-        return min((value / self.highest[dtype] for peak in turn[1:] for dtype, value in peak.items()), default=1)
+    def disturbance(self, turn):
+        """How far the peaks before and after a turn are from the section's median, as a share of it. A virtual machine may be fast for minutes and slow for
+        minutes: turns of one such state are compared, the one in which most turns ran."""
+        return max((abs(value / statistics.median(self.peaks[dtype]) - 1) for peak in turn[1:] for dtype, value in peak.items()), default=0)
 
     def undisturbed(self, turns):
-        return [turn for turn in turns if self.steadiness(turn) >= DISTURBED]
+        return [turn for turn in turns if self.disturbance(turn) <= DISTURBED]
 
     def run(self, argv, limit_s=900, env=None, watch=None, with_messages=False):
         p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
@@ -153,8 +154,8 @@ def merge(runs):
 def turns_of(b, calls, n):
     """
     calls: name -> call. A round makes all calls, kumi's and its peers', one after the other; n rounds. The machine's matrix peak is measured before and after
-    each turn. Turns in which it stood more than 15 % below the highest of the run are discarded and repeated in at most EXTRA_ROUNDS more rounds; a call that
-    never ran undisturbed counts by its steadiest turn. Returns name -> (results, number of discarded turns).
+    each turn. Turns beside which it was more than 15 % off the section's median are discarded and repeated in at most EXTRA_ROUNDS more rounds; a call that
+    never ran undisturbed counts by its least disturbed turn. Returns name -> (results, number of discarded turns).
     """
     turns, failed = {name: [] for name in calls}, set()
     for i in range(n + b.extra):
@@ -169,11 +170,11 @@ def turns_of(b, calls, n):
             else:
                 failed.add(name)
             before = after
-    kept = {name: b.undisturbed(found) or sorted(found, key=b.steadiness)[-1:] for name, found in turns.items()}
+    kept = {name: b.undisturbed(found) or sorted(found, key=b.disturbance)[:1] for name, found in turns.items()}
     for name, found in turns.items():
         b.discarded += len(found) - len(kept[name])
         if found and not b.undisturbed(found):
-            b.notes.append(f"{name}: no turn without disturbance; its steadiest one counts, at {100 * b.steadiness(kept[name][0]):.0f} % of the highest peak")
+            b.notes.append(f"{name}: no turn without disturbance; the least disturbed one counts, {100 * b.disturbance(kept[name][0]):.0f} % off the median peak")
             b.say(b.notes[-1])
     return {name: ([turn[0] for turn in kept[name]], len(found) - len(kept[name])) for name, found in turns.items()}
 

@@ -204,7 +204,7 @@ def measure_all(a, work, cpus, kind, info):
     begun = {"commit": revision(), "version": info["version"], "cpus": cpus, "versions": versions(env), "quick": a.quick}
     for name in sections:
         print(f"{name} …", flush=True)
-        bench.notes, bench.discarded = [], 0
+        bench.notes, bench.discarded, bench.peaks = [], 0, {}
         begin = datetime.datetime.now()
         data = bench.attempt(name, lambda: measure.SECTIONS[name][0](bench))
         now = datetime.datetime.now()

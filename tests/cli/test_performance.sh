@@ -22,7 +22,7 @@ b = measure.Bench("build", None, folder, False, 2)
 b.say = lambda text: None
 def peak():
     now = {"f32": next(peaks, 5)}
-    b.highest["f32"] = max(b.highest.get("f32", 0), now["f32"])
+    b.peaks.setdefault("f32", []).append(now["f32"])
     return now
 b.peak = peak
 def call(name):

@@ -406,11 +406,17 @@ static bool does_fit(const struct ku_kernel *k, const struct ku_cpu_conv *v)
         lines = lines_of(v, v->tile_h) * line_of(v, v->tile_w), rows = 1;
     return (lines * rows + v->tile_h * v->tile_w * f) * units <= PANEL_UNITS;
 }
+/* Images that fill a step of the kernel; of fewer, the rest of the step multiplies zeros. */
+static int64_t images_of_step(const struct ku_kernel *k)
+{
+    return (int64_t)ku_cpu_micro(k)->step * (ku_cpu_has_pairs(k) ? 2 : 1);
+}
 /* Starts with few images and whole lines, then adds lines, then images, while they fit. */
 static int choose_block(const struct ku_kernel *k, struct ku_cpu_conv *v)
 {
     const int per_unit = ku_cpu_has_pairs(k) ? 2 : 1;
-    v->chunk_n = least(v->slice_n, CHUNK_UNITS * per_unit);
+    const int64_t step_n = images_of_step(k), few = CHUNK_UNITS * per_unit;
+    v->chunk_n = least(v->slice_n, step_n > few ? step_n : few);
     v->tile_h = 1, v->tile_w = v->w.dst;
     while (v->tile_w > 1 && !does_fit(k, v))
         v->tile_w = (v->tile_w + 1) / 2;
@@ -421,14 +427,14 @@ static int choose_block(const struct ku_kernel *k, struct ku_cpu_conv *v)
     for (int64_t *grow = &v->tile_h;;) {
         const int64_t most = grow == &v->tile_h ? v->h.dst : v->slice_n;
         struct ku_cpu_conv more = *v;
-        *(grow == &v->tile_h ? &more.tile_h : &more.chunk_n) += grow == &v->tile_h ? 1 : per_unit;
+        *(grow == &v->tile_h ? &more.tile_h : &more.chunk_n) += grow == &v->tile_h ? 1 : step_n;
         if (*grow >= most || !does_fit(k, &more)) {
             if (grow == &v->chunk_n || v->tile_h < v->h.dst)
                 return 1;
             grow = &v->chunk_n;
             continue;
         }
-        *grow += grow == &v->tile_h ? 1 : per_unit;
+        *grow += grow == &v->tile_h ? 1 : step_n;
     }
 }
 
@@ -441,6 +447,8 @@ int ku_cpu_bind_conv_dw(struct ku_kernel *k)
     v->is_lined = is_few_channels(v);
     block_of(v);
     v->n_slices = slices_of(v->n, n_tiles_of(v));
+    if (images_of_step(k) > LEAST_IMAGES) /* fewer slices than the workspace has room for */
+        v->n_slices = least(v->n_slices, v->n / images_of_step(k) + !(v->n / images_of_step(k)));
     v->slice_n = ku_cpu_tiles(v->n, v->n_slices);
     while (!choose_block(k, v)) {
         if (v->block_c == 1)
