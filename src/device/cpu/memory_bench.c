@@ -23,6 +23,9 @@
 #include "base/mem.h"
 #include "device/cpu/bench.h"
 #include "device/cpu/cpu.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 enum {
     ARRAY_BYTES = 128 << 20, /* far more than a core's share of the last-level cache */
@@ -52,7 +55,7 @@ static inline void store(quad *to, quad v, int is_past)
 {
 #if defined(__x86_64__)
     if (is_past) {
-        __builtin_ia32_movntps((float *)to, v);
+        _mm_stream_ps((float *)to, (__m128)v);
         return;
     }
 #else
