@@ -15,6 +15,7 @@ from functools import partial
 MIB = 1 << 20
 GPT2, NANO, ENJA = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json", "configs/enja.json"
 LLAMA, RESNET18 = "configs/llama-tiny.json", "configs/resnet18-cifar10.json"
+MASK_AMX = {"KUMI_CPU_ISA": "avx512bf16", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"} # PyTorch's other kernels use no AMX
 DISTURBED, EXTRA_ROUNDS = 0.15, 2 # a turn is discarded if a peak beside it is further from the section's median; rounds that repeat such turns
 
 
@@ -121,7 +122,7 @@ def kill_all(pid):
 
 def spread(values):
     v = sorted(values)
-    return {"median": statistics.median(v), "least": v[0], "most": v[-1], "n": len(v)}
+    return {"median": statistics.median(v), "min": v[0], "max": v[-1], "n": len(v)}
 
 
 # -- turns
@@ -268,7 +269,7 @@ def named(procs, threads, dtype, compiled, how=""):
 
 def limits(b):
     rows = b.json_lines([b.kumi, "bench", "peak", "--threads", "2", "--json"])
-    return {row["what"]: {key: row[key] for key in ("value", "unit", "median", "least", "most")} for row in rows}
+    return {row["what"]: {key: row[key] for key in ("value", "unit", "median", "min", "max")} for row in rows}
 
 
 def profile(b, config, sets):

@@ -159,6 +159,7 @@ def main():
     p.add_argument("--results", default="bench/results", help="where all figures are kept (default: bench/results)")
     p.add_argument("--cpus", help="CPUs to run on, as in 0,1 (default: two that share no core)")
     p.add_argument("--turns", type=int, default=3, help="turns of kumi and its peers, whose medians count (default: 3; at most 2 where a turn takes minutes)")
+    p.add_argument("--mask-amx", action="store_true", help="measure a CPU with AMX as if it had none, kumi and its peers alike: many clouds mask it")
     p.add_argument("--quick", action="store_true", help="try everything with few steps; figures mean nothing, and their table stays in --results")
     p.add_argument("--table", action="store_true", help="write the tables from what they hold")
     p.add_argument("--readme", action="store_true", help="README shows the table of this kind of CPU")
@@ -170,11 +171,13 @@ def main():
         p.error(f"{unknown[0]}: no such section; of: {' '.join(measure.SECTIONS)}")
     os.makedirs(a.tables, exist_ok=True)
     kind = None
+    if a.mask_amx:
+        os.environ.update(measure.MASK_AMX)
     if not a.table:
         if not os.access(a.build + "/kumi", os.X_OK):
             p.error(f"{a.build}/kumi: not there; build it, or name --build")
         info = json.loads(subprocess.run([a.build + "/kumi", "info", "--json"], capture_output=True, text=True, check=True).stdout)
-        kind = kind_of(info["cpu"]["model"], info["cpu"]["isa"])
+        kind = kind_of(info["cpu"]["model"], info["cpu"]["isa"]) + ("-masked" if a.mask_amx else "")
     if not a.table and not a.readme:
         a.results += f"/{kind}"
         cpus = [int(c) for c in a.cpus.split(",")] if a.cpus else two_cores()
@@ -211,10 +214,10 @@ def measure_all(a, work, cpus, kind, info):
         result = {"date": now.strftime("%Y-%m-%d"), **begun, "seconds": round((now - begin).total_seconds()), "discarded": bench.discarded,
                   "not_measured": bench.notes, "data": data}
         with open(f"{a.results}/{name}.json", "w") as f:
-            json.dump(result, f, indent=1)
+            f.write(json.dumps(result, indent=1) + "\n")
         if data: # at once: what comes later may fail
             store = load(a.tables, kind)
-            save(a.tables, kind, {"cpu": info["cpu"]["model"], "isa": info["cpu"]["isa"], "sections": {**store["sections"], name: result}})
+            save(a.tables, kind, {"cpu": info["cpu"]["model"] + (" with AMX masked" if a.mask_amx else ""), "isa": info["cpu"]["isa"], "sections": {**store["sections"], name: result}})
         print(f"{name}: {result['seconds']} s, {bench.discarded} turns discarded", flush=True)
 
 

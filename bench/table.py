@@ -225,7 +225,7 @@ def checkpoints(r):
     steps = (run.get("async") or {}).get("step_ms")
     allowed = 1.05 * steps["median"] + 1e3 * run["bytes"] / write if steps and write else None
     return [percent_at_least("save, of dd", ratio(rate("save"), write), 0.8), percent_at_least("load, of reading", ratio(rate("load"), read), 0.8),
-            at_most("longest step meanwhile / allowed", ratio(steps and steps["most"], allowed), 1)]
+            at_most("longest step meanwhile / allowed", ratio(steps and steps["max"], allowed), 1)]
 
 
 ROWS = [("GPT-2 124M: share of the matrix peak, step time over the roofline T", gpt2_speed),
@@ -329,10 +329,10 @@ def details(r):
     """What the ratios are made of: limits, ops below their mark, and tokens per second of all programs."""
     out = []
     if r.of("limits"):
-        out += ["", "| limit | | median | least | most |", "|---|--:|--:|--:|--:|"]
+        out += ["", "| limit | | median | min | max |", "|---|--:|--:|--:|--:|"]
         for name, row in r.of("limits").items():
             scale, unit = (1, "ns") if row["unit"] == "ns" else (1e-9, "G" + row["unit"])
-            out.append(f"| {name} | {row['value'] * scale:,.1f} {unit} | " + " | ".join(f"{row[k] * scale:,.1f}" for k in ("median", "least", "most")) + " |")
+            out.append(f"| {name} | {row['value'] * scale:,.1f} {unit} | " + " | ".join(f"{row[k] * scale:,.1f}" for k in ("median", "min", "max")) + " |")
     low = sorted((op["of_limit"], op["share"], step, name) for step, rows in r.of("ops").items() for name, op in rows.items() if op["of_limit"] < OP_MARK)
     if low:
         out += ["", f"| op below {100 * OP_MARK:.0f} % of its roofline | step | of the step | of the roofline |", "|---|---|--:|--:|"]
@@ -342,11 +342,11 @@ def details(r):
              "sample": "sampling GPT-2 124M, a token a step"}
     rows = [(name, who, run) for key, name in names.items() for who, run in r.of(key).items() if run and "tps" in run]
     if rows:
-        out += ["", "| | | tokens/s, images/s | step ms | least | most | steps | turns, discarded |", "|---|---|--:|--:|--:|--:|--:|--:|"]
+        out += ["", "| | | tokens/s, images/s | step ms | min | max | steps | turns, discarded |", "|---|---|--:|--:|--:|--:|--:|--:|"]
     for name, who, run in rows:
         s = run["step_ms"]
         who = who.replace("torch", "PyTorch")
-        out.append(f"| {name} | {who} | {run['tps']:,.0f} | {s['median']:.1f} | {s['least']:.1f} | {s['most']:.1f} | {s['n']} | {run['turns']}, {run['discarded']} |")
+        out.append(f"| {name} | {who} | {run['tps']:,.0f} | {s['median']:.1f} | {s['min']:.1f} | {s['max']:.1f} | {s['n']} | {run['turns']}, {run['discarded']} |")
     who = [w for w in ("kumi 2", "openmpi 2", "mpich 2", "gloo 2") if r.of("comm").get(w)]
     if who:
         out += ["", "| 2 ranks, median µs | | " + " | ".join(w[:-2] for w in who) + " |", "|---|---|" + "--:|" * len(who)]

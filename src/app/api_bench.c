@@ -71,11 +71,11 @@ static void take_better(struct ku_peak *best, const struct ku_peak *p)
         const struct ku_spread *other;
     } row[] = {{&best->f32, &p->f32}, {&best->bf16, &p->bf16}, {&best->stream, &p->stream}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
-        if (row[i].other->most > row[i].best->most)
+        if (row[i].other->max > row[i].best->max)
             *row[i].best = *row[i].other;
-    best->flops_f32 = best->f32.most;
-    best->flops_bf16 = best->bf16.most;
-    best->stream_bytes = best->stream.most;
+    best->flops_f32 = best->f32.max;
+    best->flops_bf16 = best->bf16.max;
+    best->stream_bytes = best->stream.max;
 }
 
 /*
@@ -120,16 +120,15 @@ static int print_peak(const struct ku_bench_out *o, const struct peak_row *row,
     const double scale = is_time ? 1 : 1e-9;
     struct ku_str text = {0};
     if (o->as_json)
-        return ku_bench_line_json(o,
-                                  json_pack("{s:s, s:f, s:s, s:f, s:f, s:f, s:i, s:i, s:b, s:o}",
-                                            "what", row->what, "value", row->value, "unit",
-                                            row->unit, "median", s->median, "least", s->least,
-                                            "most", s->most, "runs", (int)KU_PEAK_TRIES, "starts",
-                                            n_starts, "confirmed", is_confirmed, "date",
-                                            is_kept ? json_string(kept->date) : json_null()),
-                                  1, threads);
+        return ku_bench_line_json(
+            o,
+            json_pack("{s:s, s:f, s:s, s:f, s:f, s:f, s:i, s:i, s:b, s:o}", "what", row->what,
+                      "value", row->value, "unit", row->unit, "median", s->median, "min", s->min,
+                      "max", s->max, "runs", (int)KU_PEAK_TRIES, "starts", n_starts, "confirmed",
+                      is_confirmed, "date", is_kept ? json_string(kept->date) : json_null()),
+            1, threads);
     ku_str_add(&text, "%-12s %10.2f %10.2f %10.2f %10.2f   %s%s", row->what, row->value * scale,
-               s->median * scale, s->least * scale, s->most * scale, is_time ? "" : "G", row->unit);
+               s->median * scale, s->min * scale, s->max * scale, is_time ? "" : "G", row->unit);
     if (is_kept)
         ku_str_add(&text, ", best of %d start%s%s", n_starts, n_starts == 1 ? "" : "s",
                    is_confirmed ? "" : " (?)");
@@ -142,7 +141,7 @@ static int print_peaks(const struct ku_bench_out *o, const struct peak_row *row,
     struct ku_str text = {0};
     KU_TRY(ku_bench_head(o, 1, threads));
     if (!o->as_json) {
-        ku_str_add(&text, "%-12s %10s %10s %10s %10s", "limit", "limit", "median", "least", "most");
+        ku_str_add(&text, "%-12s %10s %10s %10s %10s", "limit", "limit", "median", "min", "max");
         KU_TRY(ku_bench_line(o, &text));
     }
     for (size_t i = 0; i < n_rows; i++)
@@ -196,10 +195,10 @@ int ku_bench_peak_run(const struct ku_bench_out *o, int threads)
         {"f32", "flop/s", p.flops_f32, p.f32, KU_PEAK_F32},
         {"bf16", "flop/s", p.flops_bf16, p.bf16, KU_PEAK_BF16},
         {"stream", "bytes/s", p.stream_bytes, p.stream, KU_PEAK_STREAM},
-        {"read", "bytes/s", m.read.most, m.read, KU_N_PEAK_FIGURES},
-        {"write", "bytes/s", m.write.most, m.write, KU_N_PEAK_FIGURES},
-        {"copy", "bytes/s", m.copy.most, m.copy, KU_N_PEAK_FIGURES},
-        {"triad", "bytes/s", m.triad.most, m.triad, KU_N_PEAK_FIGURES},
+        {"read", "bytes/s", m.read.max, m.read, KU_N_PEAK_FIGURES},
+        {"write", "bytes/s", m.write.max, m.write, KU_N_PEAK_FIGURES},
+        {"copy", "bytes/s", m.copy.max, m.copy, KU_N_PEAK_FIGURES},
+        {"triad", "bytes/s", m.triad.max, m.triad, KU_N_PEAK_FIGURES},
         {"first touch", "bytes/s", p.touch_bytes, p.touch, KU_N_PEAK_FIGURES},
         {"barrier", "ns", m.meet_ns.median, m.meet_ns, KU_N_PEAK_FIGURES}};
     KU_TRY(print_peaks(o, row, sizeof row / sizeof row[0], &kept, p.n_threads));
@@ -249,13 +248,13 @@ static int op_row(void *ctx, const struct ku_bench_row *r)
             json_pack(
                 "{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:f, s:f, s:f, s:s}", "what", r->name,
                 "dtype", kumi_dtype_name(r->dtype), "isa", ku_cpu_isa_name(rows->isa), "shape",
-                r->shape, "p50_ns", (json_int_t)r->median_ns, "least_ns", (json_int_t)r->least_ns,
-                "most_ns", (json_int_t)r->most_ns, "runs", r->n_runs, "flops", r->flops, "bytes",
+                r->shape, "p50_ns", (json_int_t)r->median_ns, "min_ns", (json_int_t)r->min_ns,
+                "max_ns", (json_int_t)r->max_ns, "runs", r->n_runs, "flops", r->flops, "bytes",
                 r->bytes, "limit_ns", r->limit_ns, "operands", r->is_in_cache ? "cache" : "memory"),
             1, rows->threads);
     ku_str_add(&text, "%-20s %-4s %10.1f %10.1f %10.1f %4d %8.2f %8.2f", r->name,
-               kumi_dtype_name(r->dtype), ns * 1e-3, (double)r->least_ns * 1e-3,
-               (double)r->most_ns * 1e-3, r->n_runs, r->flops / ns, r->bytes / ns);
+               kumi_dtype_name(r->dtype), ns * 1e-3, (double)r->min_ns * 1e-3,
+               (double)r->max_ns * 1e-3, r->n_runs, r->flops / ns, r->bytes / ns);
     print_share(r, &text);
     ku_str_add(&text, "  %s", r->shape);
     return ku_bench_line(o, &text);

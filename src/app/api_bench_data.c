@@ -14,7 +14,7 @@
 
 /* Enough steps for a median within two seconds. */
 enum { MOST_STEPS = 1000 };
-static const int64_t most_ns = INT64_C(2000000000);
+static const int64_t max_ns = INT64_C(2000000000);
 
 struct timing {
     int64_t step_tokens, ns[MOST_STEPS]; /* step_tokens: mean */
@@ -61,7 +61,7 @@ static int measure(const struct ku_batch_source *s, struct timing *t)
         to[i] = ku_calloc(1, port_bytes(s, &s->data->port[i]));
         status = to[i] ? KUMI_OK : KUMI_ENOMEM;
     }
-    while (status == KUMI_OK && t->n < MOST_STEPS && ku_clock_ns() - begin < most_ns) {
+    while (status == KUMI_OK && t->n < MOST_STEPS && ku_clock_ns() - begin < max_ns) {
         int64_t before = ku_clock_ns();
         status = read_batch(s, t->n, to, &tokens);
         total_ns += t->ns[t->n++] = ku_clock_ns() - before;

@@ -53,9 +53,9 @@ static int add_run(void *ctx, const struct ku_bench_row *r)
     KU_ASSERT(s < N_FACTORS);
     if (s == t->n) {
         memcpy(t->shape[s].tiling, r->tiling, sizeof r->tiling);
-        t->shape[t->n++].ns = r->least_ns;
+        t->shape[t->n++].ns = r->min_ns;
     }
-    t->shape[s].ns = r->least_ns < t->shape[s].ns ? r->least_ns : t->shape[s].ns;
+    t->shape[s].ns = r->min_ns < t->shape[s].ns ? r->min_ns : t->shape[s].ns;
     return KUMI_OK;
 }
 
@@ -73,7 +73,7 @@ static int print_tuned(const struct ku_bench_out *o, const struct tuned *t, int 
         return ku_bench_line_json(
             o,
             json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:I, s:f, s:i}", "what", t->row.name, "dtype",
-                      dtype, "shape", t->row.shape, "tile", t->shape[0].tiling, "least_ns",
+                      dtype, "shape", t->row.shape, "tile", t->shape[0].tiling, "min_ns",
                       (json_int_t)model_ns, "fastest_tile", t->shape[best].tiling, "fastest_ns",
                       (json_int_t)best_ns, "ratio", ratio, "tiles", t->n),
             1, threads);

@@ -12,7 +12,7 @@ struct ku_bench_row {
     char shape[160];  /* of the first two operands */
     char tiling[48];  /* "840x64x1024": rows, columns and units of a tile; "": not a product */
     enum kumi_dtype dtype;
-    int64_t median_ns, least_ns, most_ns;
+    int64_t median_ns, min_ns, max_ns;
     int n_runs;
     int is_in_cache;     /* the operands of all copies together are too small to come from memory */
     double flops, bytes; /* of one run, by the op table: the min traffic */

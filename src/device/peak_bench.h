@@ -10,7 +10,7 @@
  * ops come.
  */
 struct ku_spread { /* of a rate, per second */
-    double least, median, most;
+    double min, median, max;
 };
 struct ku_peak {
     enum ku_isa isa;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# kumi bench: the machine is named, medians lie between least and most, filters filter; scaling's parts add up to the step;
+# kumi bench: the machine is named, medians lie between min and max, filters filter; scaling's parts add up to the step;
 # what cannot be is refused before it runs; a trial keeps no checkpoint.
 set -u
 kumi=$1/kumi source=$2 failed=0
@@ -34,7 +34,7 @@ op = rows("op")
 assert [r["what"] for r in op] == ["layer_norm_dx", "layer_norm_dgb"], op
 for r in op:
     assert r["dtype"] == "bf16" and r["cpu"] and r["isa"] and r["cores"] >= 1 and (r["ranks"], r["threads"]) == (1, 1), r
-    assert 0 < r["least_ns"] <= r["p50_ns"] <= r["most_ns"] and r["runs"] >= 5 and r["operands"] == "memory", r
+    assert 0 < r["min_ns"] <= r["p50_ns"] <= r["max_ns"] and r["runs"] >= 5 and r["operands"] == "memory", r
 for name, tokens in ("scaling", [768, 768]), ("scaling--weak", [768, 1536]):
     one, two = rows(name)
     assert [one["tokens"], two["tokens"]] == tokens and (one["ranks"], two["ranks"]) == (1, 2), (one, two)
@@ -89,7 +89,7 @@ python3 - "$dir/tune" <<'P' || failed=1
 import json, sys
 row, = [json.loads(line) for line in open(sys.argv[1])]
 assert row["what"] == "linear.proj" and row["dtype"] == "bf16" and 1 < row["tiles"] <= 5, row
-assert row["least_ns"] >= row["fastest_ns"] > 0 and row["ratio"] >= 1, row
+assert row["min_ns"] >= row["fastest_ns"] > 0 and row["ratio"] >= 1, row
 P
 refused() { # what the message holds, then the command
     want=$1

@@ -44,7 +44,7 @@ for cpu, isa, kind in (("Intel(R) Xeon(R) Processor", "amx", "intel-xeon-amx"), 
     assert performance.kind_of(cpu, isa) == kind, performance.kind_of(cpu, isa)
 
 # two runs of different sections: the second keeps the first's
-run = {"tps": 484.123456, "mfu": None, "step_ms": {"median": 2.1, "least": 2.0, "most": 2.2, "n": 3}, "turns": 3, "discarded": 1}
+run = {"tps": 484.123456, "mfu": None, "step_ms": {"median": 2.1, "min": 2.0, "max": 2.2, "n": 3}, "turns": 3, "discarded": 1}
 def section(commit, data):
     return {"date": "2026-01-02", "commit": commit, "version": "1.0", "cpus": [0, 1], "versions": {"PyTorch": "2.15"}, "quick": False, "discarded": 1,
             "not_measured": [], "data": data}

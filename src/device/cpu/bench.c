@@ -12,7 +12,7 @@ int ku_by_value(const void *a, const void *b)
 struct ku_spread ku_spread_of(int64_t *ns, int n, double units)
 {
     qsort(ns, (size_t)n, sizeof ns[0], ku_by_value);
-    return (struct ku_spread){.least = units * 1e9 / (double)ns[n - 1],
+    return (struct ku_spread){.min = units * 1e9 / (double)ns[n - 1],
                               .median = units * 1e9 / (double)ns[n / 2],
-                              .most = units * 1e9 / (double)ns[0]};
+                              .max = units * 1e9 / (double)ns[0]};
 }

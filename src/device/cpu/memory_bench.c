@@ -135,7 +135,7 @@ static struct ku_spread rate_of(struct memory_job *j, enum stream kind, int is_o
 static struct ku_spread better_of(struct memory_job *j, enum stream kind)
 {
     struct ku_spread one = rate_of(j, kind, 0), other = rate_of(j, kind, 1);
-    return other.most > one.most ? other : one;
+    return other.max > one.max ? other : one;
 }
 
 /* One tile per thread: a thread that waits in its tile takes no other, so each thread gets one. */
@@ -160,7 +160,7 @@ static struct ku_spread meet(struct memory_job *j)
         ns[n++] += ku_clock_ns();
     } while (n < MEET_TRIES && ku_clock_ns() - begin < MEET_NS);
     const struct ku_spread per_s = ku_spread_of(ns, n, MEETINGS);
-    return (struct ku_spread){1e9 / per_s.most, 1e9 / per_s.median, 1e9 / per_s.least};
+    return (struct ku_spread){1e9 / per_s.max, 1e9 / per_s.median, 1e9 / per_s.min};
 }
 
 int ku_bench_memory(const struct ku_device_opts *opts, struct ku_memory_rates *out)

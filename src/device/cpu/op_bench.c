@@ -427,8 +427,8 @@ static int time_kernel(void *dev, const struct copies *all, int64_t time_ns, str
     } while (r->n_runs < MAX_RUNS && (r->n_runs < MIN_RUNS || ku_clock_ns() - begin < time_ns));
     qsort(ns, (size_t)r->n_runs, sizeof ns[0], ku_by_value);
     r->median_ns = ns[r->n_runs / 2];
-    r->least_ns = ns[0];
-    r->most_ns = ns[r->n_runs - 1];
+    r->min_ns = ns[0];
+    r->max_ns = ns[r->n_runs - 1];
     return KUMI_OK;
 }
 

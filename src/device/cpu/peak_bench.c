@@ -80,7 +80,7 @@ static struct ku_spread rate_of(struct peak_job *j, int kind, int64_t n_tiles, d
 }
 static struct ku_spread better(struct ku_spread a, struct ku_spread b)
 {
-    return a.most > b.most ? a : b;
+    return a.max > b.max ? a : b;
 }
 static struct ku_spread matrix_peak(struct peak_job *j, const struct ku_gemm_micro *g, int depth)
 {
@@ -132,7 +132,7 @@ bool ku_peak_is_disturbed(const struct ku_peak *peak)
     const struct ku_spread *all[] = {&peak->f32, &peak->bf16, &peak->stream};
     int is_disturbed = 0;
     for (int i = 0; i < 3; i++)
-        is_disturbed |= all[i]->median < 0.9 * all[i]->most;
+        is_disturbed |= all[i]->median < 0.9 * all[i]->max;
     return is_disturbed;
 }
 
@@ -151,9 +151,9 @@ static int peak(const struct ku_device_opts *opts, struct peak_job *j, struct ku
     if (cpu->gemm_bf16)
         p.bf16 = better(matrix_peak(j, cpu->gemm_bf16, 2), p.f32);
     p.touch_bytes = p.touch.median;
-    p.stream_bytes = p.stream.most;
-    p.flops_f32 = p.f32.most;
-    p.flops_bf16 = p.bf16.most;
+    p.stream_bytes = p.stream.max;
+    p.flops_f32 = p.f32.max;
+    p.flops_bf16 = p.bf16.max;
     *out = p;
 out:
     ku_device_cpu.close(dev);

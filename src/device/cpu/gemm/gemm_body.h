@@ -127,6 +127,11 @@ KERNEL void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t 
     micro_parts(rows, &whole, 1, rs, cs, c, ldc, load, next, next_bytes);
 }
 
+/* The members of struct ku_gemm_micro that this file defines. */
+#define GEMM_MICRO                                                                                 \
+    .mr = GEMM_MR, .nr = GEMM_NR, .step = 1, .run_parts = micro_parts, .run = micro, .peak = peak, \
+    .peak_flops = GEMM_PEAK_FLOPS
+
 /* The limit of the instruction: chains of multiply-adds in registers only. */
 enum { GEMM_CHAINS = 12, GEMM_UNROLLED = 4 };
 #define GEMM_PEAK_FLOPS (2.0 * GEMM_DEPTH * (int)GEMM_VL * GEMM_CHAINS * GEMM_UNROLLED)

@@ -17,13 +17,7 @@
 
 #include "device/cpu/gemm/gemm_body.h"
 
-const struct ku_gemm_micro ku_slim_avx512bf16 = {.mr = GEMM_MR,
-                                                 .nr = GEMM_NR,
-                                                 .step = 1,
-                                                 .run_parts = micro_parts,
-                                                 .run = micro,
-                                                 .peak = peak,
-                                                 .peak_flops = GEMM_PEAK_FLOPS};
+const struct ku_gemm_micro ku_slim_avx512bf16 = {GEMM_MICRO};
 #else
 typedef int ku_slim_none; /* a translation unit must not be empty */
 #endif

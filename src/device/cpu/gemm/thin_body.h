@@ -17,9 +17,9 @@ enum {
 };
 /* More rows if sixteen vectors of the weight and the sums fit the registers. */
 #if defined(__AVX512F__)
-enum { THIN_MOST_ROWS = 64 };
+enum { THIN_ROWS_MAX = 64 };
 #else
-enum { THIN_MOST_ROWS = 8 };
+enum { THIN_ROWS_MAX = 8 };
 #endif
 #if GEMM_DEPTH == 2
 #define THIN_MADD(acc, x, w)                                                                       \

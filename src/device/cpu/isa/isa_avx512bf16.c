@@ -23,15 +23,7 @@
 #include "device/cpu/attention/short_body.h"
 
 const struct ku_isa_pairs ku_pairs_avx512bf16 = {
-    .gemm = {.mr = GEMM_MR,
-             .nr = GEMM_NR,
-             .step = 1,
-             .run_parts = micro_parts,
-             .run = micro,
-             .peak = peak,
-             .peak_flops = GEMM_PEAK_FLOPS,
-             .thin = thin,
-             .thin_rows = THIN_MOST_ROWS},
+    .gemm = {GEMM_MICRO, .thin = thin, .thin_rows = THIN_ROWS_MAX},
     .attn = {PAIRS_BLOCKS * QUERIES, pairs_forward, pairs_backward},
     .attn_short_forward = short_forward,
     .attn_short_backward = short_backward,
