@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_JOB_CONTROL_H
+#define KU_JOB_CONTROL_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "job/hosts.h"
+
+/*
+ * How the hosts of a job find each other and fail together.
+ *
+ * On a host the control segment is the truth: states, root cause, stop flag. Between hosts the
+ * service thread of each host's first rank bridges it over a tree of TCP connections:
+ *
+ *                    host 0            the root: its address is known to all at the start
+ *                 ┌────┴───┬─ … ─┐
+ *              host 1   host 2  host 16        parent of h: (h - 1) / 16
+ *
+ *     up     a host's first cause of failure, a stop signal, an answer
+ *     down   the job's root cause, a stop signal, a question
+ *
+ * Start: each host's first rank listens on a port of its own, connects to the root, proves that it
+ * has the job's secret, and sends its row. When all rows are there the root checks them (ranks
+ * neither missing nor doubled, one version of kumi) and the table goes down the tree.
+ *
+ * Every connection, also those that carry data, begins with two hellos of fixed size: each side
+ * sends a nonce and answers the other's with HMAC-SHA256 over both nonces and its own claim. Nothing
+ * else is read before. Nothing is encrypted.
+ */
+enum { KU_CONTROL_RADIX = 16, KU_SECRET_BYTES = 32, KU_HELLO_BYTES = 128 };
+
+struct ku_control; /* a host's bridge; lives in its first rank's process */
+
+/* What a host knows before it has met the others */
+struct ku_control_opts {
+    int rank, n;           /* this rank, and the ranks of the job */
+    int n_local;           /* ranks of this host */
+    const char *host_name; /* KUMI_HOST, or the system's */
+    const char *root;      /* "host:port", "[v6]:port", "host:port+16": 16 ports from there */
+    const char *interface; /* KUMI_INTERFACE: name or address prefix; NULL: the route to the root */
+    uint8_t secret[KU_SECRET_BYTES];
+    int64_t timeout_ns; /* of the join */
+};
+
+struct ku_segment;
+/*
+ * Join the hosts: on return the segment's table is complete and the bridge runs.
+ *
+ * Blocks: at most timeout_ns.
+ * Errors: KUMI_EINVAL (a claim contradicts another: both are named), EPEER, ETIMEDOUT (names the
+ * missing hosts by their ranks), ENOMEM.
+ */
+KU_STATUS ku_control_join(const struct ku_control_opts *opts, struct ku_segment *seg,
+                          struct ku_control **control);
+/* End the bridge. Takes NULL. Waits for no peer. */
+void ku_control_leave(struct ku_control *control);
+
+/* What the service thread does for the bridge: poll these descriptors, then serve. */
+struct pollfd;
+int ku_control_poll(struct ku_control *control, struct pollfd *fds, int cap);
+void ku_control_serve(struct ku_control *control);
+
+/*
+ * Connections that carry data. Any rank dials; the peer host's service thread accepts, checks the
+ * hello, and passes the descriptor to the rank that it names through that rank's doorbell.
+ */
+struct ku_dial_head {    /* what the dialling rank says after the hellos */
+    int32_t from, to;    /* ranks of the job */
+    uint32_t slot, lane; /* comm slot; connection of several of one link */
+    uint64_t stream;
+};
+/* Connected and authenticated, not blocking. Blocks at most timeout_ns. */
+KU_STATUS ku_control_dial(struct ku_job *job, const struct ku_dial_head *head, int64_t timeout_ns,
+                          int *fd);
+
+/*
+ * A rank's doorbell: a datagram socket in the abstract name space, named by user, job, host and
+ * local rank. A datagram wakes a rank that sleeps in poll; one with a descriptor hands over an
+ * accepted connection. Datagrams of other users are dropped.
+ */
+struct ku_doorbell;
+KU_STATUS ku_doorbell_open(uint64_t job_id, int host, int local, struct ku_doorbell **bell);
+void ku_doorbell_close(struct ku_doorbell *bell);
+int ku_doorbell_fd(const struct ku_doorbell *bell);
+/* Wake the rank of this host; any thread, no wait. */
+void ku_doorbell_ring(uint64_t job_id, int host, int local);
+/* Take the next connection: 1: *fd and *head are set; 0: none, and the bell is silent. */
+int ku_doorbell_take(struct ku_doorbell *bell, struct ku_dial_head *head, int *fd);
+
+/* A rank's progress, as its host's segment has it; asked through the tree. */
+struct ku_progress {
+    uint64_t progress; /* ku_rank_line.progress */
+    uint32_t state, looks;
+    int32_t awaits; /* rank of the job that it waits for; -1: none */
+    char last[160]; /* its last operation */
+};
+/* Ask, and take the newest answer: 1: *out is set; 0: none yet. Does not block; any thread. */
+int ku_control_ask(struct ku_job *job, int rank, struct ku_progress *out);
+
+#endif
