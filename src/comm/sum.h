@@ -66,7 +66,8 @@ struct ku_sum {
     const bool *in_wire;
     /*
      * The result is a node that travels or waits for others: dst are stored in the wire dtype. No
-     * addend, no divide.
+     * addend, no divide. A dst may then begin where a src in a wider dtype begins. The other way
+     * round, a dst in dtype must not overlap a src in a narrower wire dtype.
      */
     bool is_node;
 };

@@ -17,5 +17,5 @@ static inline void f16_store(uint16_t *to, const float *from)
     memcpy(to, &p, sizeof p);
 }
 #define KU_SUM_TABLE ku_sum_avx512
-#include "comm/sum_kernels.h"
+#include "comm/sum/kernels.h"
 #endif
