@@ -49,6 +49,10 @@ struct ku_run {
     int32_t local; /* local index of the first: members of a host are counted in member order */
 };
 
+struct ku_run_at {
+    int32_t first, run; /* member; index in ku_topology.run */
+};
+
 /* The members of a communicator and their hosts, as one member sees them */
 struct ku_topology {
     int n, n_hosts;      /* members; hosts that have members */
@@ -64,11 +68,11 @@ struct ku_topology {
      */
     bool is_contiguous;
     int n_runs;
-    const struct ku_run *run; /* [n_runs], by host, then by member */
-    const int32_t *host_run;  /* [n_hosts + 1]: host h has run[host_run[h]] to before the next's */
-    const int32_t *by_member; /* [n_runs]: indices in `run`, by member */
-    const int32_t *local_slice; /* [max_local + 1]: members with a lower local index */
-    const int32_t *size_order;  /* [n_hosts]: place of the host among all, the largest first */
+    const struct ku_run *run;         /* [n_runs], by host, then by member */
+    const int32_t *host_run;          /* [n_hosts + 1]: host h's are run[host_run[h]] and on */
+    const struct ku_run_at *by_first; /* [n_runs], by member */
+    const int32_t *lower_n;           /* [max_local + 1]: members with a lower local index */
+    const int32_t *size_order;        /* [n_hosts]: the host's place, the largest host first */
     void *memory;
 };
 
@@ -82,9 +86,9 @@ void ku_topology_init_even(struct ku_topology *t, int n_hosts, int per_host, int
  * Errors: KUMI_ENOMEM. O(n_runs) memory; none if the hosts are even.
  */
 KU_STATUS ku_topology_init(struct ku_topology *t, const struct ku_run *run, int n_runs, int me);
-/* Takes one that failed to init, or was filled with zeros. */
+/* Takes one that was filled with zeros. */
 void ku_topology_fini(struct ku_topology *t);
-/* The same hosts as another member sees them; shares the memory of `t`. */
+/* The same hosts as another member sees them. It borrows the memory of `t`. */
 struct ku_topology ku_topology_of(const struct ku_topology *t, int member);
 /* L_h: members on a host */
 int ku_topology_local_n(const struct ku_topology *t, int host);
@@ -133,7 +137,7 @@ struct ku_exchange {
     struct {
         int radix, stride;
     } stage[KU_EXCHANGE_STAGES];
-    bool is_direct;         /* the one stage is between helpers and destinations */
+    bool is_direct;         /* one stage: every helper sends to the destinations themselves */
     int max_nodes;          /* that any member sends for an element. Equal on all members. */
     int max_sources;        /* of ku_exchange_sources: this member, any stage */
     int n_peers, max_peers; /* of this member: in all stages, each once; in one stage */
@@ -160,7 +164,7 @@ struct ku_exchange {
  */
 KU_STATUS ku_exchange_plan(const struct ku_topology *topology,
                            const struct ku_exchange_tuning *tuning, struct ku_exchange *x);
-/* Takes one that failed, or was filled with zeros. */
+/* Takes one that was filled with zeros. */
 void ku_exchange_fini(struct ku_exchange *x);
 
 /*
@@ -224,8 +228,7 @@ typedef void ku_exchange_range(const void *ctx, int d, int64_t *begin, int64_t *
  * when hosts are even; else those of one local index are.
  */
 struct ku_exchange_slices {
-    const struct ku_topology *topology;
-    const struct ku_exchange *exchange; /* NULL: one host */
+    const struct ku_exchange *exchange;
     int64_t count;
     int64_t line_count; /* elements per line; 0: single elements */
     int64_t first;      /* rotates the destinations that get an extra line */
@@ -272,17 +275,17 @@ int64_t ku_exchange_sent(const struct ku_exchange *x, enum ku_half half, ku_exch
 
 /*
  * Barriers and payloads of up to 4 KiB. Only the hosts' first members (local index 0) take part,
- * before and after them the host's flags. In a stage the groups of radix blocks of hosts exchange
- * all that they hold, and each combines it. Block b of stage s is hosts b * stride to b * stride +
- * stride - 1, as far as there are so many. H = 7, radices 2, 4:
+ * before and after them the host's flags. In a stage the blocks of a group of hosts exchange all
+ * that they hold, and each host combines it: with radix R it gets R - 1 messages. H = 6:
  *
- *     stage 0   blocks  0 1   2 3   4 5   6        0 <-> 1, 2 <-> 3, 4 <-> 5
- *     stage 1   blocks  01    23    45    6        0, 2, 4 and 6: each with each; 1, 3, 5: likewise,
- *                                                  and 6 sends to them too
+ *     stage   radix   stride   blocks
+ *     0       2       1        0 - 1   2 - 3   4 - 5        each with each
+ *     1       3       2        01 - 23 - 45                 0, 2 and 4 exchange; 1, 3 and 5 do
  *
- * Any number and any sizes of hosts: the host that serves host h out of a block of m hosts is the
- * block's first + (h mod stride) mod m. Reductions send the nodes of their block, one or a few;
- * gathers the payloads of its members, ordered by host and local index.
+ * Any number and any sizes of hosts. If a factor of H is larger than the max radix, blocks differ
+ * by one host, and a host may send to two of another block (small.c). Reductions send the nodes of
+ * their block: one where blocks are aligned, else a few. Gathers send the payloads of its members,
+ * ordered by host and local index.
  */
 struct ku_small {
     const struct ku_topology *topology; /* borrowed */
@@ -307,8 +310,8 @@ int ku_small_n_recvs(const struct ku_small *small, int stage);
 void ku_small_send(const struct ku_small *small, int stage, int i, struct ku_small_peer *peer);
 void ku_small_recv(const struct ku_small *small, int stage, int i, struct ku_small_peer *peer);
 /*
- * The nodes of all leaves on hosts host_begin to host_end - 1, in ascending order. O(log n); not
- * is_contiguous: O(n_runs).
+ * The nodes of all leaves on hosts host_begin to host_end - 1, in ascending order. Returns their
+ * number; `node` NULL: that alone. O(log n); not is_contiguous: O(n_runs), one host: of its runs.
  */
 int ku_topology_cover(const struct ku_topology *t, int host_begin, int host_end,
                       struct ku_tree_node *node, int cap);

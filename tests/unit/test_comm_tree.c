@@ -154,7 +154,9 @@ static void test_cover_of_large(void **state)
 
 enum { COUNT = 1100, MAX_SRC = 40 }; /* one block of f32 and a part of one */
 static _Alignas(64) unsigned char leaf[MAX_SRC][COUNT * 8], part[MAX_SRC][COUNT * 8];
-static _Alignas(64) unsigned char flat[COUNT * 8], got[2][COUNT * 8 + 1];
+static _Alignas(64) unsigned char flat[COUNT * 8], got[2][COUNT * 8 + 64];
+
+static const struct ku_sum_kernels *kernels;
 
 /* A tree in the making: its leaves, and the sources into which it is cut */
 struct cut {
@@ -185,7 +187,7 @@ static void add_node(struct cut *c, int first, int n)
     s.dst = &to;
     s.divide = 0;
     s.is_node = 1;
-    ku_sum(ku_sum_choose(), &s);
+    ku_sum(kernels, &s);
     c->src[c->n_src] = to;
     c->in_wire[c->n_src] = 1;
     c->first[c->n_src++] = first;
@@ -228,7 +230,7 @@ static void check_cut(struct cut *c, int n)
     for (s.n_dst = 1; s.n_dst <= 2; s.n_dst++) {
         for (s.n_streamed = 0; s.n_streamed <= s.n_dst; s.n_streamed++) {
             to[1] = got[1] + (draw(c, 2) ? each : 1);
-            ku_sum(ku_sum_choose(), &s);
+            ku_sum(kernels, &s);
             for (int d = 0; d < s.n_dst; d++)
                 assert_memory_equal(to[d], flat, bytes);
         }
@@ -238,7 +240,7 @@ static void check_cut(struct cut *c, int n)
     if (s.wire == s.dtype || s.divide)
         return;
     s.is_node = 1; /* stored in the wire dtype, it is the root before it widens */
-    ku_sum(ku_sum_choose(), &s);
+    ku_sum(kernels, &s);
     ku_convert(got[1], s.dtype, got[0], s.wire, s.count);
     assert_memory_equal(got[1], flat, bytes);
 }
@@ -264,7 +266,7 @@ static void test_sums_over_nodes(void **state)
             s.src = src;
             s.n_dst = 1;
             s.dst = &to;
-            ku_sum(ku_sum_choose(), &s);
+            ku_sum(kernels, &s);
             for (int k = 0; k < 3; k++) {
                 c.seed = seed++;
                 c.n_draws = 0;
@@ -294,7 +296,7 @@ static void test_addend_over_nodes(void **state)
                                     .src = src,
                                     .n_dst = 1,
                                     .dst = &to};
-            ku_sum(ku_sum_choose(), &c.sum);
+            ku_sum(kernels, &c.sum);
             void *to2 = got[0];
             struct ku_sum s = c.sum;
             c.sum.addend = NULL;
@@ -305,7 +307,7 @@ static void test_addend_over_nodes(void **state)
             s.first = c.first;
             s.in_wire = c.in_wire;
             s.dst = &to2;
-            ku_sum(ku_sum_choose(), &s);
+            ku_sum(kernels, &s);
             assert_memory_equal(got[0], flat, COUNT * sizeof(float));
         }
     }
@@ -331,9 +333,9 @@ static void test_node_in_place(void **state)
                                .wire = KUMI_BF16,
                                .is_node = 1};
             to = got[0];
-            ku_sum(ku_sum_choose(), &s);
+            ku_sum(kernels, &s);
             to = leaf[at];
-            ku_sum(ku_sum_choose(), &s);
+            ku_sum(kernels, &s);
             assert_memory_equal(leaf[at], got[0], COUNT * 2);
         }
     }
@@ -355,7 +357,7 @@ static void test_many_leaves(void **state)
     }
     first[N] = 8192 + N;
     struct ku_sum s = {.n_src = N, .n_dst = 1, .src = src, .dst = &to, .count = 3, .first = first};
-    ku_sum(ku_sum_choose(), &s);
+    ku_sum(kernels, &s);
     for (int n = N; n > 1; n = (n + 1) / 2) {
         for (int i = 0; i < n / 2; i++)
             for (int k = 0; k < 3; k++)
@@ -385,7 +387,7 @@ static void test_deepest_tree(void **state)
         .n_src = N, .n_dst = 1, .src = src, .dst = &to, .count = COUNT, .first = first};
     for (int w = 0; w < 2; w++) {
         s.wire = reduction_type[w].wire;
-        ku_sum(ku_sum_choose(), &s);
+        ku_sum(kernels, &s);
         for (int r = N - 1; r >= 0; r--) {
             for (int i = 0; i < COUNT; i++) {
                 float leaf_value = w ? ku_bf16_to_f32(ku_bf16_from_f32(x[r][i])) : x[r][i];
@@ -401,6 +403,7 @@ static void test_deepest_tree(void **state)
 
 int main(void)
 {
+    kernels = ku_sum_choose();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cover_of_sets),   cmocka_unit_test(test_cover_of_runs),
         cmocka_unit_test(test_cover_of_hosts),  cmocka_unit_test(test_cover_of_large),
