@@ -5,12 +5,16 @@
 #include "base/err.h"
 #include "job/job.h"
 
+struct ku_control;
+
 /*
- * Mapping that the ranks of one process share. Ranks as threads have one ku_host together.
+ * What the ranks of one host that live in one process share: all of them as threads, else one. The
+ * bridge is that of the host's first rank; NULL elsewhere, and with one host.
  */
 struct ku_host {
     struct ku_segment *seg;
     const struct ku_job_client *client;
+    struct ku_control *control;
     int is_threads;
 };
 
@@ -28,13 +32,25 @@ struct ku_job_private {
     struct ku_exit_cell *exit_cell;
 };
 
+/* job.c */
+struct ku_control_opts;
+/* The rank's view of a segment, before the hosts have met; no service thread yet. */
+KU_STATUS ku_job_new(struct ku_host *host, int local, const struct ku_job_opts *opts,
+                     struct ku_job **out);
+void ku_job_free(struct ku_job *job);
+/*
+ * Local rank 0 of a host joins the others as opts say; its other ranks wait for the table and use
+ * the time-out alone. At once with one host. A failure becomes the root cause of this host.
+ */
+KU_STATUS ku_job_meet_hosts(struct ku_job *job, const struct ku_control_opts *opts);
+
 /* fault.c */
 /*
  * Check the abort flag and the other ranks' life mutexes and states. `awaited` describes what this
  * rank waits for, in messages (NULL: a collective). Returns 0, or the root cause.
  */
 KU_STATUS ku_job_look(struct ku_job *job, const char *awaited);
-/* Raise: local rank `local` has left the job while this rank waits for it in `awaited`. */
+/* Raise: local rank `local` left the job while this rank waits for it in `awaited`. */
 KU_STATUS ku_job_raise_left(struct ku_job *job, int local, const char *awaited);
 /*
  * 1 for an exit code of docs/reference/exit-codes.md: a rank of kumi prints its error before it
@@ -42,15 +58,24 @@ KU_STATUS ku_job_raise_left(struct ku_job *job, int local, const char *awaited);
  */
 bool ku_exit_is_ours(int code);
 /*
- * Record "rank died: rank <local>: <how>; its last operation: .." with this status. Returns it.
+ * Record "rank died: rank <rank>: <how>; its last operation: .." with this status, or in a job of
+ * several hosts "rank died: rank <rank> on host <name>: ..". Returns it.
  */
 KU_STATUS ku_err_death(struct ku_segment *seg, const struct ku_job_client *client, int local,
                        int status, const char *how);
 /*
- * Make this thread's error record the root cause and print it, unless there is a root cause.
- * Returns the root cause's status.
+ * Make this thread's error record the root cause and print it, unless there is a root cause. With
+ * several hosts that is decided by the root of the hosts, within 1 s. Returns the root cause's
+ * status.
+ *
+ *   culprit   rank of the job
  */
 KU_STATUS ku_job_raise(struct ku_job *job, int culprit);
+/*
+ * This rank ended inside the job, with an exit code. Those of its host see its state; with several
+ * hosts the others learn it now, unless there is a root cause.
+ */
+void ku_job_tell_end(struct ku_job *job, int code);
 /*
  * Copy the root cause into this thread's error record. Returns its status, or 0 without one.
  */
@@ -64,16 +89,22 @@ struct ku_env_job {
     const char *launcher;
     int rank, n, local_rank, local_n, control_fd; /* -1: none */
     uint64_t job_id;
+    /* the rest only counts with n > local_n */
+    int host_index; /* as the launcher numbers hosts; -1: unknown */
+    const char
+        *host_name;   /* KUMI_HOST, or the system's; borrowed from the environment, or static */
+    const char *root; /* where the hosts meet, as struct ku_control_opts says it */
 };
 /*
  * Read the launcher's environment variables. Without any the launcher is "none" and n is 1.
  * KUMI_EINVAL for incomplete or impossible values.
  */
 KU_STATUS ku_env_job(struct ku_env_job *out);
-/* rendezvous.c */
+/* rendezvous.c: of the ranks of one host. Local rank 0 creates the segment. */
 KU_STATUS ku_rendezvous(const struct ku_job_client *client, const struct ku_env_job *env,
                         int64_t timeout_ns, struct ku_segment **seg, int **sockets, int *n_sockets);
-void ku_rendezvous_name(uint64_t job_id, char name[64]);
+enum { KU_SOCKET_NAME_BYTES = 104 };
+void ku_rendezvous_name(const struct ku_env_job *env, char name[KU_SOCKET_NAME_BYTES]);
 /* service.c */
 KU_STATUS ku_service_start(struct ku_job *job);
 void ku_service_stop(struct ku_job *job);
