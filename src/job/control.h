@@ -37,14 +37,16 @@
 enum { KU_CONTROL_RADIX = 16, KU_HELLO_BYTES = 128 };
 
 struct ku_job;
+struct ku_job_client;
 struct ku_segment;
 struct ku_control; /* a host's bridge; lives in its first rank's process */
 
 /* What a host knows before it has met the others */
 struct ku_control_opts {
-    int rank, n;           /* this rank, and the ranks of the job */
-    int n_local;           /* ranks of this host */
-    const char *host_name; /* KUMI_HOST, or the system's */
+    const struct ku_job_client *client; /* names the operations of ranks; NULL: no names */
+    int rank, n;                        /* this rank, and the ranks of the job */
+    int n_local;                        /* ranks of this host */
+    const char *host_name;              /* KUMI_HOST, or the system's */
     const char *root;      /* "host:port", "[v6]:port", "host:port+16": 16 ports from there */
     const char *interface; /* KUMI_INTERFACE: name or address prefix; NULL: the route to the root */
     int port;              /* to listen on; 0: the root's as `root` says, elsewhere any */
@@ -75,6 +77,8 @@ KU_STATUS ku_control_join(const struct ku_control_opts *opts, struct ku_segment 
                           struct ku_control **control);
 /* End the bridge. Takes NULL. Waits for no peer. */
 void ku_control_leave(struct ku_control *control);
+/* The same without a word to the neighbours, which take it for a death. */
+void ku_control_break(struct ku_control *control);
 
 /* What the service thread does for the bridge: poll this descriptor for input, then serve. */
 int ku_control_fd(const struct ku_control *control);

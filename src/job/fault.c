@@ -33,8 +33,8 @@ int ku_job_raise(struct ku_job *job, int culprit)
         KU_ERR_SCOPE(KUMI_EBUG, KUMI_SCOPE_JOB, "rank %d failed without an error", job->rank);
     if (ku_segment_abort(job->seg, ku_err_get(), culprit)) {
         ku_flight_add(job->priv->flight, KU_FLIGHT_FAIL, 0, WHAT_FAILURE, 0, 0);
-        atomic_store(&job->seg->root_said, 1);
-        ku_err_print();
+        if (!atomic_exchange(&job->seg->root_said, 1)) /* the bridge may have said the same */
+            ku_err_print();
         ku_flight_dump(job->seg, job->priv->host->client);
     }
     return ku_job_root(job);

@@ -156,7 +156,8 @@ int ku_job_meet_hosts(struct ku_job *job, const struct ku_control_opts *opts)
 
 static int join_hosts(struct ku_job *job, const struct ku_env_job *env, int64_t timeout_ns)
 {
-    struct ku_control_opts o = {.rank = job->rank,
+    struct ku_control_opts o = {.client = job->priv->host->client,
+                                .rank = job->rank,
                                 .n = job->n,
                                 .n_local = job->local_n,
                                 .host_name = env->host_name,

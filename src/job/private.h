@@ -109,5 +109,7 @@ void ku_rendezvous_name(const struct ku_env_job *env, char name[KU_SOCKET_NAME_B
 KU_STATUS ku_service_start(struct ku_job *job);
 void ku_service_stop(struct ku_job *job);
 KU_STATUS ku_service_heed(struct ku_job *job);
+/* For tests: end as if the process was killed, with a bridge that says no goodbye. */
+void ku_service_kill(struct ku_job *job);
 
 #endif

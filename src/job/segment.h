@@ -92,7 +92,8 @@ struct ku_rank_line {
     ku_a32 heeds_stop;          /* 1: it acts on `stop` itself, the launcher forwards no signal */
     ku_a32 pid;
     /*
-     * Rank + 1 that it waits for, 0: none. A deadline counts for the last rank of this chain.
+     * Rank of the job + 1 that it waits for, 0: none. A deadline counts for the last rank of this
+     * chain.
      */
     ku_a32 awaits;
     /*
@@ -141,6 +142,7 @@ enum { KU_ANSWER_WORDS = 20 };
 struct ku_question {
     _Alignas(128) ku_a32 asked; /* number of questions so far */
     ku_a32 rank;                /* of the job */
+    ku_a64 asked_ns;            /* when */
     ku_a32 sent;                /* the bridge's: questions that it has passed on */
     ku_a32 answered;
     ku_a64 progress;

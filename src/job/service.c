@@ -56,8 +56,10 @@ static void *serve(void *arg)
     const bool holds_life = !s->is_threads || s->control;
     if (holds_life)
         pthread_mutex_lock(&s->line->life);
-    if (s->control)
+    if (s->control) {
+        ku_err_rank(s->seg->first_rank);
         atomic_store(&s->seg->is_bridged, 1);
+    }
     atomic_store(&s->is_up, 1);
     while (!atomic_load(&s->quits)) {
         struct pollfd p[3] = {
@@ -128,6 +130,14 @@ void ku_service_stop(struct ku_job *job)
     pthread_join(s->thread, NULL);
     close_service(s);
     job->priv->service = NULL;
+}
+
+void ku_service_kill(struct ku_job *job)
+{
+    struct ku_control *control = job->priv->host->control;
+    ku_service_stop(job);
+    job->priv->host->control = NULL;
+    ku_control_break(control);
 }
 
 int ku_service_heed(struct ku_job *job)

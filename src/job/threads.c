@@ -52,7 +52,8 @@ static int meet(struct rank_thread *t)
     if (g->n_hosts == 1)
         return 0;
     snprintf(name, sizeof name, "host%d", t->host_index);
-    struct ku_control_opts o = {.rank = t->job->rank,
+    struct ku_control_opts o = {.client = t->host->client,
+                                .rank = t->job->rank,
                                 .n = t->job->n,
                                 .n_local = t->job->local_n,
                                 .host_name = name,
