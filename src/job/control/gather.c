@@ -178,9 +178,9 @@ static void refuse(struct ku_control *c)
 {
     struct ku_message m = ku_message_of(c, KU_MESSAGE_REFUSE, sizeof(struct kumi_error));
     struct kumi_error e = *ku_err_get();
-    for (uint32_t i = 0; i < c->gather->n; i++)
-        if (c->gather->conn[i])
-            ku_conn_send(c, c->gather->conn[i], &m, &e);
+    for (struct ku_conn *conn = c->conns; conn; conn = conn->next)
+        if (conn->role == KU_CONN_JOINER)
+            ku_conn_send(c, conn, &m, &e);
 }
 
 static void send_places(struct ku_control *c)
@@ -211,9 +211,9 @@ static int check(struct ku_control *c, bool is_late)
     struct ku_gather *g = c->gather;
     if (g->n == 0)
         return KU_ERR(KUMI_ETIMEDOUT,
-                      "join: no other host came within %lld s%s; check that all hosts were started "
+                      "join: no other host came within %.3g s%s; check that all hosts were started "
                       "and reach this one",
-                      (long long)(c->opts.timeout_ns / 1000000000),
+                      (double)c->opts.timeout_ns * 1e-9,
                       g->n_refused ? ", but connections that do not have the secret (see the log)"
                                    : "");
     KU_TRY(sort_rows(g));

@@ -64,11 +64,13 @@ int ku_hello_start(struct ku_hello_side *s, const struct ku_claim *claim,
 static enum ku_hello_end check_form(const struct ku_hello *h, uint32_t step)
 {
     static const uint8_t zero[sizeof h->zero];
+    const struct ku_claim none = {.kind = KU_CLAIM_NONE};
     if (memcmp(h->magic, magic, sizeof magic) != 0)
         return KU_HELLO_STRANGER;
     if (h->version != KU_HELLO_VERSION)
         return KU_HELLO_OTHER_VERSION;
-    if (h->step != step || memcmp(h->zero, zero, sizeof zero) != 0)
+    if (h->step != step || memcmp(h->zero, zero, sizeof zero) != 0 ||
+        (step == STEP_ANSWER && memcmp(&h->claim, &none, sizeof none) != 0))
         return KU_HELLO_STRANGER;
     return KU_HELLO_GOING;
 }

@@ -280,16 +280,16 @@ static int late(const struct ku_control *c)
 {
     if (c->n_hosts)
         return KU_ERR(KUMI_ETIMEDOUT,
-                      "join: the table of hosts did not come from host %d within %lld s",
-                      ku_parent_of(c->host), (long long)(c->opts.timeout_ns / 1000000000));
+                      "join: the table of hosts did not come from host %d within %.3g s",
+                      ku_parent_of(c->host), (double)c->opts.timeout_ns * 1e-9);
     return KU_ERR(KUMI_ETIMEDOUT,
-                  "join: root %s:%d: %s within %lld s; check that the host of rank 0 was started "
+                  "join: root %s:%d: %s within %.3g s; check that the host of rank 0 was started "
                   "and that this host reaches it",
                   c->meeting.name, c->meeting.port,
                   c->n_secrets     ? ku_hello_why(KU_HELLO_SECRET)
                   : is_dialling(c) ? "not all hosts met"
                                    : "no kumi answered",
-                  (long long)(c->opts.timeout_ns / 1000000000));
+                  (double)c->opts.timeout_ns * 1e-9);
 }
 
 static int meet(struct ku_control *c)

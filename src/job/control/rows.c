@@ -74,9 +74,9 @@ int ku_rows_check(struct ku_join_row *row, int n, int n_ranks, bool is_late, int
         }
         if (first > end && is_late)
             return KU_ERR(KUMI_ETIMEDOUT,
-                          "join: %s did not come within %lld s (%d host%s did: %s%s%s); check that "
+                          "join: %s did not come within %.3g s (%d host%s did: %s%s%s); check that "
                           "all hosts were started and reach the root",
-                          ranks_text(end, first, missing), (long long)(timeout_ns / 1000000000), n,
+                          ranks_text(end, first, missing), (double)timeout_ns * 1e-9, n,
                           n == 1 ? "" : "s", row[0].row.name, n > 1 ? " to " : "",
                           n > 1 ? row[n - 1].row.name : "");
         KU_ASSERT(first == end || is_late);
