@@ -86,6 +86,14 @@ int ku_control_timeout_ms(const struct ku_control *control); /* serve after that
 void ku_control_serve(struct ku_control *control);
 
 /*
+ * In place of a bridge that died with its process: tell the neighbours this host's cause, and set
+ * the root cause that they answer. Blocks at most timeout_ns. 1: there is a root cause, 0: no host
+ * answered. Leaves this thread's error record.
+ */
+int ku_control_report(struct ku_segment *seg, const struct kumi_error *error, int culprit,
+                      int64_t timeout_ns);
+
+/*
  * Connections that carry data. Any rank dials; the peer host's service thread accepts, checks the
  * hello, and passes the descriptor to the rank that it names through that rank's doorbell.
  */

@@ -240,26 +240,41 @@ static void ring_bridge(struct ku_segment *seg)
 }
 
 /*
- * The bridge lives in the process of local rank 0, which holds its life mutex while the service
- * thread runs. Ranks as threads live and die with their bridges.
+ * The bridge lives in the process of local rank 0, whose service thread holds the life mutex. What
+ * is found once is stored: glibc leaves a mutex that is not recoverable locked after a second
+ * pthread_mutex_trylock, so that a third one returns EBUSY, as for a living owner.
  */
 static bool is_bridge_dead(struct ku_segment *seg)
 {
     struct ku_rank_line *line = ku_segment_line(seg, 0);
+    if (atomic_load(&seg->is_bridged) == KU_BRIDGE_DEAD ||
+        atomic_load(&line->state) == KU_RANK_DIED)
+        return true;
     int taken = pthread_mutex_trylock(&line->life);
     if (taken == 0 || taken == EOWNERDEAD)
         pthread_mutex_unlock(&line->life); /* see is_dead in fault.c */
+    if (taken != EBUSY)
+        atomic_store(&seg->is_bridged, KU_BRIDGE_DEAD);
     return taken != EBUSY;
 }
 
-/* Give the bridge time to bring the decision of the hosts' root. */
-static void await_verdict(struct ku_segment *seg)
+/*
+ * Give the bridge time to bring the decision of the hosts' root. If it died, the first proposer
+ * reports in its place, and the others wait for that.
+ */
+static void await_verdict(struct ku_segment *seg, const struct kumi_error *error, int culprit,
+                          bool is_first)
 {
     const int64_t deadline = ku_clock_ns() + KU_VERDICT_NS;
     ring_bridge(seg);
     while (!atomic_load(&seg->abort_word) && atomic_load(&seg->is_bridged) &&
-           !is_bridge_dead(seg) && ku_clock_ns() < deadline)
+           ku_clock_ns() < deadline) {
+        if (is_first && is_bridge_dead(seg)) {
+            ku_control_report(seg, error, culprit, deadline - ku_clock_ns());
+            return;
+        }
         usleep(500);
+    }
 }
 
 int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int culprit)
@@ -270,13 +285,13 @@ int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int
         return 0;
     if (!atomic_load(&seg->is_bridged))
         return ku_segment_set_root(seg, error, culprit, host);
-    int is_first =
+    const bool is_first =
         atomic_compare_exchange_strong(&seg->cause_word, &none, abort_word(error, culprit));
     if (is_first) {
         seg->cause = *error;
         atomic_store(&seg->cause_ready, 1);
     }
-    await_verdict(seg);
+    await_verdict(seg, error, culprit, is_first);
     if (ku_segment_set_root(seg, error, culprit, host))
         return 1;
     /* printed here if the job's root cause is what this call proposed */

@@ -108,6 +108,9 @@ struct ku_rank_line {
     pthread_mutex_t life;
 };
 
+/* Whether a bridge passes proposals on; it ended, or never was; its process died. */
+enum ku_bridge_state { KU_BRIDGE_NONE, KU_BRIDGE_RUNS, KU_BRIDGE_DEAD };
+
 struct ku_segment {
     uint32_t magic, abi;
     int32_t n_local;
@@ -130,7 +133,7 @@ struct ku_segment {
     _Alignas(128) ku_a64 cause_word; /* (any) as abort_word */
     ku_a32 cause_ready;              /* `cause` is written */
     ku_a32 root_host;                /* host that proposed `root`, + 1; before root_ready */
-    ku_a32 is_bridged;               /* a bridge passes proposals on */
+    ku_a32 is_bridged;               /* (any) enum ku_bridge_state */
     struct kumi_error cause;
 };
 

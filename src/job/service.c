@@ -58,7 +58,7 @@ static void *serve(void *arg)
         pthread_mutex_lock(&s->line->life);
     if (s->control) {
         ku_err_rank(s->seg->first_rank);
-        atomic_store(&s->seg->is_bridged, 1);
+        atomic_store(&s->seg->is_bridged, KU_BRIDGE_RUNS);
     }
     atomic_store(&s->is_up, 1);
     while (!atomic_load(&s->quits)) {
@@ -73,7 +73,7 @@ static void *serve(void *arg)
             ku_control_serve(s->control);
     }
     if (s->control)
-        atomic_store(&s->seg->is_bridged, 0);
+        atomic_store(&s->seg->is_bridged, KU_BRIDGE_NONE);
     if (holds_life)
         pthread_mutex_unlock(&s->line->life);
     return NULL;

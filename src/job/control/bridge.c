@@ -120,6 +120,7 @@ static void take_cause(struct ku_control *c, const struct ku_message *head,
         *p = (unsigned char)*p < ' ' || *p == 127 ? ' ' : *p;
     c->cause_head.kind = KU_MESSAGE_CAUSE;
     c->cause_head.bytes = sizeof c->cause;
+    c->has_parent_left |= c->lost_parent.deadline_ns != 0; /* no other cause will come from it */
     if (is_decider(c))
         decide(c);
     else if (c->parent)
@@ -198,7 +199,8 @@ static void note_lost(struct ku_control *c, struct ku_lost *lost, int host, int 
 static void lose(struct ku_control *c, struct ku_conn *conn, int why)
 {
     const int i = conn->host - c->host * KU_CONTROL_RADIX - 1;
-    if (conn->role == KU_CONN_PARENT) {
+    const bool is_from_parent = conn->role == KU_CONN_PARENT;
+    if (is_from_parent) {
         if (conn->has_said_bye)
             c->has_parent_left = true;
         else
@@ -209,7 +211,8 @@ static void lose(struct ku_control *c, struct ku_conn *conn, int why)
         if (conn->has_said_bye) /* it came and went */
             c->lost_child[i].deadline_ns = INT64_MAX;
     }
-    const bool decides_now = c->has_parent_left && c->has_cause;
+    const bool decides_now = is_from_parent && c->has_cause;
+    c->has_parent_left |= decides_now;
     ku_conn_drop(c, conn);
     if (decides_now)
         decide(c);
@@ -289,10 +292,10 @@ static int take_message(struct ku_control *c, struct ku_conn *conn, const struct
         memcpy(&e, payload, sizeof e);
         if (!is_below)
             take_verdict(c, m, &e);
-        else if (c->has_verdict)
-            send_verdict(c, conn->role == KU_CONN_REPORT ? conn : NULL);
-        else
+        else if (!c->has_verdict)
             take_cause(c, m, &e);
+        else if (conn->role == KU_CONN_REPORT) /* children have it */
+            send_verdict(c, conn);
         return 0;
     case KU_MESSAGE_STOP:
         take_stop(c, conn, m->number);
