@@ -63,6 +63,8 @@ struct ku_control_opts {
  * Errors: KUMI_EINVAL (not hex; the file's owner or mode), ESTORAGE.
  */
 KU_STATUS ku_secret_find(const struct ku_segment *seg, uint8_t secret[KU_SECRET_BYTES]);
+/* KUMI_PORT: a number from 1 to 65535; NULL: 0. Errors: KUMI_EINVAL. */
+KU_STATUS ku_control_port(const char *text, int *port);
 /* 64 hex digits. Errors: KUMI_EINVAL, which does not repeat the text. */
 KU_STATUS ku_secret_parse(const char *text, uint8_t secret[KU_SECRET_BYTES]);
 

@@ -165,8 +165,14 @@ static int join_hosts(struct ku_job *job, const struct ku_env_job *env, int64_t 
                                 .interface = ku_env("KUMI_INTERFACE"),
                                 .is_pretended = ku_env("KUMI_HOST") != NULL,
                                 .timeout_ns = timeout_ns};
-    if (job->n > job->local_n && job->local_rank == 0)
-        KU_TRY(ku_secret_find(job->seg, o.secret));
+    if (job->n > job->local_n && job->local_rank == 0) {
+        int status = ku_secret_find(job->seg, o.secret);
+        status = status < 0 ? status : ku_control_port(ku_env("KUMI_PORT"), &o.port);
+        if (status < 0) { /* the others of this host wait for the table */
+            ku_segment_set_root(job->seg, ku_err_get(), job->rank, 0);
+            return status;
+        }
+    }
     return ku_job_meet_hosts(job, &o);
 }
 

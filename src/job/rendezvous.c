@@ -124,6 +124,16 @@ static int await_verdict(struct ku_segment *seg)
     return 0;
 }
 
+/* The launcher's option that numbers ranks host by host */
+static const char *order_hint(const struct ku_env_job *env)
+{
+    if (env->n == env->local_n)
+        return "";
+    return strcmp(env->launcher, "openmpi") == 0 ? ": mpirun --map-by slot"
+           : strcmp(env->launcher, "slurm") == 0 ? ": srun -m block"
+                                                 : "";
+}
+
 /*
  * Handle one connection. Returns 1 for a new rank, and 0 if another user or job connected, which is
  * dropped. Another version, a wrong rank and a duplicate are errors.
@@ -142,8 +152,14 @@ static int welcome(const struct ku_env_job *env, int fd, int segment_fd, struct 
     }
     const struct hello answer = hello_of(env);
     const bool is_local = h.abi == KU_SEGMENT_ABI && h.local >= 1 && h.local < env->local_n;
-    if (!is_local || h.n != env->local_n || h.first_rank != answer.first_rank ||
-        h.n_ranks != env->n || sockets[h.local] >= 0) {
+    if (is_local && h.n_ranks == env->n && h.first_rank != answer.first_rank) {
+        ku_os_close(fd);
+        return KU_ERR(KUMI_EINVAL,
+                      "join: rank %d is local rank %d on the host of rank %d; ranks are numbered "
+                      "host by host%s",
+                      h.first_rank + h.local, h.local, env->rank, order_hint(env));
+    }
+    if (!is_local || h.n != env->local_n || h.n_ranks != env->n || sockets[h.local] >= 0) {
         ku_os_close(fd);
         return KU_ERR(
             KUMI_EINVAL,
@@ -174,8 +190,9 @@ static int gather(const struct ku_env_job *env, int listener, int segment_fd,
                 missing++;
             return KU_ERR(KUMI_ETIMEDOUT,
                           "join: rank %d of %d did not connect in time (%d did); check that all "
-                          "ranks were started",
-                          job_rank(env, missing), env->n, n_here);
+                          "ranks were started%s%s",
+                          job_rank(env, missing), env->n, n_here,
+                          order_hint(env)[0] ? ", numbered host by host" : "", order_hint(env));
         }
         int fd = ku_os_local_accept(listener, KU_SLEEP_NS);
         if (fd < 0 && errno != EAGAIN)

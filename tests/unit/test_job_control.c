@@ -229,6 +229,20 @@ static void test_meetings(void **state)
     }
 }
 
+static void test_port(void **state)
+{
+    static const char *const bad[] = {"0", "65536", "x", "80x", "-1", "999999"};
+    int port = -1;
+    (void)state;
+    assert_int_equal(ku_control_port(NULL, &port), 0);
+    assert_int_equal(port, 0);
+    assert_int_equal(ku_control_port("40000", &port), 0);
+    assert_int_equal(port, 40000);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(ku_control_port(bad[i], &port), KUMI_EINVAL);
+    assert_int_equal(port, 40000);
+}
+
 static void test_addresses(void **state)
 {
     static const struct {
@@ -369,7 +383,7 @@ int main(void)
         cmocka_unit_test(test_hello_replay),   cmocka_unit_test(test_hello_bytes),
         cmocka_unit_test(test_hello_stranger), cmocka_unit_test(test_hmac),
         cmocka_unit_test(test_messages),       cmocka_unit_test(test_meetings),
-        cmocka_unit_test(test_addresses),      cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_secret)};
+        cmocka_unit_test(test_addresses),      cmocka_unit_test(test_port),
+        cmocka_unit_test(test_rows),           cmocka_unit_test(test_secret)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/os/os.h"
+#include "job/control.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -41,6 +42,16 @@ int ku_meeting_parse(const char *what, const char *text, struct ku_meeting *out)
         return KU_ERR(KUMI_EINVAL, "%s: %s: give a port from 1 to 65535, as %s:29400", what, text,
                       m.name);
     *out = m;
+    return 0;
+}
+
+int ku_control_port(const char *text, int *port)
+{
+    const char *end = text;
+    const int x = text ? parse_number(text, 65535, &end) : 0;
+    if (text && (x < 0 || *end))
+        return KU_ERR(KUMI_EINVAL, "KUMI_PORT: %s: give a number from 1 to 65535", text);
+    *port = x;
     return 0;
 }
 

@@ -347,13 +347,13 @@ static int listen_at(struct ku_control *c)
 static int open_control(struct ku_control *c, const struct ku_control_opts *opts)
 {
     const char *why = "";
-    if (!opts->root)
+    if (!opts->root || !*opts->root)
         return KU_ERR(KUMI_EINVAL,
                       "join: %d of %d ranks are on this host, and nothing says where the hosts "
                       "meet; set KUMI_RENDEZVOUS=HOST:PORT on all of them",
                       opts->n_local, opts->n);
     KU_TRY(ku_meeting_parse("KUMI_RENDEZVOUS", opts->root, &c->meeting));
-    if (opts->host_name)
+    if (opts->host_name && *opts->host_name)
         snprintf(c->name, sizeof c->name, "%s", opts->host_name);
     else if (ku_os_host_name(c->name, sizeof c->name) < 0)
         return KU_ERR(KUMI_ENOMEM, "join: name of this host: %s", ku_os_why());
