@@ -49,7 +49,7 @@ struct ku_control_opts {
     const char *host_name;              /* KUMI_HOST, or the system's */
     const char *root;      /* "host:port", "[v6]:port", "host:port+16": 16 ports from there */
     const char *interface; /* KUMI_INTERFACE: name or address prefix; NULL: the route to the root */
-    int port;              /* to listen on; 0: the root's as `root` says, elsewhere any */
+    int port;              /* to listen on; 0: any. The root's is as `root` says */
     int listener;          /* open socket to listen on, + 1; 0: none. It stays the caller's */
     bool is_pretended;     /* KUMI_HOST is set: hosts may meet by loopback */
     uint8_t secret[KU_SECRET_BYTES];

@@ -318,8 +318,8 @@ static int meet(struct ku_control *c)
 
 static int listen_at(struct ku_control *c)
 {
-    struct ku_os_address at = {.port = (uint16_t)c->opts.port};
-    const int n_ports = c->is_root && !c->opts.port ? c->meeting.n_ports : 1;
+    struct ku_os_address at = {.port = 0};
+    const int n_ports = c->is_root ? c->meeting.n_ports : 1;
     int fd = -1;
     if (c->opts.listener) {
         fd = c->opts.listener - 1;
@@ -327,7 +327,7 @@ static int listen_at(struct ku_control *c)
         if (c->opts.interface)
             KU_TRY(ku_address_choose(c->opts.interface, NULL, &at));
         for (int i = 0; i < n_ports && fd < 0; i++) {
-            at.port = (uint16_t)(c->is_root && !c->opts.port ? c->meeting.port + i : c->opts.port);
+            at.port = (uint16_t)(c->is_root ? c->meeting.port + i : c->opts.port);
             fd = ku_os_tcp_listen(&at, BACKLOG);
             if (fd < 0 && errno != EADDRINUSE)
                 break;
