@@ -82,6 +82,7 @@ static int meet(_Atomic int *count, int n)
 static int open_job(const struct ku_env_job *env, const char *root, int listener,
                     struct ku_job **job)
 {
+    static const char *const names[] = {"h0", "h1", "h2", "h3", "h4"};
     struct ku_host *host = ku_calloc(1, sizeof *host);
     int *sockets = NULL, n_sockets = 0;
     host->client = &client;
@@ -99,7 +100,7 @@ static int open_job(const struct ku_env_job *env, const char *root, int listener
                                 .rank = env->rank,
                                 .n = env->n,
                                 .n_local = env->local_n,
-                                .host_name = env->host_name,
+                                .host_name = names[env->host_index],
                                 .root = root,
                                 .listener = listener,
                                 .is_pretended = true,
@@ -166,16 +167,14 @@ static void start_ranks(const struct row *row, uint64_t job_id, const char *root
             assert_true(pid[rank] >= 0);
             if (pid[rank])
                 continue;
-            static const char *const names[] = {"h0", "h1", "h2", "h3", "h4"};
             struct ku_env_job env = {.launcher = "test",
                                      .rank = rank,
                                      .n = n,
                                      .local_rank = l,
                                      .local_n = row->n_local[h],
                                      .control_fd = -1,
-                                     .job_id = job_id,
-                                     .host_index = h,
-                                     .host_name = names[h]};
+                                     .job_id = job_id * 8 + (uint64_t)h,
+                                     .host_index = h};
             dup2(err, 2);
             int status = be_rank(row, &env, root, h == 0 && l == 0 ? listener + 1 : 0, s);
             if (status < 0)
@@ -219,7 +218,7 @@ static void test_ends(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        run_row(&rows[i], 0x7e57000000000000u + (uint64_t)getpid() * 64 + i);
+        run_row(&rows[i], 0x7e5700000000000u + (uint64_t)getpid() * 64 + i);
 }
 
 int main(void)
