@@ -25,7 +25,16 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { BACKLOG = 1024, PAUSE_NS = 50 * 1000 * 1000, SECRETS_MAX = 20, ROUND_MS = 50 };
+enum {
+    BACKLOG = 1024,
+    /* after all ports were tried; from then on half as long again, for a root that comes late */
+    PAUSE_NS = 20 * 1000 * 1000,
+    PAUSE_MAX_NS = 1000 * 1000 * 1000,
+    SECRETS_MAX = 20,
+    ROUND_MS = 50
+};
+/* For a port of several on which another program listens and says nothing */
+static const int64_t ATTEMPT_NS = INT64_C(2000000000);
 
 bool ku_control_is_joined(const struct ku_control *c)
 {
@@ -72,7 +81,6 @@ static void end_attempt(struct ku_control *c, struct ku_conn *conn, enum ku_hell
         ku_join_fail(c);
     }
     ku_conn_drop(c, conn);
-    c->retry_ns = ku_clock_ns() + PAUSE_NS;
 }
 
 static void send_row(struct ku_control *c, struct ku_conn *conn)
@@ -233,7 +241,12 @@ static void dial(struct ku_control *c)
         claim = (struct ku_claim){.kind = KU_CLAIM_JOIN, .from = c->opts.rank};
         c->candidate = (c->candidate + 1) % (c->meeting.n_ports * c->n_root);
     }
-    c->retry_ns = ku_clock_ns() + PAUSE_NS;
+    c->retry_ns = 0;
+    if (c->n_hosts || c->candidate == 0) {
+        c->pause_ns = c->pause_ns ? c->pause_ns + c->pause_ns / 2 : PAUSE_NS;
+        c->pause_ns = c->pause_ns < PAUSE_MAX_NS ? c->pause_ns : PAUSE_MAX_NS;
+        c->retry_ns = ku_clock_ns() + c->pause_ns;
+    }
     int fd = ku_os_tcp_connect(&to);
     if (fd < 0)
         return;
@@ -243,6 +256,8 @@ static void dial(struct ku_control *c)
         return;
     conn->peer = to;
     conn->host = claim.to;
+    conn->deadline_ns =
+        c->n_hosts || c->meeting.n_ports == 1 ? INT64_MAX : ku_clock_ns() + ATTEMPT_NS;
     if (c->n_hosts)
         c->parent = conn;
     conn->hello = ku_malloc(sizeof *conn->hello);
@@ -254,12 +269,31 @@ static void dial(struct ku_control *c)
     ku_conn_watch(c, conn, true);
 }
 
+/* The root knows this host, and does not have all others yet. */
+static bool has_met_root(const struct ku_control *c)
+{
+    for (const struct ku_conn *conn = c->conns; conn; conn = conn->next)
+        if (conn->role == KU_CONN_ROOT && !conn->hello)
+            return true;
+    return false;
+}
+
 static bool is_dialling(const struct ku_control *c)
 {
     for (const struct ku_conn *conn = c->conns; conn; conn = conn->next)
         if (conn->role == KU_CONN_ROOT || conn->role == KU_CONN_PARENT)
             return true;
     return false;
+}
+
+/* Leave a port where no kumi answers, for the next one. */
+static void expire_attempt(struct ku_control *c, int64_t now)
+{
+    for (struct ku_conn *conn = c->conns; conn; conn = conn->next)
+        if (conn->role == KU_CONN_ROOT && conn->hello && now > conn->deadline_ns) {
+            end_attempt(c, conn, KU_HELLO_CLOSED);
+            return;
+        }
 }
 
 /* The job may end before its hosts have met. */
@@ -286,9 +320,9 @@ static int late(const struct ku_control *c)
                   "join: root %s:%d: %s within %.3g s; check that the host of rank 0 was started "
                   "and that this host reaches it",
                   c->meeting.name, c->meeting.port,
-                  c->n_secrets     ? ku_hello_why(KU_HELLO_SECRET)
-                  : is_dialling(c) ? "not all hosts met"
-                                   : "no kumi answered",
+                  c->n_secrets      ? ku_hello_why(KU_HELLO_SECRET)
+                  : has_met_root(c) ? "not all hosts met"
+                                    : "no kumi answered",
                   (double)c->opts.timeout_ns * 1e-9);
 }
 
@@ -308,6 +342,7 @@ static int meet(struct ku_control *c)
             return status;
         if (now > deadline)
             return late(c);
+        expire_attempt(c, now);
         if (!c->is_root && now >= c->retry_ns && !is_dialling(c))
             dial(c);
         KU_IGNORE(ku_os_await(c->epoll, POLLIN, ROUND_MS), "what is there is served");

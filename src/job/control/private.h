@@ -55,7 +55,7 @@ struct ku_conn {
     bool is_out_watched, has_said_bye;
     struct ku_hello_side *hello; /* NULL: it is done */
     struct ku_os_address peer;
-    int64_t deadline_ns; /* PENDING, PASS */
+    int64_t deadline_ns; /* PENDING, PASS, ROOT */
     struct ku_claim claim;
     uint8_t *in, *out;
     size_t n_in, cap_in, n_out, n_sent, cap_out;
@@ -101,7 +101,7 @@ struct ku_control {
     struct ku_os_address root[8], parent_at; /* addresses of the root's name; of the parent */
     int n_root, candidate, n_secrets;        /* next to try; times that the secret was another */
     int n_rows;                              /* of the table, so far */
-    int64_t retry_ns;
+    int64_t retry_ns, pause_ns;
     int status; /* of the join, with `failure` */
     struct kumi_error failure;
     /* joined */
