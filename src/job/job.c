@@ -124,6 +124,11 @@ static int meet(const struct ku_env_job *env, int64_t timeout_ns, struct ku_host
                 int **sockets, int *n_sockets)
 {
     struct ku_env_job e = *env;
+    if (e.local_n != e.n)
+        return KU_ERR(KUMI_EINVAL,
+                      "job: %s: %d ranks, %d of them on this host (%s); all ranks of a job that "
+                      "communicates through kumi must run on one host",
+                      e.launcher, e.n, e.local_n, e.host_name);
     if (e.control_fd >= 0) {
         KU_TRY(ku_segment_map(host->client, e.control_fd, &host->seg));
         ku_os_close(e.control_fd);

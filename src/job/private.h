@@ -3,6 +3,7 @@
 #define KU_JOB_PRIVATE_H
 
 #include "base/err.h"
+#include "job/hosts.h"
 #include "job/job.h"
 
 /*
@@ -60,14 +61,22 @@ static inline int ku_job_root(struct ku_job *job)
     return atomic_load(&job->seg->abort_word) ? ku_job_copy_root(job) : 0;
 }
 /* launchers.c */
+enum { KU_ROOT_BYTES = 288 /* a host name, 253, in brackets, with a port and a range */ };
 struct ku_env_job {
     const char *launcher;
-    int rank, n, local_rank, local_n, control_fd; /* -1: none */
-    uint64_t job_id;
+    int rank, n;             /* in the job */
+    int local_rank, local_n; /* on this host, whose first rank is rank - local_rank */
+    int control_fd;          /* -1: none */
+    int host_index;          /* among the hosts in the order of their ranks; -1: unknown */
+    uint64_t job_id;         /* of the ranks of this host: names their sockets and segment */
+    uint64_t world_id;       /* equal on all hosts of the job; 0: the launcher gives none */
+    char host_name[KU_HOST_NAME_BYTES]; /* KUMI_HOST, else the system's */
+    /* Where hosts meet: "host:port", "[v6]:port", "host:port+16" (16 ports); "": not known */
+    char root[KU_ROOT_BYTES];
 };
 /*
  * Read the launcher's environment variables. Without any the launcher is "none" and n is 1.
- * KUMI_EINVAL for incomplete or impossible values.
+ * KUMI_EINVAL for incomplete or impossible values, and for numbers that do not go host by host.
  */
 KU_STATUS ku_env_job(struct ku_env_job *out);
 /* rendezvous.c */
