@@ -26,10 +26,11 @@ ALLOWED = {
     ("src/base/log.c", "write"): "a message is one write, and not failed on purpose",
     ("src/cli/terminal.c", "write"): "likewise",
     ("src/cli/cli.c", "fwrite"): "standard output; a failure is the command's",
-    ("src/job/launch.c", "socket"): "asks for a free port; a failure has an answer",
-    ("src/job/launch.c", "bind"): "likewise",
-    ("src/job/launch.c", "exit"): "the end of a forked rank",
-    ("src/job/launch.c", "_exit"): "the end of a forked process that never became a rank",
+    ("src/job/launch/launch.c", "socket"): "asks for a free port; a failure has an answer",
+    ("src/job/launch/launch.c", "bind"): "likewise",
+    ("src/job/launch/ranks.c", "exit"): "the end of a forked rank",
+    ("src/job/launch/ranks.c", "_exit"): "the end of a forked process that never became a rank",
+    ("src/job/launch/shell.c", "_exit"): "the end of a forked process that never became an agent",
     ("src/job/service.c", "_exit"): "the second signal stops a process at once",
 }
 

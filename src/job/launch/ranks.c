@@ -1,42 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The launcher.
- *
- *     create the segment ─> fork the guard ─> fork n ranks ─> sigtimedwait loop ─> release
- *                                                              reap, forward signals
- *
- * It moves no data and owns no thread. When it dies, the kernel sends SIGKILL to the ranks
- * (PDEATHSIG). Their children are killed by the guard: it blocks in a read on a pipe whose only
- * other end the launcher holds, and on end of file it kills the ranks' process group. A guard that
- * was killed is replaced.
- *
- * A rank fails if it ends with a code other than 0, unless it ended by the signal that asked the
- * job to stop. Ranks of kumi print the reason for a code of docs/reference/exit-codes.md
- * themselves. For other programs the launcher names the first rank that failed and counts the
- * others.
- */
-#include "job/launch.h"
+#include "job/launch/ranks.h"
 
 #include "base/clock.h"
-#include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/ipc.h"
 #include "base/os/process.h"
-#include "base/log.h"
 #include "job/pin.h"
 #include "job/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,65 +28,6 @@ enum {
     GRACE_NS = 500 * 1000 * 1000
 };
 
-struct launch {
-    const struct ku_job_client *client;
-    char *const *argv;
-    int (*fn)(void *arg);
-    void *arg;
-    int n, n_alive, threads, port;
-    int is_kumi;                  /* argv is kumi itself */
-    pid_t *pid;                   /* 0: has ended */
-    pid_t group, launcher, guard; /* guard 0: none */
-    struct ku_segment *seg;
-    int segment_fd, guard_fd, exec_fd[2];
-    uint64_t job_id;
-    sigset_t waited, old;
-    int code;              /* exit code of the first failure */
-    int n_failed, n_named; /* ranks that failed before kill_ns; 1: a failure was printed */
-    /*
-     * A rank ended by first_signal. The others may take their time.
-     */
-    int is_stopped;
-    int first_signal; /* stop signal */
-    int64_t first_ns, kill_ns;
-    struct ku_pin *pin;
-};
-
-int ku_launch_parse_n(const char *text, int *n)
-{
-    char *end;
-    if (!strcmp(text, "auto")) {
-        int cpus = ku_os_n_cpus();
-        *n = cpus < KU_MAX_LOCAL ? cpus : KU_MAX_LOCAL;
-        return 0;
-    }
-    errno = 0;
-    long x = strtol(text, &end, 10);
-    if (errno || end == text || *end || x < 1 || x > KU_MAX_LOCAL)
-        return KU_ERR(KUMI_EINVAL, "rank count: -n: %s; give a number from 1 to %d, or auto", text,
-                      KU_MAX_LOCAL);
-    *n = (int)x;
-    return 0;
-}
-
-/*
- * A free port of the loopback interface, for programs that open their own connection there. kumi
- * does not bind it.
- */
-static int pick_port(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = 29500;
-    if (fd < 0)
-        return port;
-    if (!bind(fd, (const struct sockaddr *)&a, sizeof a) &&
-        !getsockname(fd, (struct sockaddr *)&a, &len))
-        port = ntohs(a.sin_port);
-    ku_os_close(fd);
-    return port;
-}
-
 static void set_number(const char *name, long long value)
 {
     char text[24];
@@ -114,38 +35,67 @@ static void set_number(const char *name, long long value)
     setenv(name, text, 1);
 }
 
-static void set_environment(const struct launch *l, int rank)
+static void set_text(const char *name, const char *value)
+{
+    if (value)
+        setenv(name, value, 1);
+}
+
+static void set_environment(const struct ku_ranks *l, int local)
 {
     char id[24];
-    snprintf(id, sizeof id, "%016llx", (unsigned long long)l->job_id);
+    for (int i = 0; l->env && l->env[i]; i++)
+        putenv(l->env[i]);
+    snprintf(id, sizeof id, "%016llx",
+             (unsigned long long)(l->world_id ? l->world_id : l->seg->job_id));
     setenv("KUMI_JOB", id, 1);
-    set_number("KUMI_RANK", rank);
-    set_number("KUMI_WORLD_SIZE", l->n);
+    set_number("KUMI_RANK", l->first_rank + local);
+    set_number("KUMI_WORLD_SIZE", l->n_job);
+    set_number("KUMI_LOCAL_RANK", local);
+    set_number("KUMI_LOCAL_WORLD_SIZE", l->n);
     set_number("KUMI_CONTROL_FD", l->segment_fd);
     set_number("KUMI_THREADS", l->threads);
-    set_number("RANK", rank);
-    set_number("WORLD_SIZE", l->n);
-    set_number("LOCAL_RANK", rank);
+    set_text("KUMI_HOST", l->pretends ? l->host : NULL);
+    set_text("KUMI_RENDEZVOUS", l->root);
+    set_text("KUMI_SECRET", l->secret);
+    set_number("RANK", l->first_rank + local);
+    set_number("WORLD_SIZE", l->n_job);
+    set_number("LOCAL_RANK", local);
     set_number("LOCAL_WORLD_SIZE", l->n);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("GROUP_RANK", l->host_index);
+    set_number("GROUP_WORLD_SIZE", l->n_hosts);
+    setenv("MASTER_ADDR", l->master, 1);
     set_number("MASTER_PORT", l->port);
+}
+
+/*
+ * Standard files of a rank. A background process group that reads its terminal is stopped; ranks of
+ * an agent get no input.
+ */
+static void set_files(const struct ku_ranks *l, int local)
+{
+    if (l->std || isatty(0)) {
+        int null = ku_os_open("/dev/null", O_RDONLY, 0);
+        if (null >= 0)
+            dup2(null, 0);
+    }
+    if (l->std) {
+        dup2(l->std[local][0], 1);
+        dup2(l->std[local][1], 2);
+    }
 }
 
 /*
  * Runs in the new process. Never returns.
  */
-static void become_rank(const struct launch *l, int rank)
+static void become_rank(const struct ku_ranks *l, int rank)
 {
     setpgid(0, l->group);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != l->launcher)
         _exit(128 + SIGKILL);
     ku_os_close(l->guard_fd);
-    if (isatty(0)) { /* a background process group that reads its terminal is stopped */
-        int null = ku_os_open("/dev/null", O_RDONLY, 0);
-        if (null >= 0)
-            dup2(null, 0);
-    }
+    set_files(l, rank);
     ku_pin_apply(l->pin, rank);
     set_environment(l, rank);
     sigprocmask(SIG_SETMASK, &l->old, NULL);
@@ -180,7 +130,7 @@ static void guard(int fd)
     _exit(0);
 }
 
-static int start_guard(struct launch *l)
+static int start_guard(struct ku_ranks *l)
 {
     int p[2];
     if (ku_os_pipe(p) < 0)
@@ -201,13 +151,13 @@ static int start_guard(struct launch *l)
 }
 
 /* The write fails if the guard was killed (SIGPIPE is blocked). reap_guard replaces it. */
-static void tell_guard(const struct launch *l)
+static void tell_guard(const struct ku_ranks *l)
 {
     KU_IGNORE(ku_os_write_full(l->guard_fd, &l->group, sizeof l->group),
               "reap_guard replaces a guard that was killed");
 }
 
-static void end_guard(struct launch *l)
+static void end_guard(struct ku_ranks *l)
 {
     if (l->guard > 0) {
         kill(l->guard, SIGKILL); /* SIGKILL works also if it is stopped */
@@ -218,7 +168,7 @@ static void end_guard(struct launch *l)
     l->guard_fd = -1;
 }
 
-static void reap_guard(struct launch *l)
+static void reap_guard(struct ku_ranks *l)
 {
     if (l->guard <= 0 || waitpid(l->guard, NULL, WNOHANG) != l->guard)
         return;
@@ -236,9 +186,10 @@ static void reap_guard(struct launch *l)
     tell_guard(l);
 }
 
-static int start_ranks(struct launch *l)
+int ku_ranks_start(struct ku_ranks *l)
 {
     int why = 0;
+    KU_TRY(start_guard(l));
     if (ku_os_pipe(l->exec_fd) < 0)
         return KU_ERR(KUMI_ENOMEM, "launch: pipe: %s", strerror(errno));
     fflush(NULL); /* else every rank prints the buffered output */
@@ -247,8 +198,8 @@ static int start_ranks(struct launch *l)
         if (pid == 0)
             become_rank(l, r);
         if (pid < 0)
-            return KU_ERR(KUMI_ENOMEM, "launch: rank %d of %d: %s; start fewer ranks", r, l->n,
-                          strerror(errno));
+            return KU_ERR(KUMI_ENOMEM, "launch: rank %d of %d: %s; start fewer ranks",
+                          l->first_rank + r, l->n_job, strerror(errno));
         if (!l->group) {
             l->group = pid;
             tell_guard(l);
@@ -275,7 +226,7 @@ static int code_of(int status)
  * Whether a rank ended because it was asked to: by the forwarded signal, or as a training run that
  * has saved its state.
  */
-static bool is_stop(const struct launch *l, int rank, int status)
+static bool is_stop(const struct ku_ranks *l, int rank, int status)
 {
     uint32_t state = atomic_load(&ku_segment_line(l->seg, rank)->state);
     if (!WIFSIGNALED(status) && WEXITSTATUS(status) == -KUMI_ESTOPPED)
@@ -284,7 +235,7 @@ static bool is_stop(const struct launch *l, int rank, int status)
 }
 
 /* Make the stop the root cause, for ranks that still wait for the one that ended. */
-static void note_stop(struct launch *l, int status)
+static void note_stop(struct ku_ranks *l, int status)
 {
     l->is_stopped = 1;
     l->code = l->code ? l->code : -KUMI_ESTOPPED;
@@ -294,7 +245,10 @@ static void note_stop(struct launch *l, int status)
                  strsignal(l->first_signal));
     if (ku_segment_abort(l->seg, ku_err_get(), -1)) {
         atomic_store(&l->seg->root_said, 1);
-        ku_log_line("kumi: %s", ku_err_get()->text);
+        if (l->say)
+            l->say(l, 1);
+        else
+            ku_log_line("kumi: %s", ku_err_get()->text);
     }
 }
 
@@ -302,21 +256,37 @@ static void note_stop(struct launch *l, int status)
  * Print the root cause. If the root cause was set without being printed, it replaces this thread's
  * record.
  */
-static void name_failure(struct launch *l)
+static void name_failure(struct ku_ranks *l)
 {
     struct kumi_error root;
     atomic_store(&l->seg->root_said, 1);
     l->n_named = 1;
     if (ku_segment_root(l->seg, &root) < 0)
         ku_err_put(&root);
-    ku_err_print();
+    if (l->say)
+        l->say(l, 0);
+    else
+        ku_err_print();
     ku_flight_dump(l->seg, l->client);
+}
+
+/* Record the death of a rank, in a job of several hosts with the host's name. */
+static void record_death(struct ku_ranks *l, int local, int status, const char *how)
+{
+    char last[160];
+    KU_IGNORE(ku_err_death(l->seg, l->client, local, status, how), "it writes the record");
+    if (l->n_hosts == 1)
+        return;
+    ku_flight_last(l->seg, l->client, local, last, sizeof last);
+    KU_ERR_SCOPE(status, KUMI_SCOPE_JOB, "rank died: rank %d on host %s: %s%s%s",
+                 l->first_rank + local, l->host, how, last[0] ? "; its last operation: " : "",
+                 last);
 }
 
 /*
  * Record the failure of a rank. It becomes the root cause unless a rank has set one.
  */
-static void blame(struct launch *l, int rank, int status)
+static void blame(struct ku_ranks *l, int rank, int status)
 {
     char how[64];
     int64_t now = ku_clock_ns();
@@ -331,14 +301,13 @@ static void blame(struct launch *l, int rank, int status)
     else
         snprintf(how, sizeof how, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    KU_IGNORE(ku_err_death(l->seg, l->client, rank, is_own ? -code : KUMI_EPEER, how),
-              "it writes the record of the abort");
-    ku_segment_abort(l->seg, ku_err_get(), rank);
+    record_death(l, rank, is_own ? -code : KUMI_EPEER, how);
+    ku_segment_abort(l->seg, ku_err_get(), l->first_rank + rank);
     if (!(is_own && l->is_kumi) && !atomic_load(&l->seg->root_said))
         name_failure(l);
 }
 
-static void reap(struct launch *l)
+void ku_ranks_reap(struct ku_ranks *l)
 {
     for (int r = 0; r < l->n; r++) {
         int status;
@@ -346,6 +315,8 @@ static void reap(struct launch *l)
             continue;
         l->pid[r] = 0;
         l->n_alive--;
+        if (l->ended)
+            l->ended(l, r);
         if (status && is_stop(l, r, status))
             note_stop(l, status);
         else if (status)
@@ -354,14 +325,27 @@ static void reap(struct launch *l)
     reap_guard(l);
 }
 
-static void forward(struct launch *l, int sig)
+static void forward(struct ku_ranks *l, int sig)
 {
     for (int r = 0; r < l->n; r++)
         if (l->pid[r] && !atomic_load(&ku_segment_line(l->seg, r)->heeds_stop))
             kill(l->pid[r], sig);
 }
 
-static void take_signal(struct launch *l, int sig)
+void ku_ranks_kill(struct ku_ranks *l, int sig)
+{
+    KU_ERR_SCOPE(KUMI_ESTOPPED, KUMI_SCOPE_JOB, "stopped: a second signal %d (%s)", sig,
+                 strsignal(sig));
+    if (ku_segment_abort(l->seg, ku_err_get(), -1)) {
+        atomic_store(&l->seg->root_said, 1);
+        if (!l->say) /* of an agent: the launcher prints it */
+            ku_err_print();
+    }
+    l->code = 128 + sig;
+    l->kill_ns = ku_clock_ns();
+}
+
+void ku_ranks_signal(struct ku_ranks *l, int sig)
 {
     int64_t now = ku_clock_ns();
     if (!l->first_signal) {
@@ -370,36 +354,26 @@ static void take_signal(struct launch *l, int sig)
         atomic_store(&l->seg->stop, (uint32_t)sig);
         forward(l, sig);
     } else if (now - l->first_ns >= 1000000000) {
-        KU_ERR_SCOPE(KUMI_ESTOPPED, KUMI_SCOPE_JOB, "stopped: a second signal %d (%s)", sig,
-                     strsignal(sig));
-        if (ku_segment_abort(l->seg, ku_err_get(), -1)) {
-            atomic_store(&l->seg->root_said, 1);
-            ku_err_print();
-        }
-        l->code = 128 + sig;
-        l->kill_ns = now;
+        ku_ranks_kill(l, sig);
     }
 }
 
-/* Run until the last rank has ended. */
-static void watch(struct launch *l)
+void ku_ranks_end(struct ku_ranks *l, const struct kumi_error *error)
 {
-    struct timespec slice = {.tv_nsec = KU_SLEEP_NS};
-    while (l->n_alive) {
-        int sig = sigtimedwait(&l->waited, NULL, &slice);
-        if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP)
-            take_signal(l, sig);
-        reap(l);
-        if (atomic_load(&l->seg->abort_word) && !l->kill_ns && !l->is_stopped)
-            l->kill_ns = ku_clock_ns() + GRACE_NS;
-        if (l->kill_ns && ku_clock_ns() >= l->kill_ns)
-            kill(-l->group, SIGKILL);
-    }
-    if (l->n_named && l->n_failed > 1)
-        ku_log_line("kumi: %d more of the %d ranks failed", l->n_failed - 1, l->n);
+    if (ku_segment_abort(l->seg, error, -1))
+        atomic_store(&l->seg->root_said, 1);
+    l->kill_ns = l->kill_ns ? l->kill_ns : ku_clock_ns() + GRACE_NS;
 }
 
-static int exit_code(const struct launch *l)
+void ku_ranks_check(struct ku_ranks *l)
+{
+    if (atomic_load(&l->seg->abort_word) && !l->kill_ns && !l->is_stopped)
+        l->kill_ns = ku_clock_ns() + GRACE_NS;
+    if (l->kill_ns && ku_clock_ns() >= l->kill_ns)
+        kill(-l->group, SIGKILL);
+}
+
+int ku_ranks_code(const struct ku_ranks *l)
 {
     struct kumi_error root;
     if (l->code >= 128)
@@ -411,35 +385,29 @@ static int exit_code(const struct launch *l)
     return status < 0 ? -status : l->code;
 }
 
-static int prepare(struct launch *l, const struct ku_launch_opts *opts)
+int ku_ranks_prepare(struct ku_ranks *l)
 {
     int cpus = ku_os_n_cpus();
-    struct ku_env_job env;
+    uint64_t job_id;
+    l->launcher = getpid();
     if (l->n < 1 || l->n > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", l->n,
                       KU_MAX_LOCAL);
-    if (ku_env_job(&env) == 0 && env.n > 1)
-        return KU_ERR(KUMI_EINVAL,
-                      "rank count: -n: %d, but the environment (%s) says %d; use one of the two",
-                      l->n, env.launcher, env.n);
-    l->threads = opts && opts->threads > 0 ? opts->threads : cpus / l->n > 0 ? cpus / l->n : 1;
-    l->port = pick_port();
-    l->launcher = getpid();
-    l->segment_fd = l->guard_fd = l->exec_fd[0] = l->exec_fd[1] = -1;
-    if (getrandom(&l->job_id, sizeof l->job_id, 0) != (ssize_t)sizeof l->job_id)
-        l->job_id = (uint64_t)ku_clock_ns() ^ (uint64_t)getpid() << 40;
+    l->threads = l->threads > 0 ? l->threads : cpus / l->n > 0 ? cpus / l->n : 1;
+    if (getrandom(&job_id, sizeof job_id, 0) != (ssize_t)sizeof job_id)
+        job_id = (uint64_t)ku_clock_ns() ^ (uint64_t)getpid() << 40;
     l->pid = ku_calloc((size_t)l->n, sizeof *l->pid);
     if (!l->pid)
         return KUMI_ENOMEM;
-    if (!(opts && opts->no_pin) && l->n * l->threads <= cpus)
+    if (!l->no_pin && l->n * l->threads <= cpus)
         l->pin = ku_pin_create(l->n, l->threads);
-    return ku_segment_create(l->client, l->n, l->job_id, &l->segment_fd, &l->seg);
+    return ku_segment_create(l->client, l->n, job_id, &l->segment_fd, &l->seg);
 }
 
-static void release(struct launch *l)
+void ku_ranks_release(struct ku_ranks *l, int is_killed)
 {
     int fds[] = {l->segment_fd, l->exec_fd[0], l->exec_fd[1]};
-    if (l->n_alive || l->kill_ns || l->first_signal) { /* also kills the ranks' children */
+    if (l->n_alive || l->kill_ns || l->first_signal || is_killed) { /* and the ranks' children */
         if (l->group > 0)
             kill(-l->group, SIGKILL);
         for (int r = 0; r < l->n; r++)
@@ -455,64 +423,30 @@ static void release(struct launch *l)
     ku_free(l->pid);
 }
 
-static int launch(struct launch *l, const struct ku_launch_opts *opts, int *code)
+static void own_signals(sigset_t *set)
 {
-    struct timespec now = {0};
+    sigemptyset(set);
+    sigaddset(set, SIGCHLD);
+    sigaddset(set, SIGPIPE); /* from a write to a killed guard, or of a message */
+    sigaddset(set, SIGXFSZ);
+}
+
+void ku_ranks_block(struct ku_ranks *l)
+{
     sigset_t ours;
-    sigemptyset(&ours);
-    sigaddset(&ours, SIGCHLD);
-    sigaddset(&ours, SIGPIPE); /* from a write to a killed guard, or of a message */
-    sigaddset(&ours, SIGXFSZ);
+    l->segment_fd = l->guard_fd = l->exec_fd[0] = l->exec_fd[1] = -1;
+    own_signals(&ours);
     ku_os_stop_signals(&l->waited);
     sigorset(&l->waited, &l->waited, &ours);
     sigprocmask(SIG_BLOCK, &l->waited, &l->old);
-    int status = prepare(l, opts);
-    KU_TRY_OUT(status);
-    KU_TRY_OUT(start_guard(l));
-    KU_TRY_OUT(start_ranks(l));
-    watch(l);
-    *code = exit_code(l);
-out:
-    release(l);
+}
+
+void ku_ranks_unblock(struct ku_ranks *l)
+{
+    struct timespec now = {0};
+    sigset_t ours;
+    own_signals(&ours);
     while (sigtimedwait(&ours, NULL, &now) > 0) /* the caller must not receive them */
         continue;
     sigprocmask(SIG_SETMASK, &l->old, NULL);
-    return status;
-}
-
-int ku_launch(const struct ku_job_client *client, char *const *argv, int n,
-              const struct ku_launch_opts *opts, int *code)
-{
-    struct launch l = {
-        .client = client, .argv = argv, .n = n, .is_kumi = strcmp(argv[0], KU_LAUNCH_SELF) == 0};
-    return launch(&l, opts, code);
-}
-
-static int n_threads(void)
-{
-    char **names;
-    int n;
-    if (ku_os_list("/proc/self/task", &names, &n) < 0)
-        return 0;
-    ku_free(names);
-    return n;
-}
-
-int ku_launch_function(const struct ku_job_client *client, int (*fn)(void *arg), void *arg, int n)
-{
-    struct launch l = {.client = client, .fn = fn, .arg = arg, .n = n, .is_kumi = 1};
-    struct kumi_error error;
-    int code = 0;
-    if (n_threads() > 1)
-        return KU_ERR(KUMI_EINVAL,
-                      "launch: this process has %d threads, and fork() keeps only one; launch "
-                      "before starting threads, or use kumi run",
-                      n_threads());
-    KU_TRY(launch(&l, NULL, &code));
-    if (!code)
-        return 0;
-    error = *ku_err_get();
-    if (error.status != -code)
-        return KU_ERR(-code, "launch: a rank ended with exit code %d", code);
-    return ku_err_put(&error);
 }
