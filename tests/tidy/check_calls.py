@@ -11,7 +11,7 @@ RULES = [
     ("open openat creat close read pread readv write pwrite writev fsync fdatasync ftruncate fallocate posix_fallocate "
      "stat fstat lstat mkdir rmdir rename renameat2 unlink opendir readdir closedir flock mmap munmap mprotect memfd_create "
      "socket bind listen accept accept4 connect send sendmsg recv recvmsg fopen fdopen fread fwrite fclose fgets",
-     ["src/base/os/os.c", "src/base/os/ipc.c", "src/base/os/limits.c", "src/base/os/temporary.c"],
+     ["src/base/os/os.c", "src/base/os/ipc.c", "src/base/os/limits.c", "src/base/os/stream.c", "src/base/os/temporary.c"],
      "use base/os/os.h or base/os/ipc.h"),
     ("getenv secure_getenv", ["src/base/env.c"], "use base/env.h"),
     ("exit _exit _Exit quick_exit abort", ["src/base/err.c", "src/cli/"], "return a status, or KU_ASSERT"),
