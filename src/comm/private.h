@@ -25,7 +25,9 @@ struct ku_chaos {
     int is_on;
     int64_t delay_ns, jitter_ns; /* per flag and message */
     int drop_rank, corrupt_rank, kill_rank;
-    int64_t drop_at, corrupt_at, kill_at; /* at the rank's n-th arrival, from 1; 0: never */
+    /* at the rank's n-th arrival, and at its n-th message to another host, from 1; 0: never */
+    int64_t drop_at, corrupt_at, kill_at;
+    int64_t short_bytes; /* between hosts: at most so many in one transfer; 0: no limit */
     uint64_t seed;
     int64_t n_arrivals;
 };
