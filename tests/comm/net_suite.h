@@ -143,16 +143,17 @@ static inline void mesh_fini(struct mesh *m)
         close(m->bell[i][0]), close(m->bell[i][1]);
 }
 
-/* Progress until a request ends, asleep in between. */
+/* Progress until a request ends, asleep in between. Another link may break meanwhile. */
 static inline int net_wait(struct side *s, const struct ku_net_req *req)
 {
     int64_t until = ku_clock_ns() + NET_LIMIT_NS;
     while (!req->is_done) {
         struct pollfd fds[64];
         bool has_moved = false;
-        KU_TRY(s->net->ops->progress(s->net, -1, &has_moved));
+        int status = s->net->ops->progress(s->net, -1, &has_moved);
         if (has_moved)
             continue;
+        KU_TRY(status);
         if (ku_clock_ns() > until)
             return KU_ERR(KUMI_ETIMEDOUT, "test: rank %d waits for %p", s->rank, (const void *)req);
         int n = s->net->ops->poll(s->net, fds, 64);
