@@ -24,10 +24,11 @@ struct ku_chaos;
  * that its receiver does not need next. Messages of different communicators never share a stream.
  *
  * A request is the caller's storage from send or recv until is_done. The requests of a direction
- * complete in order. A message is a header of fixed size and a payload. A receiver states the header
- * and the payload's size in advance. A message that differs is a mismatch: its header is stored in
- * `came`, its payload is not stored (tcp) or of no use (mpi), the request ends with KUMI_EMISMATCH,
- * and its link receives no more. The caller writes the error record, which needs both headers.
+ * complete in order. A message is a header of fixed size and a payload. A receiver states the
+ * header and the payload's size in advance. A message that differs is a mismatch: its header is
+ * stored in `came`, its payload is not stored (tcp) or of no use (mpi), the request ends with
+ * KUMI_EMISMATCH, and its link receives no more. The caller writes the error record, which needs
+ * both headers.
  *
  * Engines: tcp (sockets), mpi (an MPI library, loaded at run time), chaos (wraps either and injects
  * faults). One thread uses a network: the rank's own. No call blocks, except open, close, and

@@ -5,10 +5,10 @@
  *     caller's request ──> twin request with one more piece ──> inner engine
  *       head, payload        head, payload, time of arrival
  *
- * Delay and jitter: the sender adds the time at which the message arrives, the post plus `delay` and
- * up to `jitter`, and the receiver ends its request only then. So the sender need not make progress
- * meanwhile. The clocks of two hosts differ; a receiver therefore waits at most delay + jitter after
- * it has the message.
+ * Delay and jitter: the sender adds the time at which the message arrives, the post plus `delay`
+ * and up to `jitter`, and the receiver ends its request only then. So the sender need not make
+ * progress meanwhile. The clocks of two hosts differ; a receiver therefore waits at most
+ * delay + jitter after it has the message.
  *
  * Short transfers: the inner engine is asked for at most `short` bytes at a time.
  *

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of KUMI_CHAOS, for both kinds of chaos: flags of a host, and messages between hosts. */
+/* The options of KUMI_CHAOS, for both kinds of chaos: flags of a host, messages between hosts. */
 #include "base/err.h"
 #include "comm/private.h"
 

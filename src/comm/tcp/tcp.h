@@ -16,14 +16,15 @@
  *     requests    header payload header payload …         requests posted in the same order
  *       send ───> sendmsg ── kernel ══════ kernel ── recvmsg ───> recv
  *
- * The lower rank of a link dials, when its first request is posted, send or receive. The higher one
- * waits for the connection: both ranks post the same messages, so the lower one needs it as well,
- * and two dials never cross. Connections of streams that have no link yet are kept until it is made.
+ * The lower rank of a link dials, when its first request is posted, send or receive. The higher
+ * one waits for the connection: both ranks post the same messages, so the lower one needs it as
+ * well, and two dials never cross. A connection of a stream that has no link yet is kept until the
+ * link is made.
  *
- * Bytes go from and to the caller's memory. Headers are read through a buffer of the link, with what
- * is there of the small messages after them, so one system call receives many of those; the rest of
- * a payload is received in place. Without a posted request nothing is read, and the kernel's windows
- * stop the sender.
+ * Bytes go from and to the caller's memory. Headers are read through a buffer of the link, with
+ * what is there of the small messages after them, so one system call receives many of those; the
+ * rest of a payload is received in place. Without a posted request nothing is read, and the
+ * kernel's windows stop the sender.
  *
  * Nothing runs between calls of progress: no thread, no signal. A network with k links that have
  * pending requests makes at most 2 k system calls that move nothing per call of progress.

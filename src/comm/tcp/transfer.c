@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes of a link. One sendmsg takes what fits of the queue, headers and pieces of several messages:
+ * Bytes of a link. One sendmsg takes what fits of the queue, headers and pieces of many messages:
  *
  *     queue      [head|piece|piece] [head|piece] [head]
  *     vectors      v0    v1    v2     v3    v4     v5
