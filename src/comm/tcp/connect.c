@@ -13,6 +13,7 @@ static int set_fd(struct ku_tcp *tcp, struct ku_tcp_link *link, int fd)
     if (link->next_active && tcp->rank > link->base.rank)
         tcp->n_awaited--;
     link->fd = fd;
+    link->is_full = link->is_dry = false;
     if (ku_os_stream_tune(fd, KU_TCP_KEEPALIVE_S, KU_TCP_USER_TIMEOUT_MS) < 0) {
         char name[128];
         ku_tcp_name(tcp, link->base.rank, name);

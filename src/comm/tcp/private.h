@@ -16,6 +16,11 @@ enum {
      * received stay in the second-level cache.
      */
     KU_TCP_QUANTUM_BYTES = 256 * 1024,
+    /*
+     * Up to this many active links are tried in turn. A try that moves nothing takes 0.2 us, a
+     * poll(2) of k descriptors the same and 0.05 us for each.
+     */
+    KU_TCP_TRIED_LINKS = 4,
     KU_TCP_VECTORS = 64, /* pieces of one system call: at least 12 messages */
     /*
      * Silence after which a peer is probed, and time without an acknowledgement after which the
@@ -60,6 +65,8 @@ struct ku_tcp {
     int n_active;
     int n_awaited; /* of those, waiting for the peer's dial */
     bool has_polled;
+    struct pollfd *fds; /* room for every link */
+    uint32_t cap_fds;
     struct ku_tcp_early *early;
     uint32_t n_early, cap_early;
     struct ku_net_stats stats;

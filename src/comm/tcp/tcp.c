@@ -69,6 +69,7 @@ static int tcp_link(struct ku_net *net, uint32_t slot, uint64_t stream, int rank
 {
     struct ku_tcp *tcp = tcp_of(net);
     KU_ASSERT(rank >= 0 && rank < tcp->n && rank != tcp->rank);
+    KU_TRY(KU_GROW(&tcp->fds, (uint32_t)tcp->stats.n_links, &tcp->cap_fds));
     struct ku_tcp_link *link = ku_malloc(sizeof *link);
     if (!link)
         return KUMI_ENOMEM;
@@ -118,6 +119,7 @@ static void tcp_close(struct ku_net *net, bool has_failed)
     for (uint32_t i = 0; i < tcp->n_early; i++)
         ku_os_close(tcp->early[i].fd);
     ku_free(tcp->early);
+    ku_free(tcp->fds);
     ku_free(tcp);
 }
 
@@ -220,6 +222,30 @@ static int serve_all(struct ku_tcp *tcp, int64_t *left, bool *has_moved)
     return 0;
 }
 
+static short events_of(const struct ku_tcp_link *link)
+{
+    return (short)((link->out.head ? POLLOUT : 0) | (ku_tcp_wants_in(link) ? POLLIN : 0));
+}
+
+/* Few active links are tried. Of many, one poll(2) finds those that can move bytes. */
+static void find_ready(struct ku_tcp *tcp)
+{
+    struct ku_tcp_link *link = tcp->active;
+    struct pollfd *p = tcp->fds;
+    const int n = tcp->n_active;
+    for (int i = 0; i < n; i++, link = link->next_active) {
+        link->is_full = link->is_dry = false;
+        p[i] = (struct pollfd){.fd = link->fd, .events = events_of(link)};
+    }
+    if (n <= KU_TCP_TRIED_LINKS || poll(p, (nfds_t)n, 0) < 0)
+        return;
+    for (int i = 0; i < n; i++, link = link->next_active) {
+        const bool is_broken = p[i].revents & (POLLERR | POLLHUP);
+        link->is_full = !is_broken && !(p[i].revents & POLLOUT);
+        link->is_dry = !is_broken && !(p[i].revents & POLLIN) && link->at == link->end;
+    }
+}
+
 static int tcp_progress(struct ku_net *net, int64_t budget_bytes, bool *has_moved)
 {
     struct ku_tcp *tcp = tcp_of(net);
@@ -227,9 +253,7 @@ static int tcp_progress(struct ku_net *net, int64_t budget_bytes, bool *has_move
     if (tcp->n_awaited > 0 || tcp->has_polled)
         KU_TRY(ku_tcp_take(tcp));
     tcp->has_polled = false;
-    struct ku_tcp_link *link = tcp->active;
-    for (int n = tcp->n_active; n > 0; n--, link = link->next_active)
-        link->is_full = link->is_dry = false;
+    find_ready(tcp);
     for (bool moves = true; moves && left > 0;) {
         moves = false;
         int status = serve_all(tcp, &left, &moves);
@@ -249,10 +273,8 @@ static int tcp_poll(struct ku_net *net, struct pollfd *fds, int cap)
     for (int n = tcp->n_active; n > 0; n--, link = link->next_active) {
         if (link->fd < 0)
             continue;
-        short events =
-            (short)((link->out.head ? POLLOUT : 0) | (ku_tcp_wants_in(link) ? POLLIN : 0));
         if (n_fds < cap)
-            fds[n_fds] = (struct pollfd){.fd = link->fd, .events = events};
+            fds[n_fds] = (struct pollfd){.fd = link->fd, .events = events_of(link)};
         n_fds++;
     }
     tcp->has_polled = true;

@@ -26,8 +26,8 @@
  * rest of a payload is received in place. Without a posted request nothing is read, and the
  * kernel's windows stop the sender.
  *
- * Nothing runs between calls of progress: no thread, no signal. A network with k links that have
- * pending requests makes at most 2 k system calls that move nothing per call of progress.
+ * Nothing runs between calls of progress: no thread, no signal. Only links with pending requests
+ * cost anything: few are tried in turn, of many one poll(2) finds those that can move bytes.
  */
 
 /* How a rank gets its connections. The functions may not be called concurrently. */
