@@ -8,7 +8,10 @@
 #include "base/fault.h"
 
 #include <errno.h>
+#include <net/if.h>
 #include <netinet/tcp.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -346,6 +349,76 @@ static void test_options(void **state)
     close(peer);
 }
 
+static int set_loopback(bool is_up)
+{
+    struct ifreq r = {.ifr_name = "lo"};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int status = fd < 0 ? -1 : ioctl(fd, SIOCGIFFLAGS, &r);
+    r.ifr_flags = (short)(is_up ? r.ifr_flags | IFF_UP : r.ifr_flags & ~IFF_UP);
+    status = status < 0 ? -1 : ioctl(fd, SIOCSIFFLAGS, &r);
+    close(fd);
+    return status;
+}
+
+/* In a network namespace whose only interface goes down: 0; 77: namespaces are not permitted. */
+static int lose_network(void)
+{
+    struct ku_net_req r[3];
+    struct ku_net_link *link[2];
+    struct raw raw;
+    int64_t ns[2];
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0 || set_loopback(true) < 0)
+        return 77;
+    raw_open(&raw, 0);
+    for (int i = 0; i < 2; i++) {
+        int pair[2];
+        if (tcp_pair(pair) < 0)
+            return 77;
+        raw.dial[i] = pair[0];
+        KU_ASSERT(raw.net->ops->link(raw.net, 0, 0, i + 1, &link[i]) == 0);
+        make_request(&r[i], NULL, 0, 1);
+    }
+    bool has_moved = false;
+    KU_ASSERT(raw.net->ops->recv(link[0], &r[0]) == 0);
+    KU_ASSERT(raw.net->ops->progress(raw.net, -1, &has_moved) == 0);
+    if (set_loopback(false) < 0)
+        return 77;
+    make_request(&r[2], NULL, 0, 1);
+    KU_ASSERT(raw.net->ops->send(link[1], &r[1]) == 0);
+    KU_ASSERT(raw.net->ops->recv(link[1], &r[2]) == 0);
+    for (int i = 0; i < 2; i++) { /* one fails by probes, one by retransmissions */
+        int64_t start = ku_clock_ns();
+        int status = 0;
+        while (!status && ku_clock_ns() - start < NET_LIMIT_NS) {
+            status = raw.net->ops->progress(raw.net, -1, &has_moved);
+            usleep(1000);
+        }
+        ns[i] = ku_clock_ns() - start;
+        if (status != KUMI_ETIMEDOUT || !strstr(ku_err_get()->text, "no acknowledgement for 10 s"))
+            return printf("status %d: %s\n", status, ku_err_get()->text), 1;
+    }
+    raw.net->ops->close(raw.net, false);
+    return ns[0] < INT64_C(5000000000) ? 2 : 0;
+}
+
+static void test_network_lost(void **state)
+{
+    int status;
+    (void)state;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        status = lose_network();
+        fflush(NULL);
+        _exit(status);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* Both sides in one thread: everything that allocates or calls the system. 0, or a status. */
 static int talk(struct mesh *m)
 {
@@ -547,12 +620,13 @@ static void test_chaos_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wire),         cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_byte_by_byte), cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_dial_fails),   cmocka_unit_test(test_arrivals),
-        cmocka_unit_test(test_options),      cmocka_unit_test(test_nth),
-        cmocka_unit_test(test_dropped),      cmocka_unit_test(test_chaos),
-        cmocka_unit_test(test_chaos_kills),  cmocka_unit_test(test_chaos_options),
+        cmocka_unit_test(test_wire),          cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_byte_by_byte),  cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_dial_fails),    cmocka_unit_test(test_arrivals),
+        cmocka_unit_test(test_network_lost),  cmocka_unit_test(test_options),
+        cmocka_unit_test(test_nth),           cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_chaos),         cmocka_unit_test(test_chaos_kills),
+        cmocka_unit_test(test_chaos_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
