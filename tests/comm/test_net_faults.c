@@ -3,7 +3,7 @@
 /* tsan */
 /* The engine tcp against a peer whose bytes the test writes itself, and its failures: connections
  * that end, that cannot be made or that belong to no link; the n-th call or allocation; chaos. */
-#include "net_suite.h"
+#include "net_mesh.h"
 
 #include "base/fault.h"
 
@@ -423,7 +423,7 @@ static void test_network_lost(void **state)
 static int talk(struct mesh *m)
 {
     static unsigned char data[2][3000];
-    struct side side[2] = {{.mesh = m}, {.mesh = m, .rank = 1}};
+    struct side side[2] = {{.mesh = m, .n = 2}, {.mesh = m, .rank = 1, .n = 2}};
     struct ku_net_link *link[2][2] = {{NULL}};
     struct ku_net_req in[2][2], out[2][2];
     int status = 0;
@@ -589,7 +589,7 @@ static void test_chaos_kills(void **state)
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        struct side s = {.mesh = &m};
+        struct side s = {.mesh = &m, .n = 2};
         struct ku_net_link *link;
         struct ku_net_req r[2];
         if (mesh_open(&s) || s.net->ops->link(s.net, 0, 0, 1, &link))
