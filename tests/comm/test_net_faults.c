@@ -301,7 +301,7 @@ static void test_arrivals(void **state)
     assert_int_equal(raw.net->ops->send(now, &r[0]), 0);
     assert_int_equal(raw.net->ops->progress(raw.net, -1, &has_moved), 0);
     assert_false(has_moved);
-    assert_int_equal(raw.net->ops->poll(raw.net, fds, 4), 0);
+    assert_int_equal(raw.net->ops->poll(raw.net, fds, 4), 0); /* neither a connection nor a bell */
     for (int i = 0; i < N; i++) {
         int pair[2];
         assert_int_equal(make_pair(true, pair), 0);
@@ -322,6 +322,26 @@ static void test_arrivals(void **state)
     for (int i = 0; i < N; i++)
         close(peer[i]);
     assert_int_equal(n_descriptors(), n_before);
+}
+
+/* A rank without a link or a sleep still takes what arrives. */
+static void test_early(void **state)
+{
+    struct raw raw;
+    int pair[2];
+    bool has_moved = false;
+    (void)state;
+    raw_open(&raw, 2);
+    assert_int_equal(make_pair(true, pair), 0);
+    raw.came[0] = pair[0];
+    raw.head[0] = (struct ku_dial_head){.from = 1, .to = 2, .slot = 4, .stream = 4};
+    raw.n_came = 1;
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(raw.net->ops->progress(raw.net, 0, &has_moved), 0);
+    assert_int_equal(raw.n_taken, 1);
+    raw.net->ops->close(raw.net, false);
+    assert_int_equal(recv(pair[1], pair, 1, 0), 0);
+    close(pair[1]);
 }
 
 static void test_options(void **state)
@@ -620,13 +640,13 @@ static void test_chaos_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wire),          cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_byte_by_byte),  cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_dial_fails),    cmocka_unit_test(test_arrivals),
-        cmocka_unit_test(test_network_lost),  cmocka_unit_test(test_options),
-        cmocka_unit_test(test_nth),           cmocka_unit_test(test_dropped),
-        cmocka_unit_test(test_chaos),         cmocka_unit_test(test_chaos_kills),
-        cmocka_unit_test(test_chaos_options),
+        cmocka_unit_test(test_wire),         cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_byte_by_byte), cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_dial_fails),   cmocka_unit_test(test_arrivals),
+        cmocka_unit_test(test_network_lost), cmocka_unit_test(test_options),
+        cmocka_unit_test(test_early),        cmocka_unit_test(test_nth),
+        cmocka_unit_test(test_dropped),      cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_chaos_kills),  cmocka_unit_test(test_chaos_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,11 @@ enum {
      * poll(2) of k descriptors the same and 0.05 us for each.
      */
     KU_TCP_TRIED_LINKS = 4,
+    /*
+     * Connections are taken when a link awaits one, after a sleep, and at every so many calls of
+     * progress: those that came early leave the queue of the bell, which holds few.
+     */
+    KU_TCP_CALLS_PER_TAKE = 64,
     KU_TCP_VECTORS = 64, /* pieces of one system call: at least 12 messages */
     /*
      * Silence after which a peer is probed, and time without an acknowledgement after which the
@@ -65,6 +70,7 @@ struct ku_tcp {
     int n_active;
     int n_awaited; /* of those, waiting for the peer's dial */
     bool has_polled;
+    uint32_t n_calls;   /* of progress */
     struct pollfd *fds; /* room for every link */
     uint32_t cap_fds;
     struct ku_tcp_early *early;

@@ -116,10 +116,10 @@ static void tcp_close(struct ku_net *net, bool has_failed)
     while (tcp->links)
         tcp_unlink(&tcp->links->base, has_failed);
     KU_ASSERT(tcp->n_active == 0 && tcp->n_awaited == 0 && tcp->stats.n_links == 0);
+    ku_free(tcp->fds);
     for (uint32_t i = 0; i < tcp->n_early; i++)
         ku_os_close(tcp->early[i].fd);
     ku_free(tcp->early);
-    ku_free(tcp->fds);
     ku_free(tcp);
 }
 
@@ -250,7 +250,8 @@ static int tcp_progress(struct ku_net *net, int64_t budget_bytes, bool *has_move
 {
     struct ku_tcp *tcp = tcp_of(net);
     int64_t left = budget_bytes < 0 ? INT64_MAX : budget_bytes;
-    if (tcp->n_awaited > 0 || tcp->has_polled)
+    const bool is_turn = ++tcp->n_calls % KU_TCP_CALLS_PER_TAKE == 0;
+    if (tcp->n_awaited > 0 || tcp->has_polled || is_turn)
         KU_TRY(ku_tcp_take(tcp));
     tcp->has_polled = false;
     find_ready(tcp);
