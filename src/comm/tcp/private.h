@@ -17,10 +17,10 @@ enum {
      */
     KU_TCP_QUANTUM_BYTES = 256 * 1024,
     /*
-     * Up to this many active links are tried in turn. A try that moves nothing takes 0.2 us, a
-     * poll(2) of k descriptors the same and 0.05 us for each.
+     * Up to this many active links are tried in turn. A try that moves nothing takes 0.45 us, a
+     * poll(2) of k descriptors 0.1 us and 0.06 us for each.
      */
-    KU_TCP_TRIED_LINKS = 4,
+    KU_TCP_TRIED_LINKS = 1,
     /*
      * Connections are taken when a link awaits one, after a sleep, and at every so many calls of
      * progress: those that came early leave the queue of the bell, which holds few.

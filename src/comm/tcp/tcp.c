@@ -227,7 +227,7 @@ static short events_of(const struct ku_tcp_link *link)
     return (short)((link->out.head ? POLLOUT : 0) | (ku_tcp_wants_in(link) ? POLLIN : 0));
 }
 
-/* Few active links are tried. Of many, one poll(2) finds those that can move bytes. */
+/* One active link is tried. Of several, one poll(2) finds those that can move bytes. */
 static void find_ready(struct ku_tcp *tcp)
 {
     struct ku_tcp_link *link = tcp->active;

@@ -27,7 +27,7 @@
  * kernel's windows stop the sender.
  *
  * Nothing runs between calls of progress: no thread, no signal. Only links with pending requests
- * cost anything: few are tried in turn, of many one poll(2) finds those that can move bytes.
+ * cost anything: one is tried, of several one poll(2) finds those that can move bytes.
  */
 
 /* How a rank gets its connections. The functions may not be called concurrently. */
