@@ -269,12 +269,14 @@ static inline int net_leaves(struct side *s)
     NET_TRY(net_wait(s, &r));
     NET_CHECK(net_wait(s, &never) == KUMI_EPEER);
     NET_CHECK(!strcmp(ku_err_get()->text, "rank 1 on host h0: connection closed"));
+    NET_CHECK(s->net->broken == link[0]);
     KU_IGNORE(KU_ERR(KUMI_EINVAL, "another"), "the record is another one now");
     NET_CHECK(s->net->ops->send(link[0], &out) == KUMI_EPEER);
     NET_CHECK(!strcmp(ku_err_get()->text, "rank 1 on host h0: connection closed"));
     NET_TRY(s->net->ops->progress(s->net, -1, &has_moved));
     NET_CHECK(s->net->ops->poll(s->net, NULL, 0) <= 1);
     s->net->ops->unlink(link[0], false);
+    NET_CHECK(!s->net->broken);
     return 0;
 }
 

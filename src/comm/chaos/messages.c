@@ -153,6 +153,8 @@ static void chaos_unlink(struct ku_net_link *net_link, bool has_failed)
     struct chaos_link *link = link_of(net_link), **at;
     struct chaos_net *chaos = chaos_of(net_link->net);
     KU_ASSERT(has_failed || (!link->out.head && !link->in.head));
+    if (net_link->net->broken == net_link)
+        net_link->net->broken = NULL;
     chaos->inner->ops->unlink(link->inner, has_failed);
     drop_all(chaos, &link->out);
     drop_all(chaos, &link->in);
@@ -265,6 +267,8 @@ static int chaos_progress(struct ku_net *net, int64_t budget_bytes, bool *has_mo
         budget_bytes = limit;
     int status = chaos->inner->ops->progress(chaos->inner, budget_bytes, has_moved);
     for (struct chaos_link *link = chaos->links; link; link = link->next) {
+        if (status < 0 && link->inner == chaos->inner->broken)
+            net->broken = &link->base;
         sweep(chaos, &link->out, false, has_moved);
         sweep(chaos, &link->in, true, has_moved);
     }

@@ -97,6 +97,8 @@ static void tcp_unlink(struct ku_net_link *net_link, bool has_failed)
     struct ku_tcp *tcp = tcp_of(net_link->net);
     KU_ASSERT(has_failed || (!link->out.head && !link->in.head));
     deactivate(tcp, link);
+    if (tcp->base.broken == &link->base)
+        tcp->base.broken = NULL;
     if (link->fd >= 0)
         ku_os_close(link->fd); /* the kernel goes on sending what it has */
     link->next->prev = link->prev;
@@ -129,6 +131,7 @@ int ku_tcp_break(struct ku_tcp *tcp, struct ku_tcp_link *link, int status)
     deactivate(tcp, link);
     link->status = status;
     link->error = *ku_err_get();
+    tcp->base.broken = &link->base;
     if (link->fd >= 0)
         ku_os_close(link->fd);
     link->fd = -1;
