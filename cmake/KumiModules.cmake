@@ -7,6 +7,7 @@ set(KUMI_MODULES "" CACHE INTERNAL "")
 function(kumi_module name)
     cmake_parse_arguments(M "" "FLOOR" "USES;LIBS" ${ARGN})
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
+    list(FILTER sources EXCLUDE REGEX "_plugin\\.c$") # shared objects of their own, loaded at run time
     if(NOT sources)
         return()
     endif()

@@ -20,8 +20,8 @@ extern "C" {
  *     kumi_all_reduce(world, x, x, count, KUMI_F32, KUMI_SUM);
  *     kumi_comm_leave(world);
  *
- * Start the program with `kumi run -n 4 -- ./program`, with torchrun, mpirun or srun on one host,
- * or directly (one rank).
+ * Start the program with `kumi run -n 4 -- ./program`, on several hosts with `kumi run -H a:4,b:4
+ * -- ./program`, with torchrun, mpirun or srun, or directly (one rank).
  *
  * Defaults for every call: it returns 0 or an enum kumi_status (kumi_last_error() has the text).
  * Arguments that a kind does not use are ignored. Counts are elements. in == out is allowed where

@@ -57,7 +57,7 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
         status = ku_deepspeed_batch(cfg, n_ranks, &batch);
     const struct kumi_error why = *ku_err_get();
     if (status == KUMI_OK && ku_model_read(cfg, &s.model) == KUMI_OK &&
-        ku_sharding_resolve(cfg, n_ranks, &s.sharding) == KUMI_OK)
+        ku_sharding_resolve(cfg, n_ranks, 0, &s.sharding) == KUMI_OK)
         ku_effect_deepspeed(&s);
     if (as_json)
         keys = ku_deepspeed_json(cfg->deepspeed);

@@ -19,6 +19,7 @@
 #include "base/os/aio.h"
 #include "base/str.h"
 #include "data/image/decode.h"
+#include "comm/mpi/mpi.h"
 #include "config/alternatives.h"
 #include "plan/picture.h"
 #include "sim/kernel_choice.h"
@@ -39,6 +40,15 @@ static json_t *optional(const char *version)
     return version ? json_string(version) : json_null();
 }
 
+/* An MPI library: its version, why its plug-in cannot be loaded, or null without a plug-in. */
+static json_t *mpi_library(enum ku_mpi_make make)
+{
+    char text[200] = "", line[232];
+    int found = ku_mpi_library(make, text, sizeof text);
+    snprintf(line, sizeof line, "%s%s", found < 0 ? "cannot be loaded: " : "", text);
+    return optional(found ? line : NULL);
+}
+
 /* Versions of the libraries that are loaded, not of those at build time. */
 static json_t *libraries(void)
 {
@@ -55,6 +65,9 @@ static json_t *libraries(void)
     json_object_set_new(o, "libjpeg", optional(ku_jpeg_version()));
     json_object_set_new(o, "libpng", optional(ku_png_version()));
     json_object_set_new(o, "liburing", optional(ku_aio_uring_version()));
+    for (int i = 0; i < KU_N_MPI_MAKES; i++)
+        json_object_set_new(o, ku_mpi_make_name((enum ku_mpi_make)i),
+                            mpi_library((enum ku_mpi_make)i));
     snprintf(text, sizeof text, "%u.%u.%u", hwloc >> 16, hwloc >> 8 & 255, hwloc & 255);
     json_object_set_new(o, "hwloc", json_string(text));
     return o;

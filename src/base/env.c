@@ -12,6 +12,13 @@ const char *ku_env(const char *name)
     return value && *value ? value : NULL;
 }
 
+int ku_env_default(const char *name, const char *value)
+{
+    if (setenv(name, value, 0) < 0)
+        return KU_ERR(KUMI_ENOMEM, "environment: %s: no memory", name);
+    return 0;
+}
+
 int ku_env_threads(void)
 {
     const char *text = ku_env("KUMI_THREADS");

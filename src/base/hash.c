@@ -2,7 +2,10 @@
 #include "base/hash.h"
 
 #include <endian.h>
+#include <limits.h>
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <xxhash.h>
 
 #include "base/err.h"
@@ -63,4 +66,17 @@ void ku_sha256_final_hex(struct ku_sha256 *h, char out[65])
     unsigned char digest[32];
     ku_sha256_final(h, digest);
     ku_sha256_hex(digest, out);
+}
+
+void ku_hmac_sha256(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                    unsigned char out[32])
+{
+    unsigned got = 0;
+    KU_ASSERT(key_bytes <= INT_MAX);
+    KU_ASSERT(HMAC(EVP_sha256(), key, (int)key_bytes, data, bytes, out, &got) && got == 32);
+}
+
+bool ku_is_equal_secret(const void *a, const void *b, size_t bytes)
+{
+    return CRYPTO_memcmp(a, b, bytes) == 0;
 }

@@ -2,6 +2,7 @@
 #ifndef KU_BASE_HASH_H
 #define KU_BASE_HASH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,5 +22,11 @@ void ku_sha256_final(struct ku_sha256 *h, unsigned char out[32]); /* releases ct
 void ku_sha256_hex(const unsigned char digest[32], char out[65]);
 void ku_sha256_u64(struct ku_sha256 *h, uint64_t value); /* the 8 bytes, little endian */
 void ku_sha256_final_hex(struct ku_sha256 *h, char out[65]);
+
+/* HMAC-SHA256 (RFC 2104), to prove that one has a key. */
+void ku_hmac_sha256(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                    unsigned char out[32]);
+/* Compare in a time that does not depend on the bytes. */
+bool ku_is_equal_secret(const void *a, const void *b, size_t bytes);
 
 #endif

@@ -14,7 +14,6 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/log.h"
-#include "kumi/launch.h"
 
 int cli_usage(const char *format, ...)
 {
@@ -142,6 +141,14 @@ static int set(struct cli *c, const struct cli_option *o, const char *typed, con
     return 0;
 }
 
+/* Whether a typed name is that of an option: torchrun takes master_addr for master-addr. */
+static bool is_name(const char *typed, const char *name)
+{
+    while (*name && (*typed == *name || (*typed == '_' && *name == '-')))
+        typed++, name++;
+    return *typed == '\0' && *name == '\0';
+}
+
 /* Parse the option at argv[*at] and advance past its value. */
 static int parse_option(struct cli *c, int *at, const struct cli_option *option, int n)
 {
@@ -150,7 +157,7 @@ static int parse_option(struct cli *c, int *at, const struct cli_option *option,
     snprintf(typed, sizeof typed, "%.*s", eq && eq - arg < 60 ? (int)(eq - arg) : 60, arg);
     const char *name = typed + (typed[1] == '-' ? 2 : 1);
     for (int i = 0; i < n; i++) {
-        if (strcmp(option[i].name, name) != 0)
+        if (!is_name(name, option[i].name))
             continue;
         int takes_none = option[i].type == CLI_FLAG || option[i].type == CLI_OPTIONAL;
         const char *value = eq                  ? eq + 1
@@ -216,9 +223,10 @@ const struct cli_command *cli_find(const char *name, const char **near)
     const char *names[32];
     int n = 0;
     for (const struct cli_command *c = cli_commands; c->name; c++) {
-        names[n++] = c->name;
         if (strcmp(c->name, name) == 0)
             return c;
+        if (c->line)
+            names[n++] = c->name;
     }
     *near = ku_str_nearest(name, names, n);
     return NULL;
@@ -226,25 +234,7 @@ const struct cli_command *cli_find(const char *name, const char **near)
 
 bool cli_is_rank(struct cli *c, const char *n_text)
 {
-    char self[] = "/proc/self/exe", **ranks;
-    int n, n_args = 0, status;
-    if (n_text == NULL)
-        return 1;
-    c->code = cli_end(kumi_launch_parse_n(n_text, &n), 0);
-    if (c->code != 0 || (n == 1 && ku_env("RANK") == NULL))
-        return c->code == 0;
-    ranks = ku_calloc((size_t)c->argc + 1, sizeof *ranks); /* the command line without -n */
-    for (int i = 0; ranks && i < c->argc; i++) {
-        if (i > 1 && strcmp(c->argv[i], "-n") == 0)
-            i++;
-        else if (i <= 1 || strncmp(c->argv[i], "-n=", 3) != 0)
-            ranks[n_args++] = i == 0 ? self : c->argv[i];
-    }
-    status = ranks ? kumi_launch_program(ranks, n, 0, &c->code) : KUMI_ENOMEM;
-    ku_free(ranks);
-    if (status < 0)
-        c->code = cli_end(status, 0);
-    return 0;
+    return cli_is_rank_of(c, n_text, &(struct cli_hosts){0});
 }
 
 int cli_bytes(const char *text, uint64_t *bytes)

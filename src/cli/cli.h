@@ -46,8 +46,8 @@ struct cli_option {
 };
 struct cli;
 struct cli_command {
-    const char *name, *line, *usage;
-    int (*run)(struct cli *c); /* returns the exit code */
+    const char *name, *line, *usage; /* line NULL: not for users, and in no list */
+    int (*run)(struct cli *c);       /* returns the exit code */
 };
 extern const struct cli_command cli_commands[];
 
@@ -127,6 +127,26 @@ KU_STATUS cli_split_lines(char *text, const char ***line, int64_t *n);
  * of the job.
  */
 bool cli_is_rank(struct cli *c, const char *n_text);
+/* -H, --hostfile and --rsh of a command; all NULL: this host alone */
+struct cli_hosts {
+    const char *hosts, *hostfile, *rsh;
+};
+#define CLI_HOSTS(h)                                                                               \
+    {"H", CLI_TEXT, "hosts and the ranks of each: a:4,b:4", &(h).hosts},                           \
+        {"hostfile", CLI_TEXT, "a file with a line per host: a slots=4", &(h).hostfile},           \
+    {                                                                                              \
+        "rsh", CLI_TEXT, "remote shell (default: ssh); none: this machine acts as all hosts",      \
+            &(h).rsh                                                                               \
+    }
+/* Check these against each other. Returns false after printing an error. */
+bool cli_check_hosts(struct cli *c, const struct cli_hosts *hosts);
+/*
+ * Run argv on these hosts; -n as given, or NULL: all slots. Returns the exit code.
+ */
+int cli_launch_hosts(struct cli *c, char *const *argv, const char *n_text, int threads,
+                     const struct cli_hosts *hosts);
+/* cli_is_rank for a command that takes hosts. */
+bool cli_is_rank_of(struct cli *c, const char *n_text, const struct cli_hosts *hosts);
 /* Bytes of "500MB", "2GB" (powers of ten), "1GiB", "4096". < 0: malformed. */
 int cli_bytes(const char *text, uint64_t *bytes);
 /* Seconds of "[[HH:]MM:]SS"; < 0: malformed. */
@@ -134,6 +154,7 @@ double cli_seconds(const char *text);
 
 int cmd_train(struct cli *c);
 int cmd_run(struct cli *c);
+int cmd_agent(struct cli *c);
 int cmd_eval(struct cli *c);
 int cmd_translate(struct cli *c);
 int cmd_sample(struct cli *c);

@@ -9,7 +9,8 @@ static void list_commands(void)
     puts("kumi trains deep networks on many processes: one model, one program, the same bits under "
          "every parallel layout.\n");
     for (const struct cli_command *c = cli_commands; c->name; c++)
-        printf("  kumi %-10s %s\n", c->name, c->line);
+        if (c->line)
+            printf("  kumi %-10s %s\n", c->name, c->line);
     puts("\n`kumi help COMMAND` and `kumi COMMAND --help` say more; `kumi help config` lists every "
          "key of a configuration,\n`kumi help deepspeed` what becomes of those of DeepSpeed's, "
          "`kumi help precision` the precision of every op.");

@@ -2,23 +2,67 @@
 #include "cli/cli.h"
 #include "kumi/launch.h"
 
+/* Options of torchrun: one launcher per node, started by other means. */
+struct node {
+    const char *n, *master_addr;
+    int64_t n_nodes, rank, port;
+};
+
+static int run_node(struct cli *c, const struct node *node, int threads)
+{
+    struct kumi_launch_node_options o = {.threads = threads,
+                                         .n_nodes = (int)node->n_nodes,
+                                         .node_rank = (int)node->rank,
+                                         .master_addr = node->master_addr,
+                                         .master_port = (int)node->port};
+    int code;
+    if (node->n_nodes < 1 || node->n_nodes > INT_MAX || node->rank < 0 || node->rank > INT_MAX ||
+        node->port < 0 || node->port > 65535)
+        return cli_usage("kumi run: --nnodes %lld, --node-rank %lld, --master-port %lld: nodes are "
+                         "numbered from 0, ports end at 65535",
+                         (long long)node->n_nodes, (long long)node->rank, (long long)node->port);
+    int status = kumi_launch_parse_n(node->n, &o.n);
+    if (status == KUMI_OK)
+        status = kumi_launch_node(c->rest, &o, &code);
+    return status < 0 ? cli_end(status, 0) : code;
+}
+
 int cmd_run(struct cli *c)
 {
-    const char *n_text = "auto";
+    const char *n_text = NULL;
     int64_t threads = 0;
-    int n = 0, code;
+    struct cli_hosts hosts = {0};
+    struct node node = {.n_nodes = 1};
     const struct cli_option option[] = {
-        {"n", CLI_TEXT, "ranks; auto: one per core", &n_text},
+        {"n", CLI_TEXT, "ranks; auto: one per core (of hosts: all slots)", &n_text},
         {"threads", CLI_INT, "compute threads of each rank (default: its share of the cores)",
-         &threads}};
-    if (!CLI_PARSE(c, option, 0, 0))
+         &threads},
+        CLI_HOSTS(hosts),
+        {"nproc-per-node", CLI_TEXT, "as torchrun: ranks of this node; auto: one per core",
+         &node.n},
+        {"nnodes", CLI_INT, "as torchrun: nodes, each with a launcher of its own (default 1)",
+         &node.n_nodes},
+        {"node-rank", CLI_INT, "as torchrun: number of this node, from 0", &node.rank},
+        {"master-addr", CLI_TEXT, "as torchrun: address of node 0", &node.master_addr},
+        {"master-port", CLI_INT, "as torchrun: a port of node 0 (default 29500)", &node.port}};
+    if (!CLI_PARSE(c, option, 0, 0) || !cli_check_hosts(c, &hosts))
         return c->code;
+    const bool has_hosts = hosts.hosts || hosts.hostfile;
+    const bool has_nodes =
+        node.n || node.n_nodes != 1 || node.rank || node.master_addr || node.port;
     if (threads < 0 || threads > 4096)
-        return cli_usage("kumi run: --threads: give 1 to 4096; usage: %s", c->command->usage);
+        return cli_usage("kumi run: --threads: give 1 to 4096");
+    if (has_nodes && (has_hosts || n_text))
+        return cli_usage("kumi run: %s and torchrun's options exclude each other; give --nnodes "
+                         "with --nproc-per-node, or -n, or -H",
+                         has_hosts ? "-H" : "-n");
     if (c->rest == NULL || c->rest[0] == NULL)
-        return cli_usage("kumi run: no program after --; usage: %s", c->command->usage);
-    int status = kumi_launch_parse_n(n_text, &n);
-    if (status == KUMI_OK)
-        status = kumi_launch_program(c->rest, n, (int)threads, &code);
-    return status < 0 ? cli_end(status, 0) : code;
+        return cli_usage("kumi run: no program; give it after --: kumi run -n 2 -- ./program");
+    if (has_hosts)
+        return cli_launch_hosts(c, c->rest, n_text, (int)threads, &hosts);
+    if (!has_nodes)
+        node.n = n_text ? n_text : "auto";
+    else if (!node.n)
+        node.n = "1"; /* as torchrun */
+    return run_node(c, &node, (int)threads);
 }

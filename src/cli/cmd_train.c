@@ -46,10 +46,11 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
 }
 
 /* Whether this process trains: as a rank, or with -n ranks as its threads. */
-static bool trains(struct cli *c, struct kumi_train_options *o, const char *n)
+static bool trains(struct cli *c, struct kumi_train_options *o, const char *n,
+                   const struct cli_hosts *hosts)
 {
-    if (n == NULL || !kumi_train_in_threads(&o->settings))
-        return cli_is_rank(c, n);
+    if (n == NULL || hosts->hosts || hosts->hostfile || !kumi_train_in_threads(&o->settings))
+        return cli_is_rank_of(c, n, hosts);
     c->code = cli_end(kumi_launch_parse_n(n, &o->ranks), 0);
     return c->code == 0;
 }
@@ -100,8 +101,10 @@ int cmd_train(struct cli *c)
     const char *n = NULL, *resume = NULL, *max_time = NULL, *deepspeed = NULL, *table = NULL;
     int is_strict = 0, as_json = 0;
     int64_t until = 0, rows = 0;
+    struct cli_hosts hosts = {0};
     const struct cli_option option[] = {
-        {"n", CLI_TEXT, "ranks on this host; auto: one per core", &n},
+        {"n", CLI_TEXT, "ranks; auto: one per core (of hosts: all slots)", &n},
+        CLI_HOSTS(hosts),
         {"set", CLI_LIST, "section.key=value, overrides the file; repeatable", NULL},
         {"out", CLI_TEXT, "run directory (default: runs/<config>-<time>)", &o.out},
         {"resume", CLI_OPTIONAL,
@@ -138,7 +141,7 @@ int cmd_train(struct cli *c)
         return cli_usage("kumi train: %s",
                          until < 0 ? "--until: below 0; give a step"
                                    : "--max-time: not a time; give a time as [[HH:]MM:]SS");
-    if (!trains(c, &o, n))
+    if (!trains(c, &o, n, &hosts))
         return c->code;
     int status = kumi_train(&o, &result);
     if (status == KUMI_OK || status == KUMI_ESTOPPED)

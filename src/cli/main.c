@@ -16,7 +16,8 @@
 
 const struct cli_command cli_commands[] = {
     {"train", "train a model",
-     "kumi train CONFIG [-n N|auto] [--set key=value] [--out DIR] [--until STEP]\n"
+     "kumi train CONFIG [-n N|auto] [-H a:4,b:4 | --hostfile FILE] [--rsh SHELL]\n"
+     "           [--set key=value] [--out DIR] [--until STEP]\n"
      "           [--resume[=auto|=step:N] | --overwrite] [--max-time [[HH:]MM:]SS] "
      "[--allow-change]\n"
      "           [--trial] [--profile[=FIRST-LAST]]\n"
@@ -57,8 +58,14 @@ const struct cli_command cli_commands[] = {
      "       kumi ckpt import DIR --to DIR [--dtype ..] [--shard-size ..] [--model FILE]\n"
      "                        [--map SOURCE=TENSOR].. [--allow-missing]",
      cmd_ckpt},
-    {"run", "run a program on N ranks of this host",
-     "kumi run -n N|auto [--threads T] -- PROGRAM ARGS", cmd_run},
+    {"run", "run a program on N ranks of this host or of several",
+     "kumi run -n N|auto [--threads T] -- PROGRAM ARGS\n"
+     "       kumi run -H a:4,b:4 | --hostfile FILE [-n N] [--rsh SHELL] [--threads T] -- PROGRAM "
+     "ARGS\n"
+     "       kumi run --nproc-per-node N --nnodes M --node-rank R --master-addr A\n"
+     "                [--master-port P] [--threads T] -- PROGRAM ARGS",
+     cmd_run},
+    {"agent", NULL, "kumi agent", cmd_agent},
     {"bench", "measure machine limits, ops, collectives and scaling",
      "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16|f16] "
      "[--bytes B] [--quick] [--json]\n"
@@ -111,7 +118,7 @@ static void reserve_standard_files(void)
  *   SIGPIPE        ignored by `train` and by every rank, which outlive the reader of their output;
  *                  other commands end by it, as most programs do
  *   SIGXFSZ        ignored, so that writing beyond RLIMIT_FSIZE is an error of the write; not for
- *                  `run`, whose program gets the signal
+ *                  `run` and `agent`, whose program gets the signal
  *   SIGABRT        see end_as_bug
  */
 static void prepare_signals(const char *command)
@@ -125,7 +132,7 @@ static void prepare_signals(const char *command)
         sigprocmask(SIG_BLOCK, &stops, NULL);
     if (is_training || ku_env("KUMI_CONTROL_FD"))
         signal(SIGPIPE, SIG_IGN);
-    if (strcmp(command, "run") != 0)
+    if (strcmp(command, "run") != 0 && strcmp(command, "agent") != 0)
         signal(SIGXFSZ, SIG_IGN);
 }
 

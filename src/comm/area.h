@@ -44,7 +44,8 @@ struct ku_flags {
     /* last finished work: this rank no longer touches a peer's memory for it */
     _Alignas(64) ku_a64 done;
     ku_a64 filled, freed; /* staged pieces written and released, counted over the comm's life */
-    ku_a64 at_ns[3];      /* chaos: time of the last store of done, filled, freed */
+    ku_a64 far;           /* last work for which the messages of other hosts are there */
+    ku_a64 at_ns[4];      /* chaos: time of the last store of done, filled, freed, far */
 };
 
 /*

@@ -66,15 +66,16 @@ static int receive_fd(struct ku_job *job, uint32_t id, int *fd)
         KU_TRY(ku_job_look(job, NULL));
         if (waited_ns > job->priv->timeout_ns) {
             KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
-                         "time-out: rank 0: did not hand out the shared memory");
-            return ku_job_raise(job, 0);
+                         "time-out: rank %d: did not hand out the shared memory", job->first_rank);
+            return ku_job_raise(job, job->first_rank);
         }
         if (why != EAGAIN)
             return KU_ERR(why == ECONNRESET || why == EPIPE ? KUMI_EPEER : KUMI_ENOMEM,
-                          "arena: descriptor from rank 0: %s", strerror(why));
+                          "arena: descriptor from rank %d: %s", job->first_rank, strerror(why));
     }
     if (got != id || *fd < 0)
-        return KU_ERR(KUMI_EMISMATCH, "arena: descriptor %u from rank 0, expected %u", got, id);
+        return KU_ERR(KUMI_EMISMATCH, "arena: descriptor %u from rank %d, expected %u", got,
+                      job->first_rank, id);
     return 0;
 }
 
@@ -94,12 +95,13 @@ static int share(struct ku_job *job, struct ku_arena *a, const char *name)
         for (int r = 1; r < job->priv->n_sockets && !status; r++)
             if (ku_os_local_send(job->priv->socket[r], &a->id, sizeof a->id, fd) < 0)
                 status = KU_ERR(errno == EPIPE || errno == ECONNRESET ? KUMI_EPEER : KUMI_ENOMEM,
-                                "arena %s: handing it to rank %d: %s", name, r, strerror(errno));
+                                "arena %s: handing it to rank %d: %s", name, job->first_rank + r,
+                                strerror(errno));
     } else {
         KU_TRY(receive_fd(job, a->id, &fd));
         if (ku_os_memfd_check(fd, &bytes) < 0)
-            status =
-                KU_ERR(KUMI_ENOMEM, "arena %s: memory file from rank 0: %s", name, strerror(errno));
+            status = KU_ERR(KUMI_ENOMEM, "arena %s: memory file from rank %d: %s", name,
+                            job->first_rank, strerror(errno));
         else if (bytes != a->bytes)
             status = KU_ERR(KUMI_EMISMATCH, "arena %s: memory file of %zu bytes, expected %zu",
                             name, bytes, a->bytes);
@@ -126,7 +128,7 @@ static int agree(struct ku_job *job, size_t common, size_t part)
      * to the table of arenas.
      */
     struct ku_coll coll = {.kind = KU_COLL_ARENA, .count = (int64_t)(common / 2 + part)};
-    return ku_comm_run_own(job->world, &coll);
+    return ku_comm_run_own(job->local, &coll);
 }
 
 /* Populate this rank's share from its own core (first touch). */

@@ -62,51 +62,55 @@ uint64_t ku_coll_what(const struct ku_coll *coll)
     return what;
 }
 
+/* The ops of each path, up to KU_STEP_END */
+#define ARRIVED KU_STEP_ARRIVE, KU_STEP_AWAIT
+#define FILLED  KU_STEP_FILLED, KU_STEP_AWAIT_FILLED
+#define OVER    KU_STEP_DONE, KU_STEP_AWAIT_DONE, KU_STEP_END
+enum { MAX_STEPS = 15 };
+static const uint8_t steps[][MAX_STEPS] = {
+    [KU_PATH_BARRIER] = {ARRIVED, KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_INLINE] = {ARRIVED, KU_STEP_INLINE, KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_POSTED] = {KU_STEP_ARRIVE, KU_STEP_END},
+    [KU_PATH_PROGRAM] = {ARRIVED, KU_STEP_MOVE, OVER},
+    [KU_PATH_PUBLIC] = {ARRIVED, KU_STEP_CHOOSE, KU_STEP_END},
+    [KU_PATH_DIRECT] = {KU_STEP_MOVE, OVER},
+    [KU_PATH_STAGED] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, FILLED, KU_STEP_MOVE, KU_STEP_FREED,
+                        KU_STEP_NEXT, KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_STAGED_SUM] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, FILLED, KU_STEP_MOVE, KU_STEP_FREED,
+                            KU_STEP_RESULT, FILLED, KU_STEP_DRAIN, KU_STEP_FREED, KU_STEP_NEXT,
+                            KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_STAGED_V] = {KU_STEP_AWAIT_FREE, KU_STEP_PUBLISH, FILLED, KU_STEP_COUNTS,
+                          KU_STEP_FREED, KU_STEP_CHOOSE, KU_STEP_END},
+    [KU_PATH_P2P] = {KU_STEP_P2P, KU_STEP_END},
+    [KU_PATH_FAR_BARRIER] = {ARRIVED, KU_STEP_FAR_SMALL, KU_STEP_FAR_READY, KU_STEP_AWAIT_FAR,
+                             KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_FAR_INLINE] = {ARRIVED, KU_STEP_FAR_SMALL, KU_STEP_FAR_READY, KU_STEP_AWAIT_FAR,
+                            KU_STEP_INLINE, KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_FAR_INLINE_GATHER] = {ARRIVED, KU_STEP_TAKE_PIECE, KU_STEP_AWAIT_FREE,
+                                   KU_STEP_FAR_SMALL, FILLED, KU_STEP_INLINE, KU_STEP_FREED,
+                                   KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_FAR_ALL_REDUCE] = {ARRIVED, KU_STEP_FAR_REDUCE, KU_STEP_FAR_GATHER, OVER},
+    [KU_PATH_FAR_REDUCE_SCATTER] = {ARRIVED, KU_STEP_FAR_REDUCE, OVER},
+    [KU_PATH_FAR_ALL_GATHER] = {ARRIVED, KU_STEP_FAR_GATHER, KU_STEP_MOVE, OVER},
+    [KU_PATH_FAR_STAGED_GATHER] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, KU_STEP_FAR_GATHER, FILLED,
+                                   KU_STEP_MOVE, KU_STEP_FREED, KU_STEP_NEXT, KU_STEP_DONE,
+                                   KU_STEP_END},
+    [KU_PATH_FAR_STAGED_SUM] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, FILLED, KU_STEP_FAR_REDUCE,
+                                KU_STEP_FAR_GATHER, KU_STEP_FREED, KU_STEP_RESULT, FILLED,
+                                KU_STEP_DRAIN, KU_STEP_FREED, KU_STEP_NEXT, KU_STEP_DONE,
+                                KU_STEP_END},
+    [KU_PATH_FAR_STAGED_SCATTER] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, FILLED, KU_STEP_FAR_REDUCE,
+                                    KU_STEP_FREED, KU_STEP_NEXT, KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_FAR_STAGED_BROADCAST] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, KU_STEP_FAR_BROADCAST,
+                                      FILLED, KU_STEP_MOVE, KU_STEP_FREED, KU_STEP_NEXT,
+                                      KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_FAR_PAIRS] = {KU_STEP_FAR_PAIRS, KU_STEP_CHOOSE, KU_STEP_END},
+    [KU_PATH_FAR_MESSAGE] = {KU_STEP_FAR_MESSAGE, KU_STEP_END},
+};
+
 const uint8_t *ku_coll_steps(enum ku_coll_path path)
 {
-    static const uint8_t barrier[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_DONE, KU_STEP_END};
-    static const uint8_t in_line[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_INLINE, KU_STEP_DONE,
-                                      KU_STEP_END};
-    static const uint8_t posted[] = {KU_STEP_ARRIVE, KU_STEP_END};
-    static const uint8_t program[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT,      KU_STEP_MOVE,
-                                      KU_STEP_DONE,   KU_STEP_AWAIT_DONE, KU_STEP_END};
-    static const uint8_t public_call[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_CHOOSE,
-                                          KU_STEP_END};
-    static const uint8_t direct[] = {KU_STEP_MOVE, KU_STEP_DONE, KU_STEP_AWAIT_DONE, KU_STEP_END};
-    static const uint8_t staged[] = {KU_STEP_AWAIT_FREE,   KU_STEP_FILL, KU_STEP_FILLED,
-                                     KU_STEP_AWAIT_FILLED, KU_STEP_MOVE, KU_STEP_FREED,
-                                     KU_STEP_NEXT,         KU_STEP_DONE, KU_STEP_END};
-    static const uint8_t staged_sum[] = {
-        KU_STEP_AWAIT_FREE, KU_STEP_FILL,   KU_STEP_FILLED, KU_STEP_AWAIT_FILLED, KU_STEP_MOVE,
-        KU_STEP_FREED,      KU_STEP_RESULT, KU_STEP_FILLED, KU_STEP_AWAIT_FILLED, KU_STEP_DRAIN,
-        KU_STEP_FREED,      KU_STEP_NEXT,   KU_STEP_DONE,   KU_STEP_END};
-    static const uint8_t staged_v[] = {KU_STEP_AWAIT_FREE,   KU_STEP_PUBLISH, KU_STEP_FILLED,
-                                       KU_STEP_AWAIT_FILLED, KU_STEP_COUNTS,  KU_STEP_FREED,
-                                       KU_STEP_CHOOSE,       KU_STEP_END};
-    static const uint8_t p2p[] = {KU_STEP_P2P, KU_STEP_END};
-    switch (path) {
-    case KU_PATH_BARRIER:
-        return barrier;
-    case KU_PATH_INLINE:
-        return in_line;
-    case KU_PATH_POSTED:
-        return posted;
-    case KU_PATH_PROGRAM:
-        return program;
-    case KU_PATH_PUBLIC:
-        return public_call;
-    case KU_PATH_DIRECT:
-        return direct;
-    case KU_PATH_STAGED:
-        return staged;
-    case KU_PATH_STAGED_SUM:
-        return staged_sum;
-    case KU_PATH_STAGED_V:
-        return staged_v;
-    case KU_PATH_P2P:
-        break;
-    }
-    return p2p;
+    return steps[path];
 }
 
 int64_t ku_coll_inline_count(const struct ku_coll *c, int n)
@@ -159,6 +163,66 @@ enum ku_coll_path ku_coll_path(const struct ku_coll *c, int n, int me)
     if (!fits_inline(c, n))
         return KU_PATH_PUBLIC;
     return c->kind == KU_COLL_BROADCAST && me == c->root ? KU_PATH_POSTED : KU_PATH_INLINE;
+}
+
+/* Whether all payloads together fit in the piece of one stage */
+static bool fits_stage(const struct ku_coll *c, int n)
+{
+    const int64_t bytes = ku_coll_inline_count(c, n) * (int64_t)kumi_dtype_bytes(c->dtype);
+    return bytes <= KU_STAGE_BYTES / n;
+}
+
+static enum ku_coll_path far_program_path(const struct ku_coll *c, int max_near)
+{
+    switch (c->kind) {
+    case KU_COLL_REDUCE_SCATTER:
+        return KU_PATH_FAR_REDUCE_SCATTER;
+    case KU_COLL_ALL_REDUCE:
+        return KU_PATH_FAR_ALL_REDUCE;
+    case KU_COLL_ALL_GATHER:
+        return max_near == 1 ? KU_PATH_FAR_ALL_GATHER : KU_PATH_PUBLIC;
+    default:
+        return KU_PATH_PUBLIC;
+    }
+}
+
+enum ku_coll_path ku_coll_far_path(const struct ku_coll *c, int n, int max_near)
+{
+    switch (ku_coll_path(c, n, 0)) {
+    case KU_PATH_P2P:
+        return KU_PATH_FAR_MESSAGE;
+    case KU_PATH_BARRIER:
+        return KU_PATH_FAR_BARRIER;
+    case KU_PATH_PROGRAM:
+        return far_program_path(c, max_near);
+    case KU_PATH_INLINE:
+    case KU_PATH_POSTED:
+        break;
+    default:
+        return KU_PATH_PUBLIC;
+    }
+    if (is_reduction(c->kind) || c->kind == KU_COLL_BROADCAST || c->kind == KU_COLL_SCATTER)
+        return KU_PATH_FAR_INLINE;
+    return fits_stage(c, n) ? KU_PATH_FAR_INLINE_GATHER : KU_PATH_PUBLIC;
+}
+
+enum ku_coll_path ku_coll_far_choice(const struct ku_coll *c)
+{
+    switch (c->kind) {
+    case KU_COLL_ALL_REDUCE:
+    case KU_COLL_REDUCE:
+        return KU_PATH_FAR_STAGED_SUM;
+    case KU_COLL_REDUCE_SCATTER:
+        return KU_PATH_FAR_STAGED_SCATTER;
+    case KU_COLL_BROADCAST:
+        return KU_PATH_FAR_STAGED_BROADCAST;
+    case KU_COLL_GATHER:
+    case KU_COLL_SCATTER:
+    case KU_COLL_ALL_TO_ALL:
+        return KU_PATH_FAR_PAIRS;
+    default: /* all_gather, and internal ones of many ranks, which are gathers too */
+        return KU_PATH_FAR_STAGED_GATHER;
+    }
 }
 
 static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)

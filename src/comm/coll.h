@@ -134,18 +134,68 @@ struct ku_coll {
     const int64_t *recv_counts; /* all_to_all_v: elements received from r */
 };
 
+/*
+ * Members are ranks of the job, in the comm's order. Those of this host are its near members, in
+ * the same order. With members on several hosts:
+ *
+ *     member      0      1      2      3             this rank: member 3
+ *     rank        1      3      5      7             first 1, stride 2
+ *     near                      0      1             near.me 1, near.n 2
+ *     local                     1      3             near.first 1, near.stride 2; first_rank 4
+ */
+struct ku_net_req;
 struct ku_comm {
     struct ku_job *job;
     uint32_t slot;
     int me, n;
-    int first, stride; /* without `list`, member i is local rank first + i * stride */
+    int first, stride; /* without `list`, member i is rank first + i * stride */
     int *list;
+    struct {
+        int me, n;
+        int first, stride; /* without `list`, near member k is local rank first + k * stride */
+        int *list;
+        int begin; /* without `member`, near member k is member begin + k */
+        int *member;
+    } near;
     char name[24];
     struct ku_comm_private *priv;
 };
-static inline int ku_comm_local(const struct ku_comm *c, int member)
+static inline int ku_comm_rank(const struct ku_comm *c, int member)
 {
     return c->list ? c->list[member] : c->first + member * c->stride;
+}
+/* Local rank of near member k */
+static inline int ku_comm_near(const struct ku_comm *c, int k)
+{
+    return c->near.list ? c->near.list[k] : c->near.first + k * c->near.stride;
+}
+/* Member of near member k */
+static inline int ku_comm_member(const struct ku_comm *c, int k)
+{
+    return c->near.member ? c->near.member[k] : c->near.begin + k;
+}
+/* Near member of a member that is on this host */
+static inline int ku_comm_near_of(const struct ku_comm *c, int member)
+{
+    int k = member - c->near.begin;
+    if (c->near.member)
+        for (k = 0; c->near.member[k] != member; k++)
+            continue;
+    return k;
+}
+static inline bool ku_comm_is_near(const struct ku_comm *c, int member)
+{
+    const int local = ku_comm_rank(c, member) - c->job->first_rank;
+    return local >= 0 && local < c->job->local_n;
+}
+/* Local rank of a member on this host */
+static inline int ku_comm_local(const struct ku_comm *c, int member)
+{
+    return ku_comm_rank(c, member) - c->job->first_rank;
+}
+static inline bool ku_comm_has_far(const struct ku_comm *c)
+{
+    return c->near.n < c->n;
 }
 
 /*
@@ -196,8 +246,29 @@ enum ku_step_op {
     KU_STEP_DONE,
     KU_STEP_AWAIT_DONE,
     KU_STEP_P2P,
+    /* comms with members on several hosts, see comm/far.h */
+    KU_STEP_FAR_SMALL,  /* the host's first member exchanges payloads with those of other hosts */
+    KU_STEP_FAR_READY,  /* this host has what came from the others */
+    KU_STEP_AWAIT_FAR,  /* … as all near members say */
+    KU_STEP_TAKE_PIECE, /* number one piece of the stages, as CHOOSE does for public calls */
+    KU_STEP_FAR_REDUCE, /* sum this member's destinations over all hosts */
+    KU_STEP_FAR_GATHER, /* hand out this member's part, receive those of its destinations */
+    KU_STEP_FAR_BROADCAST,
+    KU_STEP_FAR_PAIRS,   /* blocks to and from the members of other hosts, each directly */
+    KU_STEP_FAR_MESSAGE, /* send, recv */
     KU_STEP_END
 };
+/* The labels of a switch that leaves the ops between hosts to another. */
+#define KU_STEP_FAR                                                                                \
+    KU_STEP_FAR_SMALL:                                                                             \
+    case KU_STEP_FAR_READY:                                                                        \
+    case KU_STEP_AWAIT_FAR:                                                                        \
+    case KU_STEP_TAKE_PIECE:                                                                       \
+    case KU_STEP_FAR_REDUCE:                                                                       \
+    case KU_STEP_FAR_GATHER:                                                                       \
+    case KU_STEP_FAR_BROADCAST:                                                                    \
+    case KU_STEP_FAR_PAIRS:                                                                        \
+    case KU_STEP_FAR_MESSAGE
 enum ku_coll_path {
     KU_PATH_BARRIER, /* no data */
     KU_PATH_INLINE,  /* at most KU_INLINE_BYTES per rank */
@@ -209,7 +280,20 @@ enum ku_coll_path {
     /* all_reduce and reduce: each rank sums a slice and hands it out through its stage */
     KU_PATH_STAGED_SUM,
     KU_PATH_STAGED_V, /* all_to_all_v */
-    KU_PATH_P2P
+    KU_PATH_P2P,
+    /* the same with members on several hosts */
+    KU_PATH_FAR_BARRIER,
+    KU_PATH_FAR_INLINE,        /* reductions, broadcast, scatter */
+    KU_PATH_FAR_INLINE_GATHER, /* gather, all_gather, all_to_all, internal ones */
+    KU_PATH_FAR_ALL_REDUCE,    /* programs */
+    KU_PATH_FAR_REDUCE_SCATTER,
+    KU_PATH_FAR_ALL_GATHER,     /* one near member: received in place */
+    KU_PATH_FAR_STAGED_GATHER,  /* more: through the stages; programs and public calls */
+    KU_PATH_FAR_STAGED_SUM,     /* public calls: all_reduce, reduce */
+    KU_PATH_FAR_STAGED_SCATTER, /* reduce_scatter */
+    KU_PATH_FAR_STAGED_BROADCAST,
+    KU_PATH_FAR_PAIRS, /* gather, scatter, all_to_all: then STAGED or STAGED_V among near members */
+    KU_PATH_FAR_MESSAGE
 };
 /*
  * The ops of a path, up to KU_STEP_END; and the path on which rank `me` of n begins. Pure
@@ -217,6 +301,10 @@ enum ku_coll_path {
  */
 const uint8_t *ku_coll_steps(enum ku_coll_path path);
 enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n, int me);
+/* As ku_coll_path, for a comm with members on several hosts, at most max_near of them on one */
+enum ku_coll_path ku_coll_far_path(const struct ku_coll *coll, int n, int max_near);
+/* What CHOOSE chooses for a public call of such a comm */
+enum ku_coll_path ku_coll_far_choice(const struct ku_coll *coll);
 /* Elements in the payload of a rank on the inline path */
 int64_t ku_coll_inline_count(const struct ku_coll *coll, int n);
 /*
@@ -236,8 +324,8 @@ struct ku_work {
     const uint8_t *step, *first_step; /* ops of `path` and of `first_path` */
     uint8_t pc, state, path, arrived;
     uint8_t first_path; /* path of a start, before CHOOSE */
-    int missing;        /* first member that the current await misses; those before it are there */
-    uint64_t seq;       /* number of this start on its comm */
+    int missing;  /* first near member that the current await misses; those before it are there */
+    uint64_t seq; /* number of this start on its comm */
     uint64_t what, extra;
     int64_t total; /* elements, for the fingerprint */
     /* Staged: current piece, number of pieces, elements per block and piece */
@@ -254,6 +342,7 @@ struct ku_work {
         int64_t at;              /* bytes moved */
         uint32_t chunk[2];
         int opened, n_looks;
+        struct ku_net_req *req; /* KU_PATH_FAR_MESSAGE, while it is posted */
     } p2p;
 };
 /*

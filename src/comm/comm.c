@@ -41,6 +41,7 @@ static int comm_new(struct ku_job *job, const char *name, uint32_t slot, uint64_
     atomic_store(&mine->done, base);
     atomic_store(&mine->filled, base);
     atomic_store(&mine->freed, base);
+    atomic_store(&mine->far, base);
     *out = c;
     return 0;
 }
@@ -59,9 +60,51 @@ void ku_comm_free(struct ku_comm *c)
     uint64_t high = c->priv->seq > c->priv->n_pieces ? c->priv->seq : c->priv->n_pieces;
     p->slot_high = high > p->slot_high ? high : p->slot_high;
     p->used_slots &= ~(UINT64_C(1) << c->slot);
+    ku_far_destroy(c->priv->far, ku_job_has_failed(c->job));
     ku_free(c->list);
+    ku_free(c->near.list);
+    ku_free(c->near.member);
     ku_free(c->priv);
     ku_free(c);
+}
+
+/* a, b, c, … with equal differences: sets the first and the difference, and frees the list. */
+static void drop_regular(int **list, int n, int *first, int *stride)
+{
+    const int step = n > 1 ? (*list)[1] - (*list)[0] : 1;
+    for (int i = 1; i < n; i++)
+        if ((*list)[i] - (*list)[i - 1] != step)
+            return;
+    *first = (*list)[0];
+    *stride = step;
+    ku_free(*list);
+    *list = NULL;
+}
+
+/* The members on this host, of all members. */
+static int find_near(struct ku_comm *c)
+{
+    c->near.list = ku_malloc((size_t)c->job->local_n * sizeof *c->near.list);
+    c->near.member = ku_malloc((size_t)c->job->local_n * sizeof *c->near.member);
+    if (!c->near.list || !c->near.member)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < c->n; i++) {
+        if (!ku_comm_is_near(c, i))
+            continue;
+        if (i == c->me)
+            c->near.me = c->near.n;
+        c->near.list[c->near.n] = ku_comm_local(c, i);
+        c->near.member[c->near.n++] = i;
+    }
+    KU_ASSERT(c->near.n > 0 && c->near.list[c->near.me] == c->job->local_rank);
+    drop_regular(&c->near.list, c->near.n, &c->near.first, &c->near.stride);
+    if (c->near.member[c->near.n - 1] - c->near.member[0] == c->near.n - 1) {
+        c->near.begin = c->near.member[0];
+        ku_free(c->near.member);
+        c->near.member = NULL;
+    }
+    /* the numbers of a comm begin above those of the comms before it in the slot */
+    return c->near.n < c->n ? ku_far_create(c, c->priv->seq) : 0;
 }
 
 int ku_comm_world(struct ku_job *job)
@@ -71,7 +114,16 @@ int ku_comm_world(struct ku_job *job)
     job->world->n = job->n;
     job->world->first = 0;
     job->world->stride = 1;
-    return 0;
+    KU_TRY(find_near(job->world));
+    job->local = job->world;
+    if (job->n_hosts == 1)
+        return 0;
+    KU_TRY(comm_new(job, "host", 1, 0, &job->local));
+    job->local->me = job->local_rank;
+    job->local->n = job->local_n;
+    job->local->first = job->first_rank;
+    job->local->stride = 1;
+    return find_near(job->local);
 }
 
 /* Contribution of each rank to a split */
@@ -110,31 +162,25 @@ static int set_members(struct ku_comm *c, const struct ku_comm *parent, const st
                        int color)
 {
     struct member *m = ku_malloc((size_t)parent->n * sizeof *m);
-    int is_regular = 1;
     if (!m)
         return KUMI_ENOMEM;
     for (int i = 0; i < parent->n; i++)
         if (all[i].color == color)
             m[c->n++] = (struct member){.key = all[i].key, .rank = i};
     qsort(m, (size_t)c->n, sizeof *m, by_key);
-    c->first = ku_comm_local(parent, m[0].rank);
-    c->stride = c->n > 1 ? ku_comm_local(parent, m[1].rank) - c->first : 1;
-    for (int i = 0; i < c->n; i++) {
+    c->list = ku_malloc((size_t)c->n * sizeof *c->list);
+    for (int i = 0; c->list && i < c->n; i++) {
+        c->list[i] = ku_comm_rank(parent, m[i].rank);
         if (m[i].rank == parent->me)
             c->me = i;
-        is_regular &= ku_comm_local(parent, m[i].rank) == c->first + i * c->stride;
-    }
-    int status = 0;
-    if (!is_regular) {
-        c->list = ku_malloc((size_t)c->n * sizeof *c->list);
-        for (int i = 0; c->list && i < c->n; i++)
-            c->list[i] = ku_comm_local(parent, m[i].rank);
-        status = c->list ? 0 : KUMI_ENOMEM;
     }
     ku_free(m);
+    if (!c->list)
+        return KUMI_ENOMEM;
+    drop_regular(&c->list, c->n, &c->first, &c->stride);
     KU_ASSERT(c->n > 0 && c->n <= parent->n && c->me < c->n);
-    KU_ASSERT(status < 0 || ku_comm_local(c, c->me) == ku_comm_local(parent, parent->me));
-    return status;
+    KU_ASSERT(ku_comm_rank(c, c->me) == c->job->rank);
+    return find_near(c);
 }
 
 int ku_comm_run_own(struct ku_comm *comm, const struct ku_coll *coll)
@@ -225,16 +271,16 @@ int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, in
  */
 static int check_channels(struct ku_comm *c)
 {
-    for (int i = 0; i < c->n; i++) {
+    for (int k = 0; k < c->near.n; k++) {
         struct ku_channel *ch =
-            ku_area_channel(c->job->seg, c->slot, ku_comm_local(c, i), c->job->local_rank);
+            ku_area_channel(c->job->seg, c->slot, ku_comm_near(c, k), c->job->local_rank);
         if (atomic_load(&ch->posted) == atomic_load(&ch->acked))
             continue;
         KU_ERR_SCOPE(
             KUMI_EMISMATCH, KUMI_SCOPE_JOB,
             "mismatched messages: comm %s: rank %d sent one that rank %d has not received; "
             "receive it before the communicator is freed",
-            c->name, i, c->me);
+            c->name, ku_comm_member(c, k), c->me);
         return ku_job_raise(c->job, c->job->rank);
     }
     return 0;

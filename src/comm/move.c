@@ -65,7 +65,7 @@ static void copy(void *to, const void *from, int64_t bytes)
 }
 
 /* Copy into the result of a work; past the caches if it is large. */
-static void deliver(const struct ku_work *w, void *to, const void *from, int64_t bytes)
+void ku_move_deliver(const struct ku_work *w, void *to, const void *from, int64_t bytes)
 {
     if (!is_large(w) || bytes < LINE_BYTES || to == from) {
         copy(to, from, bytes);
@@ -75,7 +75,7 @@ static void deliver(const struct ku_work *w, void *to, const void *from, int64_t
     ku_stream_fence();
 }
 
-static unsigned char *ref_at(const struct ku_job *job, const struct ku_ref *ref, int local)
+unsigned char *ku_move_ref(const struct ku_job *job, const struct ku_ref *ref, int local)
 {
     if (ref->flags & KU_ARENA_PRIVATE)
         return ref->ptr;
@@ -85,15 +85,24 @@ static unsigned char *ref_at(const struct ku_job *job, const struct ku_ref *ref,
     return (ref->flags & KU_ARENA_COMMON ? a->base : ku_arena_part(a, local)) + ref->off;
 }
 
-static struct ku_entry *entry_of(const struct ku_work *w, int member)
+/*
+ * Entries and stages are those of near members. In a comm of one host, the only one that moves data
+ * by them without comm/far.h, near member k is member k.
+ */
+static struct ku_entry *entry_of(const struct ku_work *w, int k)
 {
-    return &w->comm->priv->flags[ku_comm_local(w->comm, member)].ring[w->seq % KU_RING];
+    return &w->comm->priv->flags[ku_comm_near(w->comm, k)].ring[w->seq % KU_RING];
 }
 
-static unsigned char *stage_of(const struct ku_work *w, int member)
+unsigned char *ku_move_stage_piece(const struct ku_work *w, int k, uint64_t stage)
 {
-    return ku_area_stage(w->comm->job->seg, w->comm->slot, ku_comm_local(w->comm, member))
-        ->piece[w->stage % 2];
+    return ku_area_stage(w->comm->job->seg, w->comm->slot, ku_comm_near(w->comm, k))
+        ->piece[stage % 2];
+}
+
+unsigned char *ku_move_stage(const struct ku_work *w, int k)
+{
+    return ku_move_stage_piece(w, k, w->stage);
 }
 
 /* Address of a member's public buffer from its location: arena << 48 | offset in its part */
@@ -101,7 +110,7 @@ static unsigned char *place_at(const struct ku_work *w, uint64_t place, int memb
 {
     KU_ASSERT(place != KU_PRIVATE && place >> 48 < KU_MAX_ARENAS);
     const struct ku_arena *a = &w->comm->job->comm->arenas->arena[place >> 48];
-    return ku_arena_part(a, ku_comm_local(w->comm, member)) + (place & ((UINT64_C(1) << 48) - 1));
+    return ku_arena_part(a, ku_comm_near(w->comm, member)) + (place & ((UINT64_C(1) << 48) - 1));
 }
 static unsigned char *in_of(const struct ku_work *w, int member)
 {
@@ -165,7 +174,7 @@ static void slice(const struct ku_work *w, int64_t count, int64_t first, int64_t
                     begin, end);
 }
 
-static void count_bytes(const struct ku_work *w, int64_t count, int n_dst)
+void ku_move_count_bytes(const struct ku_work *w, int64_t count, int n_dst)
 {
     if (ku_dtype_is_float(w->coll.dtype))
         w->comm->job->comm->moved_bytes += (uint64_t)count * (uint64_t)n_dst * each_bytes(w);
@@ -185,20 +194,20 @@ static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part
     o.n_dst = to_all ? c->n : 1;
     o.n_streamed = 0;
     for (int i = 0; i < c->n; i++) {
-        int local = ku_comm_local(c, i);
-        o.src[i] = ref_at(c->job, &part->in, local) + offset;
+        int local = ku_comm_near(c, i);
+        o.src[i] = ku_move_ref(c->job, &part->in, local) + offset;
         if (to_all)
-            o.dst[i] = ref_at(c->job, &part->out, local) + offset;
+            o.dst[i] = ku_move_ref(c->job, &part->out, local) + offset;
     }
     const void *addend = NULL;
     if (!to_all)
-        o.dst[0] = ref_at(c->job, &part->out, c->job->local_rank) +
+        o.dst[0] = ku_move_ref(c->job, &part->out, c->job->local_rank) +
                    (part->kept & KU_KEPT_OUT ? kept : offset);
     if (part->has_addend)
-        addend = ref_at(c->job, &part->addend, c->job->local_rank) +
+        addend = ku_move_ref(c->job, &part->addend, c->job->local_rank) +
                  (part->kept & KU_KEPT_ADDEND ? kept : offset);
     reduce(w, &o, addend, count);
-    count_bytes(w, count, o.n_dst);
+    ku_move_count_bytes(w, count, o.n_dst);
     if (w->coll.see && w->coll.kind == KU_COLL_REDUCE_SCATTER)
         w->coll.see(w->coll.see_ctx, w->part, o.dst[0], count);
     return count;
@@ -231,20 +240,21 @@ static int program_copies(struct ku_work *w)
     int64_t each = (int64_t)each_bytes(w);
     for (; w->part < w->coll.n_parts; w->part++) {
         const struct ku_coll_part *part = &w->coll.part[w->part];
-        unsigned char *out = ref_at(c->job, &part->out, c->job->local_rank);
+        unsigned char *out = ku_move_ref(c->job, &part->out, c->job->local_rank);
         if (!bite(w, 1))
             return 1;
-        for (int i = 0; i < c->n; i++) {
+        for (int k = 0; k < c->near.n; k++) {
+            const int i = ku_comm_member(c, k);
             int64_t begin = 0, end = part->count;
             if (w->coll.kind == KU_COLL_BROADCAST && i != w->coll.root)
                 continue;
             if (w->coll.kind == KU_COLL_ALL_GATHER)
                 ku_blocks_range(part->count, part->block_count, part->first_block, c->n, i, &begin,
                                 &end);
-            const unsigned char *in = ref_at(c->job, &part->in, ku_comm_local(c, i)) +
+            const unsigned char *in = ku_move_ref(c->job, &part->in, ku_comm_near(c, k)) +
                                       (part->kept & KU_KEPT_IN ? 0 : begin * each);
-            deliver(w, out + begin * each, in, (end - begin) * each);
-            count_bytes(w, end - begin, in != out + begin * each);
+            ku_move_deliver(w, out + begin * each, in, (end - begin) * each);
+            ku_move_count_bytes(w, end - begin, in != out + begin * each);
         }
     }
     return 0;
@@ -308,26 +318,26 @@ static int direct_step(struct ku_work *w)
         begin = block_begin(w, w->coll.counts, c->me);
         return direct_reduce(w, begin, begin + ku_move_block_count(w, c->me));
     case KU_COLL_BROADCAST:
-        deliver(w, out_of(w, c->me), out_of(w, w->coll.root), w->coll.count * each);
+        ku_move_deliver(w, out_of(w, c->me), out_of(w, w->coll.root), w->coll.count * each);
         return 0;
     case KU_COLL_GATHER: /* each rank stores its block at the root */
-        deliver(w, out_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
-                in_of(w, c->me), ku_move_block_count(w, c->me) * each);
+        ku_move_deliver(w, out_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
+                        in_of(w, c->me), ku_move_block_count(w, c->me) * each);
         return 0;
     case KU_COLL_SCATTER:
-        deliver(w, out_of(w, c->me),
-                in_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
-                ku_move_block_count(w, c->me) * each);
+        ku_move_deliver(w, out_of(w, c->me),
+                        in_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
+                        ku_move_block_count(w, c->me) * each);
         return 0;
     case KU_COLL_ALL_GATHER:
         for (int i = 0; i < c->n; i++)
-            deliver(w, out_of(w, c->me) + block_begin(w, w->coll.counts, i) * each, in_of(w, i),
-                    ku_move_block_count(w, i) * each);
+            ku_move_deliver(w, out_of(w, c->me) + block_begin(w, w->coll.counts, i) * each,
+                            in_of(w, i), ku_move_block_count(w, i) * each);
         return 0;
     case KU_COLL_ALL_TO_ALL:
         for (int i = 0; i < c->n; i++)
-            deliver(w, out_of(w, c->me) + i * w->coll.count * each,
-                    in_of(w, i) + c->me * w->coll.count * each, w->coll.count * each);
+            ku_move_deliver(w, out_of(w, c->me) + i * w->coll.count * each,
+                            in_of(w, i) + c->me * w->coll.count * each, w->coll.count * each);
         return 0;
     case KU_COLL_BARRIER:
     case KU_COLL_SEND:
@@ -361,7 +371,7 @@ static void staged_sum(struct ku_work *w, struct operands *o, int64_t window, in
     size_t each = each_bytes(w);
     KU_ASSERT(window >= 0 && (window + count) * (int64_t)each <= KU_STAGE_BYTES);
     for (int i = 0; i < w->comm->n; i++)
-        o->src[i] = stage_of(w, i) + (size_t)window * each;
+        o->src[i] = ku_move_stage(w, i) + (size_t)window * each;
     if (!stages_own(w))
         o->src[w->comm->me] = (const unsigned char *)w->coll.in + (size_t)own * each;
     reduce(w, o, NULL, count);
@@ -383,11 +393,19 @@ static void staged_slice(struct ku_work *w)
         o.dst[o.n_dst++] = (unsigned char *)w->coll.out + (first + begin) * each;
     w->stage++;
     if (w->coll.kind == KU_COLL_ALL_REDUCE || w->comm->me != w->coll.root) {
-        o.dst[o.n_dst++] = stage_of(w, w->comm->me) + begin * each;
+        o.dst[o.n_dst++] = ku_move_stage(w, w->comm->me) + begin * each;
         o.n_streamed = (end - begin) * each >= KU_STREAM_BYTES;
     }
     w->stage--;
     staged_sum(w, &o, begin, first + begin, end - begin);
+}
+
+/* The near member that the data of a broadcast or scatter comes from */
+static int near_root(const struct ku_work *w)
+{
+    if (w->path == KU_PATH_FAR_STAGED_BROADCAST)
+        return ku_far_broadcaster(w);
+    return ku_comm_near_of(w->comm, w->coll.root);
 }
 
 static void staged_copies(struct ku_work *w)
@@ -398,13 +416,15 @@ static void staged_copies(struct ku_work *w)
     unsigned char *out = w->coll.out;
     int to_all = w->coll.kind == KU_COLL_ALL_TO_ALL;
     const int64_t *counts = to_all ? w->coll.recv_counts : w->coll.counts;
-    for (int i = 0; i < c->n; i++) {
+    for (int k = 0; k < c->near.n; k++) {
+        const int i = ku_comm_member(c, k);
         int64_t count = counts ? counts[i] : w->coll.count;
-        const unsigned char *from = stage_of(w, i) + (to_all ? c->me * w->piece_count : 0) * each;
+        const unsigned char *from =
+            ku_move_stage(w, k) + (to_all ? c->near.me * w->piece_count : 0) * each;
         if (i == c->me)
             from = in + ((to_all ? block_begin(w, w->coll.counts, i) : 0) + first) * each;
-        deliver(w, out + (block_begin(w, counts, i) + first) * each, from,
-                piece_of(w, count) * each);
+        ku_move_deliver(w, out + (block_begin(w, counts, i) + first) * each, from,
+                        piece_of(w, count) * each);
     }
 }
 
@@ -432,16 +452,19 @@ static void staged_step(struct ku_work *w)
         return;
     case KU_COLL_BROADCAST:
         if (!am_root)
-            deliver(w, out, stage_of(w, w->coll.root), piece_of(w, w->coll.count) * each);
+            ku_move_deliver(w, out, ku_move_stage(w, near_root(w)),
+                            piece_of(w, w->coll.count) * each);
         return;
     case KU_COLL_SCATTER:
         if (am_root)
-            deliver(w, out,
-                    (const unsigned char *)w->coll.in +
-                        (block_begin(w, w->coll.counts, c->me) + first) * each,
-                    mine * each);
+            ku_move_deliver(w, out,
+                            (const unsigned char *)w->coll.in +
+                                (block_begin(w, w->coll.counts, c->me) + first) * each,
+                            mine * each);
         else
-            deliver(w, out, stage_of(w, w->coll.root) + c->me * w->piece_count * each, mine * each);
+            ku_move_deliver(w, out,
+                            ku_move_stage(w, near_root(w)) + c->near.me * w->piece_count * each,
+                            mine * each);
         return;
     case KU_COLL_GATHER:
         if (am_root)
@@ -463,7 +486,15 @@ int ku_move_step(struct ku_work *w)
 {
     if (w->path == KU_PATH_DIRECT)
         return direct_step(w);
-    if (w->path != KU_PATH_PROGRAM) {
+    if (w->path == KU_PATH_FAR_STAGED_GATHER) {
+        ku_far_collect(w);
+        return 0;
+    }
+    if (w->path == KU_PATH_FAR_STAGED_BROADCAST && w->coll.n_parts) {
+        ku_far_broadcast_parts(w);
+        return 0;
+    }
+    if (w->path != KU_PATH_PROGRAM && w->path != KU_PATH_FAR_ALL_GATHER) {
         staged_step(w);
         return 0;
     }
@@ -477,7 +508,7 @@ static void fill_window(struct ku_work *w, int64_t window, int64_t from, int64_t
 {
     int64_t each = (int64_t)each_bytes(w);
     KU_ASSERT(window >= 0 && (window + count) * each <= KU_STAGE_BYTES);
-    unsigned char *to = stage_of(w, w->comm->me) + window * each;
+    unsigned char *to = ku_move_stage(w, w->comm->near.me) + window * each;
     const unsigned char *in = w->coll.kind == KU_COLL_BROADCAST ? w->coll.out : w->coll.in;
     if (w->coll.reduce == KUMI_PREMUL_SUM)
         ku_sum_scale(to, in + from * each, count, w->coll.dtype, w->coll.scale);
@@ -486,9 +517,35 @@ static void fill_window(struct ku_work *w, int64_t window, int64_t from, int64_t
     w->comm->job->comm->staged_bytes += (uint64_t)(count * each);
 }
 
+/* With members on other hosts all inputs of a sum lie in stages, this member's too. */
+static void fill_whole(struct ku_work *w)
+{
+    const int64_t first = w->piece * w->piece_count;
+    if (w->path == KU_PATH_FAR_STAGED_SUM) {
+        fill_window(w, 0, first, piece_of(w, w->coll.count));
+        return;
+    }
+    int64_t before = 0;
+    for (int i = 0; i < w->comm->n; i++) {
+        const int64_t block = ku_move_block_count(w, i), count = piece_of(w, block);
+        if (count)
+            fill_window(w, i * w->piece_count, before + first, count);
+        before += block;
+    }
+}
+
 void ku_move_fill(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
+    if (w->path == KU_PATH_FAR_STAGED_GATHER ||
+        (w->path == KU_PATH_FAR_STAGED_BROADCAST && w->coll.n_parts)) {
+        ku_far_fill(w);
+        return;
+    }
+    if (w->path == KU_PATH_FAR_STAGED_SUM || w->path == KU_PATH_FAR_STAGED_SCATTER) {
+        fill_whole(w);
+        return;
+    }
     int64_t first = w->piece * w->piece_count;
     int by_slices = w->coll.kind == KU_COLL_ALL_REDUCE || w->coll.kind == KU_COLL_REDUCE;
     int by_windows = w->coll.kind == KU_COLL_REDUCE_SCATTER || w->coll.kind == KU_COLL_SCATTER ||
@@ -496,12 +553,13 @@ void ku_move_fill(struct ku_work *w)
     int sums = by_slices || w->coll.kind == KU_COLL_REDUCE_SCATTER;
     if (!by_slices && !by_windows) {
         int64_t count = piece_of(w, ku_move_block_count(w, c->me));
-        if (count && c->n > 1)
+        if (count && (c->near.n > 1 || w->path == KU_PATH_FAR_STAGED_BROADCAST))
             fill_window(w, 0, first, count);
         return;
     }
-    for (int i = 0; i < c->n; i++) {
-        int64_t begin = i * w->piece_count, from = block_begin(w, w->coll.counts, i) + first;
+    for (int k = 0; k < c->near.n; k++) {
+        const int i = ku_comm_member(c, k);
+        int64_t begin = k * w->piece_count, from = block_begin(w, w->coll.counts, i) + first;
         int64_t end = begin + piece_of(w, ku_move_block_count(w, i));
         if (i == c->me && !(sums && stages_own(w)))
             continue;
@@ -518,17 +576,23 @@ void ku_move_fill(struct ku_work *w)
 void ku_move_drain(struct ku_work *w)
 {
     int64_t each = (int64_t)each_bytes(w), count = piece_of(w, w->coll.count), begin, end;
+    const struct ku_comm *c = w->comm;
     unsigned char *out = (unsigned char *)w->coll.out + w->piece * w->piece_count * each;
     if (w->coll.kind == KU_COLL_REDUCE && w->comm->me != w->coll.root)
         return;
-    for (int i = 0; i < w->comm->n; i++) {
-        ku_blocks_range(count, LINE_BYTES / each, 0, w->comm->n, i, &begin, &end);
-        if (i == w->comm->me || begin == end)
+    if (w->path == KU_PATH_FAR_STAGED_SUM) {
+        ku_far_drain(w);
+        return;
+    }
+    for (int i = 0; i < c->n; i++) {
+        ku_blocks_range(count, LINE_BYTES / each, 0, c->n, i, &begin, &end);
+        if (i == c->me || begin == end)
             continue;
         if (w->coll.in == w->coll.out) /* still in cache from staging */
-            copy(out + begin * each, stage_of(w, i) + begin * each, (end - begin) * each);
+            copy(out + begin * each, ku_move_stage(w, i) + begin * each, (end - begin) * each);
         else
-            deliver(w, out + begin * each, stage_of(w, i) + begin * each, (end - begin) * each);
+            ku_move_deliver(w, out + begin * each, ku_move_stage(w, i) + begin * each,
+                            (end - begin) * each);
         w->comm->job->comm->staged_bytes += (uint64_t)((end - begin) * each);
     }
 }
@@ -537,8 +601,9 @@ void ku_move_drain(struct ku_work *w)
 void ku_move_payload(struct ku_work *w, struct ku_entry *entry)
 {
     const struct ku_coll *coll = &w->coll;
-    const void *in =
-        coll->n_parts ? ref_at(w->comm->job, &coll->part->in, w->comm->job->local_rank) : coll->in;
+    const void *in = coll->n_parts
+                         ? ku_move_ref(w->comm->job, &coll->part->in, w->comm->job->local_rank)
+                         : coll->in;
     if (coll->kind == KU_COLL_BROADCAST)
         in = coll->out;
     int64_t count = coll->n_parts ? w->total : ku_coll_inline_count(coll, w->comm->n);
@@ -557,11 +622,22 @@ void ku_move_inline(struct ku_work *w)
     struct operands o;
     int64_t bytes = w->total * (int64_t)each_bytes(w);
     unsigned char *out =
-        coll->n_parts ? ref_at(c->job, &coll->part->out, c->job->local_rank) : coll->out;
+        coll->n_parts ? ku_move_ref(c->job, &coll->part->out, c->job->local_rank) : coll->out;
     KU_ASSERT(bytes <= KU_INLINE_BYTES);
     if (!bytes)
         return;
-    int64_t mine = 0; /* offset of this rank's block in a payload */
+    if (w->path == KU_PATH_FAR_INLINE_GATHER) {
+        ku_far_inline_result(w);
+        return;
+    }
+    int64_t mine = 0;                    /* offset of this rank's block in a payload */
+    if (w->path == KU_PATH_FAR_INLINE) { /* the first near member has the result of all */
+        if (coll->kind == KU_COLL_REDUCE_SCATTER || coll->kind == KU_COLL_SCATTER)
+            mine = c->me * bytes;
+        if (coll->kind != KU_COLL_REDUCE || c->me == coll->root)
+            copy(out, entry_of(w, 0)->payload + mine, bytes);
+        return;
+    }
     switch (coll->kind) {
     case KU_COLL_REDUCE_SCATTER:
         mine = c->me * bytes;
@@ -577,7 +653,7 @@ void ku_move_inline(struct ku_work *w)
         o.n_streamed = 0;
         reduce(w, &o,
                coll->n_parts && coll->part->has_addend
-                   ? ref_at(c->job, &coll->part->addend, c->job->local_rank)
+                   ? ku_move_ref(c->job, &coll->part->addend, c->job->local_rank)
                    : NULL,
                w->total);
         return;
@@ -614,7 +690,7 @@ void ku_move_inline(struct ku_work *w)
 void ku_move_publish(struct ku_work *w)
 {
     size_t row = (size_t)w->comm->n * sizeof(int64_t);
-    unsigned char *stage = stage_of(w, w->comm->me);
+    unsigned char *stage = ku_move_stage(w, w->comm->near.me);
     KU_ASSERT(w->path == KU_PATH_STAGED_V && 2 * row <= KU_STAGE_BYTES);
     memcpy(stage, w->coll.counts, row);
     memcpy(stage + row, w->coll.recv_counts, row);
@@ -625,10 +701,12 @@ int ku_move_counts(struct ku_work *w)
     struct ku_comm *c = w->comm;
     int64_t most = 0;
     KU_ASSERT(w->path == KU_PATH_STAGED_V && w->piece_count > 0);
-    for (int from = 0; from < c->n; from++) {
-        const int64_t *sent = (const int64_t *)(const void *)stage_of(w, from);
-        for (int to = 0; to < c->n; to++) {
-            int64_t expected = ((const int64_t *)(const void *)stage_of(w, to))[c->n + from];
+    for (int j = 0; j < c->near.n; j++) {
+        const int64_t *sent = (const int64_t *)(const void *)ku_move_stage(w, j);
+        const int from = ku_comm_member(c, j);
+        for (int k = 0; k < c->near.n; k++) {
+            const int to = ku_comm_member(c, k);
+            int64_t expected = ((const int64_t *)(const void *)ku_move_stage(w, k))[c->n + from];
             if (sent[to] != expected) {
                 KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
                              "mismatched collectives: comm %s: all_to_all_v: rank %d sends %lld "

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "comm/area.h"
 #include "comm/coll.h"
+#include "comm/far.h"
 #include "comm/sum.h"
 #include "comm/transport.h"
 #include "job/private.h"
@@ -25,7 +26,9 @@ struct ku_chaos {
     int is_on;
     int64_t delay_ns, jitter_ns; /* per flag and message */
     int drop_rank, corrupt_rank, kill_rank;
-    int64_t drop_at, corrupt_at, kill_at; /* at the rank's n-th arrival, from 1; 0: never */
+    /* at the rank's n-th arrival, and at its n-th message to another host, from 1; 0: never */
+    int64_t drop_at, corrupt_at, kill_at;
+    int64_t short_bytes; /* between hosts: at most so many in one transfer; 0: no limit */
     uint64_t seed;
     int64_t n_arrivals;
 };
@@ -45,6 +48,7 @@ struct ku_comm_rank {
     struct ku_arenas *arenas;
     struct ku_chaos chaos;
     const struct ku_transport *transport;
+    struct ku_net *net; /* to other hosts; NULL: there is one host */
     const struct ku_sum_kernels *kernels;
     int may_spin;          /* every runnable thread of the host has a core */
     int64_t budget_bytes;  /* bytes that KU_STEP_MOVE may still move in this call; < 0: no limit */
@@ -69,6 +73,7 @@ struct ku_comm_private {
     uint64_t done_seen;     /* every member's `done` is at least this */
     uint64_t posted;        /* last work that this rank finished without waiting (KU_PATH_POSTED) */
     uint64_t checked;       /* last work whose fingerprints were equal on all members */
+    struct ku_far *far;     /* members on other hosts; NULL: none */
     struct ku_work *head, *tail, *p2p;
     uint32_t free_chunks; /* one bit per chunk of this rank's stage */
     struct ku_comm *next;
@@ -90,6 +95,9 @@ KU_STATUS ku_job_idle(struct ku_job *job, struct ku_waiter *waiter, const struct
 /* work.c */
 KU_STATUS ku_job_advance(struct ku_job *job);
 void ku_work_describe(const struct ku_work *work, char *text, size_t cap);
+/* Raise a mismatch: a message of `member` has this header instead of the one of the work. */
+KU_STATUS ku_work_raise_far(const struct ku_work *work, int member, const struct ku_net_head *came);
+KU_STATUS ku_work_raise_message(const struct ku_work *work, const struct ku_net_head *came);
 /* move.c: the part of a work that moves data */
 int ku_move_step(struct ku_work *work); /* 0: done, 1: budget used up */
 void ku_move_fill(struct ku_work *work);
@@ -98,6 +106,15 @@ void ku_move_inline(struct ku_work *work);
 void ku_move_payload(struct ku_work *work, struct ku_entry *entry);
 void ku_move_publish(struct ku_work *work);
 KU_STATUS ku_move_counts(struct ku_work *work);
+/* Address of a reference for a local rank */
+unsigned char *ku_move_ref(const struct ku_job *job, const struct ku_ref *ref, int local);
+/* The current piece of near member k's stage, and the one numbered `stage` */
+unsigned char *ku_move_stage(const struct ku_work *work, int k);
+unsigned char *ku_move_stage_piece(const struct ku_work *work, int k, uint64_t stage);
+/* Copy into the result of a work; past the caches if it is large. */
+void ku_move_deliver(const struct ku_work *work, void *to, const void *from, int64_t bytes);
+/* Count elements that a program stored in n_dst places. */
+void ku_move_count_bytes(const struct ku_work *work, int64_t count, int n_dst);
 /* Elements of a rank's block in a public call */
 int64_t ku_move_block_count(const struct ku_work *work, int rank);
 /* comm.c */

@@ -11,7 +11,8 @@ enum ku_flag {
     KU_FLAG_READY,  /* work: this rank has written its input and its entry */
     KU_FLAG_DONE,   /* work: this rank no longer touches a peer's memory for it */
     KU_FLAG_FILLED, /* piece: this rank's stage holds it */
-    KU_FLAG_FREED   /* piece: this rank no longer reads a peer's stage for it */
+    KU_FLAG_FREED,  /* piece: this rank no longer reads a peer's stage for it */
+    KU_FLAG_FAR     /* work: what this rank receives from other hosts is there */
 };
 
 /*
@@ -26,8 +27,8 @@ struct ku_transport {
      */
     int (*arrive)(struct ku_comm *comm, enum ku_flag flag, uint64_t number);
     /*
-     * Test (acquire) whether all members' flags are at `number` or above. `*missing` holds the
-     * member to test first; with 1 it becomes the first member below `number`.
+     * Test (acquire) whether the flags of all near members are at `number` or above. `*missing`
+     * holds the one to test first; with 1 it becomes the first below `number`.
      */
     int (*arrived)(struct ku_comm *comm, enum ku_flag flag, uint64_t number, int *missing);
     /* Advance one message. 0: the buffer belongs to the caller again. */

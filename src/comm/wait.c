@@ -20,11 +20,22 @@
 #include "base/os/ipc.h"
 #include "base/os/process.h"
 #include "comm/private.h"
+#include "job/control.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 
-enum { N_YIELDS = 20, SPIN_NS = 2 * 1000 * 1000, SPINS_PER_LOOK = 64 };
+enum {
+    N_YIELDS = 20,
+    SPIN_NS = 2 * 1000 * 1000,
+    SPINS_PER_LOOK = 64,
+    ASK_NS = 500 * 1000 * 1000,        /* wait before another host is asked for a rank's progress */
+    FAR_GRACE_NS = 1000 * 1000 * 1000, /* added to the time-out for ranks of other hosts */
+    POLL_FDS = 64, /* more connections than that are looked at after each sleep */
+    /* sleep while an engine cannot say when it has something */
+    BLIND_NS = 200 * 1000
+};
 
 int ku_job_check(struct ku_job *job)
 {
@@ -32,51 +43,92 @@ int ku_job_check(struct ku_job *job)
     return ku_job_progress(job);
 }
 
-/* The local rank that a work waits for; -1: none */
+static bool is_message(const struct ku_work *w)
+{
+    return w->path == KU_PATH_P2P || w->path == KU_PATH_FAR_MESSAGE;
+}
+
+/* Whether a work waits for messages of other hosts */
+static bool is_far_step(const struct ku_work *w)
+{
+    const int op = w->step[w->pc];
+    return op == KU_STEP_FAR_SMALL || (op >= KU_STEP_FAR_REDUCE && op <= KU_STEP_FAR_MESSAGE);
+}
+
+/* The rank that a work waits for; -1: none */
 static int awaited_by(const struct ku_work *w)
 {
-    const struct ku_work *head = w->path == KU_PATH_P2P ? w : w->comm->priv->head;
-    if (head && head->path == KU_PATH_P2P)
-        return ku_comm_local(head->comm, head->coll.root);
-    if (!head || head->missing >= head->comm->n)
+    const struct ku_work *head = is_message(w) ? w : w->comm->priv->head;
+    if (head && is_message(head))
+        return ku_comm_rank(head->comm, head->coll.root);
+    if (head && is_far_step(head)) {
+        const int member = ku_far_awaited(head);
+        return member < 0 ? -1 : ku_comm_rank(head->comm, member);
+    }
+    if (!head || head->missing >= head->comm->near.n)
         return -1;
     KU_ASSERT(head->missing >= 0);
-    return ku_comm_local(head->comm, head->missing);
+    return head->comm->job->first_rank + ku_comm_near(head->comm, head->missing);
 }
 
-/* The last rank of the chain of waits that begins at `local` */
-static int end_of_chain(struct ku_job *job, int local)
+/* The line of a rank on this host; NULL: it is on another one */
+static struct ku_rank_line *line_of(const struct ku_job *job, int rank)
 {
-    int at = local;
-    for (int hops = 0; hops < job->local_n; hops++) {
-        int next = (int)atomic_load(&ku_segment_line(job->seg, at)->awaits) - 1;
-        if (next < 0)
+    const int local = rank - job->first_rank;
+    return local >= 0 && local < job->local_n ? ku_segment_line(job->seg, local) : NULL;
+}
+
+/* The last rank of this host on the chain of waits that begins at `rank` */
+static int end_of_chain(const struct ku_job *job, int rank)
+{
+    int at = rank;
+    for (int hops = 0; line_of(job, rank) && hops < job->local_n; hops++) {
+        const int next = (int)atomic_load(&line_of(job, at)->awaits) - 1;
+        if (next < 0 || !line_of(job, next))
             return at;
-        KU_ASSERT(next < job->local_n);
         at = next;
     }
-    return local; /* a cycle */
+    return rank; /* a cycle */
 }
 
-/* The first rank with a stopped process on the chain of waits that begins at `local`; -1: none */
-static int stopped_on_chain(struct ku_job *job, int local)
+/* The first rank with a stopped process on the chain of waits that begins at `rank`; -1: none */
+static int stopped_on_chain(const struct ku_job *job, int rank)
 {
-    for (int hops = 0, at = local; hops < job->local_n && at >= 0; hops++) {
-        struct ku_rank_line *line = ku_segment_line(job->seg, at);
-        if (ku_os_is_stopped((pid_t)atomic_load(&line->pid)))
+    for (int hops = 0, at = rank; hops < job->local_n && at >= 0 && line_of(job, at); hops++) {
+        if (ku_os_is_stopped((pid_t)atomic_load(&line_of(job, at)->pid)))
             return at;
-        at = (int)atomic_load(&line->awaits) - 1;
+        at = (int)atomic_load(&line_of(job, at)->awaits) - 1;
     }
     return -1;
+}
+
+/* The awaited rank is on another host, which says what the rank does. */
+static int raise_far_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
+{
+    char mine[160], text[160];
+    struct ku_progress p = {.awaits = -1};
+    const int is_known = ku_control_ask(job, w->awaited, &p);
+    ku_work_describe(work, mine, sizeof mine);
+    ku_segment_rank_text(job->seg, w->awaited, text, sizeof text);
+    KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
+                 "time-out: %s: no progress for %.1f s while rank %d waited in %s%s%s%s", text,
+                 (double)w->stood_ns * 1e-9, job->rank, mine,
+                 p.last[0] ? "; its last operation: " : "", p.last,
+                 !is_known ? "; its host does not answer"
+                 : p.awaits >= 0
+                     ? "; it waits too: check that all ranks call collectives in the same order"
+                     : "");
+    return ku_job_raise(job, w->awaited);
 }
 
 static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
     char last[160], mine[160], hint[160] = "";
-    KU_ASSERT(w->awaited >= 0 && w->awaited < job->local_n);
+    if (!line_of(job, w->awaited))
+        return raise_far_timeout(job, w, work);
     int stopped = stopped_on_chain(job, w->awaited), culprit = stopped < 0 ? w->awaited : stopped;
-    struct ku_rank_line *line = ku_segment_line(job->seg, culprit);
-    ku_flight_last(job->seg, job->priv->host->client, culprit, last, sizeof last);
+    struct ku_rank_line *line = line_of(job, culprit);
+    ku_flight_last(job->seg, job->priv->host->client, culprit - job->first_rank, last, sizeof last);
     ku_work_describe(work, mine, sizeof mine);
     if (stopped >= 0)
         snprintf(hint, sizeof hint, "; its process %u is stopped: kill -CONT %u continues it",
@@ -91,6 +143,19 @@ static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct k
     return ku_job_raise(job, culprit);
 }
 
+/*
+ * Progress of a rank on another host, by its answers; asked once the wait is a long one. What the
+ * rank waits for itself is judged on its own host, which therefore times out first.
+ */
+static void far_progress(struct ku_job *job, const struct ku_waiter *w, int rank,
+                         uint64_t *progress)
+{
+    struct ku_progress p;
+    *progress = w->awaited == rank ? w->progress : 0;
+    if (w->stood_ns >= ASK_NS && ku_control_ask(job, rank, &p))
+        *progress = p.progress;
+}
+
 /* Count `ns` of waiting against the deadline. */
 static int count_time(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work,
                       int64_t ns)
@@ -100,19 +165,27 @@ static int count_time(struct ku_job *job, struct ku_waiter *w, const struct ku_w
     atomic_fetch_add(&job->priv->line->looks, 1);
     if (awaited < 0)
         return 0;
-    if (awaited != job->local_rank)
+    if (awaited != job->rank)
         awaited = end_of_chain(job, awaited);
-    struct ku_rank_line *line = ku_segment_line(job->seg, awaited);
-    uint64_t progress = atomic_load_explicit(&line->progress, memory_order_relaxed);
+    const struct ku_rank_line *line = line_of(job, awaited);
+    uint64_t progress = 0, looks = 0;
+    int64_t timeout_ns = job->priv->timeout_ns;
+    if (line) {
+        progress = atomic_load_explicit(&line->progress, memory_order_relaxed);
+        looks = atomic_load(&line->looks);
+    } else {
+        far_progress(job, w, awaited, &progress);
+        timeout_ns += FAR_GRACE_NS;
+    }
     if (awaited != w->awaited || progress != w->progress) {
         w->awaited = awaited;
         w->progress = progress;
-        w->looks = atomic_load(&line->looks);
+        w->looks = (uint32_t)looks;
         w->stood_ns = 0;
         return 0;
     }
     w->stood_ns += ns < KU_SLEEP_NS ? ns : KU_SLEEP_NS;
-    return w->stood_ns >= job->priv->timeout_ns ? raise_timeout(job, w, work) : 0;
+    return w->stood_ns >= timeout_ns ? raise_timeout(job, w, work) : 0;
 }
 
 /*
@@ -123,15 +196,15 @@ static int count_time(struct ku_job *job, struct ku_waiter *w, const struct ku_w
 static int look_for_leavers(struct ku_job *job, const struct ku_work *work, const char *text)
 {
     int awaited = awaited_by(work);
-    if (awaited < 0 || awaited == job->local_rank ||
+    if (awaited < 0 || awaited == job->rank || !line_of(job, awaited) ||
         (work->comm == job->world && work->path != KU_PATH_P2P))
         return 0;
-    if (atomic_load(&ku_segment_line(job->seg, awaited)->state) != KU_RANK_LEAVING)
+    if (atomic_load(&line_of(job, awaited)->state) != KU_RANK_LEAVING)
         return 0;
     KU_TRY(ku_job_advance(job));
     return work->state == KU_WORK_FINISHED || awaited_by(work) != awaited
                ? 0
-               : ku_job_raise_left(job, awaited, text);
+               : ku_job_raise_left(job, awaited - job->first_rank, text);
 }
 
 static void pause_cpu(void)
@@ -139,6 +212,19 @@ static void pause_cpu(void)
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
+}
+
+/* With connections to other hosts a rank sleeps in poll, where its doorbell is one descriptor. */
+static void sleep_once(struct ku_job *job, struct ku_rank_line *line, uint32_t bell)
+{
+    struct ku_net *net = job->comm->net;
+    struct pollfd fds[POLL_FDS];
+    const int64_t ns = job->comm->transport->sleep_ns;
+    const int n = net ? net->ops->poll(net, fds, POLL_FDS) : 0;
+    if (n > 0)
+        poll(fds, (nfds_t)(n < POLL_FDS ? n : POLL_FDS), n > POLL_FDS ? 1 : (int)(ns / 1000000));
+    else
+        ku_os_futex_wait(&line->bell, bell, n < 0 ? BLIND_NS : ns);
 }
 
 /*
@@ -149,14 +235,16 @@ static int64_t sleep_on_bell(struct ku_job *job, const struct ku_work *work)
 {
     struct ku_rank_line *line = job->priv->line;
     uint32_t bell = atomic_load(&line->bell);
-    atomic_store(&line->asleep, 1);
+    struct ku_net *net = job->comm->net;
+    const bool has_fds = net && net->ops->poll(net, NULL, 0) >= 0;
+    atomic_store(&line->asleep, has_fds ? KU_ASLEEP_IN_POLL : KU_ASLEEP);
     atomic_fetch_add(&job->seg->n_asleep, 1);
     job->comm->has_moved = 0;
     int status = ku_job_advance(job);
     int64_t slept = 0;
     if (!status && !job->comm->has_moved && work->state == KU_WORK_STARTED) {
         int64_t from = ku_clock_ns();
-        ku_os_futex_wait(&line->bell, bell, job->comm->transport->sleep_ns);
+        sleep_once(job, line, bell);
         slept = ku_clock_ns() - from;
     }
     atomic_fetch_sub(&job->seg->n_asleep, 1);

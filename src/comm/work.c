@@ -83,22 +83,53 @@ static int make_tickets(struct ku_comm *comm)
     return 0;
 }
 
+/* Sections of a stage: blocks of different members in one piece */
+static int n_sections(const struct ku_work *w)
+{
+    switch (w->coll.kind) {
+    case KU_COLL_REDUCE_SCATTER:
+        return w->comm->n;
+    case KU_COLL_SCATTER:
+    case KU_COLL_ALL_TO_ALL:
+        return w->comm->near.n;
+    default:
+        return w->path == KU_PATH_FAR_STAGED_GATHER ? ku_far_n_sections(w->comm) : 1;
+    }
+}
+
+/* Elements of the longest block of a staged call */
+static int64_t max_block(const struct ku_work *w)
+{
+    const struct ku_coll *c = &w->coll;
+    int64_t max = 0;
+    if (w->path == KU_PATH_FAR_STAGED_GATHER || w->path == KU_PATH_FAR_STAGED_BROADCAST)
+        return ku_far_max_block(w);
+    if ((c->kind == KU_COLL_GATHER || c->kind == KU_COLL_SCATTER) &&
+        !ku_comm_is_near(w->comm, c->root))
+        return 0;
+    if (!c->counts || c->kind == KU_COLL_ALL_TO_ALL)
+        return c->count;
+    for (int i = 0; i < w->comm->n; i++)
+        max = c->counts[i] > max ? c->counts[i] : max;
+    return max;
+}
+
 /* Elements per block and piece, and the number of pieces, of a staged call */
 static void cut_pieces(struct ku_work *w)
 {
-    int64_t each = (int64_t)kumi_dtype_bytes(w->coll.dtype), most = w->coll.count;
-    int n_windows = w->coll.kind == KU_COLL_REDUCE_SCATTER || w->coll.kind == KU_COLL_SCATTER ||
-                            w->coll.kind == KU_COLL_ALL_TO_ALL
-                        ? w->comm->n
-                        : 1;
-    w->piece_count = KU_STAGE_BYTES / n_windows / 64 * 64 / each; /* sections are line-aligned */
-    if (w->coll.counts && w->coll.kind != KU_COLL_ALL_TO_ALL) {
-        most = 0;
-        for (int i = 0; i < w->comm->n; i++)
-            most = w->coll.counts[i] > most ? w->coll.counts[i] : most;
-    }
-    KU_ASSERT(w->piece_count > 0 && w->piece_count * each * n_windows <= KU_STAGE_BYTES);
-    w->n_pieces = (most + w->piece_count - 1) / w->piece_count;
+    const int64_t each = (int64_t)kumi_dtype_bytes(w->coll.dtype);
+    const int n = n_sections(w);
+    w->piece_count = KU_STAGE_BYTES / n / 64 * 64 / each; /* sections are line-aligned */
+    KU_ASSERT(w->piece_count > 0 && w->piece_count * each * n <= KU_STAGE_BYTES);
+    w->n_pieces = (max_block(w) + w->piece_count - 1) / w->piece_count;
+}
+
+static enum ku_coll_path first_path_of(const struct ku_comm *comm, const struct ku_coll *coll)
+{
+    const int is_message = coll->kind == KU_COLL_SEND || coll->kind == KU_COLL_RECV;
+    if (comm->priv->far && !(is_message && ku_comm_is_near(comm, coll->root)))
+        return ku_coll_far_path(coll, comm->n, ku_far_max_near(comm));
+    return ku_coll_path(coll, comm->n, comm->me);
 }
 
 int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *coll)
@@ -109,7 +140,9 @@ int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *
     if (coll->wire == KUMI_F32) /* zero: same as the data */
         w->coll.wire = coll->dtype;
     KU_TRY(ku_coll_check(comm, &w->coll));
-    w->path = w->first_path = (uint8_t)ku_coll_path(coll, comm->n, comm->me);
+    w->path = w->first_path = (uint8_t)first_path_of(comm, coll);
+    if (comm->priv->far)
+        KU_TRY(ku_far_reserve(comm->priv->far));
     w->first_step = ku_coll_steps((enum ku_coll_path)w->path);
     if (w->path == KU_PATH_P2P)
         KU_TRY(make_tickets(comm));
@@ -153,10 +186,11 @@ static void side_text(uint64_t what, uint64_t count, char *text, size_t cap)
              kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)), (unsigned long long)count, rest);
 }
 
-static struct ku_entry *entry_at(const struct ku_comm *c, uint64_t seq, int member)
+/* The entry of near member k */
+static struct ku_entry *entry_at(const struct ku_comm *c, uint64_t seq, int k)
 {
-    KU_ASSERT(member >= 0 && member < c->n);
-    return &c->priv->flags[ku_comm_local(c, member)].ring[seq % KU_RING];
+    KU_ASSERT(k >= 0 && k < c->near.n);
+    return &c->priv->flags[ku_comm_near(c, k)].ring[seq % KU_RING];
 }
 
 static struct ku_entry *own_entry(const struct ku_comm *c, uint64_t seq)
@@ -164,10 +198,11 @@ static struct ku_entry *own_entry(const struct ku_comm *c, uint64_t seq)
     return &c->priv->own->ring[seq % KU_RING];
 }
 
+/* Call `seq` of the comm: this rank's differs from that of member `other`. */
 static __attribute__((cold, noinline)) int raise_mismatch(const struct ku_comm *c, uint64_t seq,
-                                                          int other)
+                                                          const struct ku_net_head *ours, int other,
+                                                          const struct ku_net_head *theirs)
 {
-    const struct ku_entry *ours = own_entry(c, seq), *theirs = entry_at(c, seq, other);
     char mine[96], yours[96];
     side_text(ours->what, ours->count, mine, sizeof mine);
     side_text(theirs->what, theirs->count, yours, sizeof yours);
@@ -180,7 +215,7 @@ static __attribute__((cold, noinline)) int raise_mismatch(const struct ku_comm *
                      "%s; call the same "
                      "collectives on every rank",
                      leaver, waiter, am_leaver ? yours : mine);
-        return ku_job_raise(c->job, leaver);
+        return ku_job_raise(c->job, ku_comm_rank(c, leaver));
     }
     int same = !strcmp(mine, yours);
     KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
@@ -189,15 +224,42 @@ static __attribute__((cold, noinline)) int raise_mismatch(const struct ku_comm *
                  "equal arguments on every rank",
                  c->name, (unsigned long long)(seq - c->priv->n_hidden), c->me, mine, other, yours,
                  same ? " with different counts per rank or parts" : "");
-    return ku_job_raise(c->job, c->me);
+    return ku_job_raise(c->job, c->job->rank);
+}
+
+int ku_work_raise_far(const struct ku_work *w, int member, const struct ku_net_head *came)
+{
+    const struct ku_net_head ours = {.what = w->what, .count = (uint64_t)w->total};
+    return raise_mismatch(w->comm, w->seq, &ours, member, came);
+}
+
+int ku_work_raise_message(const struct ku_work *w, const struct ku_net_head *came)
+{
+    KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                 "mismatched messages: comm %s: rank %d sends %lld x %s to rank %d, which receives "
+                 "%lld x %s; give both the same count and dtype",
+                 w->comm->name, w->coll.root, (long long)came->count,
+                 kumi_dtype_name((enum kumi_dtype)came->what), w->comm->me, (long long)w->total,
+                 kumi_dtype_name(w->coll.dtype));
+    return ku_job_raise(w->comm->job, w->comm->job->rank);
+}
+
+/* This rank's arrival differs from that of near member k. */
+static __attribute__((cold, noinline)) int raise_entries(const struct ku_comm *c, uint64_t seq,
+                                                         int k)
+{
+    const struct ku_entry *mine = own_entry(c, seq), *yours = entry_at(c, seq, k);
+    const struct ku_net_head ours = {.what = mine->what, .count = mine->count},
+                             theirs = {.what = yours->what, .count = yours->count};
+    return raise_mismatch(c, seq, &ours, ku_comm_member(c, k), &theirs);
 }
 
 /* Posted works: a member whose `done` covers one has compared the fingerprints of all members. */
 static void learn_checked(struct ku_comm *c)
 {
     struct ku_comm_private *p = c->priv;
-    for (int i = 0; i < c->n; i++) {
-        uint64_t done = atomic_load(&p->flags[ku_comm_local(c, i)].done);
+    for (int k = 0; k < c->near.n; k++) {
+        uint64_t done = atomic_load(&p->flags[ku_comm_near(c, k)].done);
         done = done < p->posted ? done : p->posted;
         p->checked = done > p->checked ? done : p->checked;
     }
@@ -215,10 +277,10 @@ static int check_fingerprints(struct ku_comm *c, uint64_t seq)
     for (; c->priv->checked < seq; c->priv->checked++) {
         const uint64_t at = c->priv->checked + 1;
         const struct ku_entry *mine = own_entry(c, at);
-        for (int i = 0; i < c->n; i++) {
-            const struct ku_entry *e = i == c->me ? mine : entry_at(c, at, i);
+        for (int k = 0; k < c->near.n; k++) {
+            const struct ku_entry *e = k == c->near.me ? mine : entry_at(c, at, k);
             if (e->what != mine->what || e->count != mine->count || e->extra != mine->extra)
-                return raise_mismatch(c, at, i);
+                return raise_entries(c, at, k);
         }
     }
     return 0;
@@ -258,16 +320,16 @@ static void publish_places(struct ku_work *w, struct ku_entry *e)
 }
 
 /*
- * Minimum of `done` over all members. Read once in KU_RING works.
+ * Minimum of `done` over the near members. Read once in KU_RING works.
  */
-static uint64_t least_done(const struct ku_comm *c)
+static uint64_t min_done(const struct ku_comm *c)
 {
-    uint64_t least = UINT64_MAX;
-    for (int i = 0; i < c->n; i++) {
-        uint64_t done = atomic_load(&c->priv->flags[ku_comm_local(c, i)].done);
-        least = done < least ? done : least;
+    uint64_t min = UINT64_MAX;
+    for (int k = 0; k < c->near.n; k++) {
+        uint64_t done = atomic_load(&c->priv->flags[ku_comm_near(c, k)].done);
+        min = done < min ? done : min;
     }
-    return least;
+    return min;
 }
 
 /*
@@ -308,19 +370,20 @@ static int arrive(struct ku_work *w)
         w->missing = missing;
         if (status)
             return status;
-        c->priv->done_seen = least_done(c);
+        c->priv->done_seen = min_done(c);
     }
     KU_ASSERT(w->seq <= c->priv->done_seen + KU_RING); /* no member reads the entry any more */
     struct ku_entry *e = own_entry(c, w->seq);
-    if (w->path == KU_PATH_INLINE && w->coll.kind == KU_COLL_BROADCAST)
+    if (w->path == KU_PATH_INLINE && w->coll.kind == KU_COLL_BROADCAST && !ku_comm_has_far(c))
         /* fetch it while this rank stores its own */
         __builtin_prefetch(entry_at(c, w->seq, w->coll.root));
     e->what = w->what;
     e->count = (uint64_t)w->total;
     e->extra = w->extra;
-    if (w->path == KU_PATH_INLINE || w->path == KU_PATH_POSTED)
+    if (w->path == KU_PATH_INLINE || w->path == KU_PATH_POSTED || w->path == KU_PATH_FAR_INLINE ||
+        w->path == KU_PATH_FAR_INLINE_GATHER)
         ku_move_payload(w, e);
-    else if (w->path == KU_PATH_PUBLIC)
+    else if (w->path == KU_PATH_PUBLIC && !c->priv->far)
         publish_places(w, e);
     w->arrived = 1;
     w->pc++; /* past KU_STEP_ARRIVE */
@@ -350,14 +413,20 @@ static void take_path(struct ku_work *w, enum ku_coll_path path)
 static void choose(struct ku_work *w)
 {
     struct ku_comm_private *p = w->comm->priv;
-    KU_ASSERT(w->path == KU_PATH_PUBLIC || w->path == KU_PATH_STAGED_V);
+    KU_ASSERT(w->path == KU_PATH_PUBLIC || w->path == KU_PATH_STAGED_V ||
+              w->path == KU_PATH_FAR_PAIRS);
     if (w->path == KU_PATH_STAGED_V) {
         take_path(w, KU_PATH_STAGED);
+    } else if (w->path == KU_PATH_PUBLIC && w->comm->priv->far) {
+        take_path(w, ku_coll_far_choice(&w->coll));
+        if (w->path == KU_PATH_FAR_PAIRS)
+            return;
+        cut_pieces(w);
     } else {
-        int is_owned = 1;
-        for (int i = 0; i < w->comm->n; i++)
-            is_owned &= entry_at(w->comm, w->seq, i)->place.in != KU_PRIVATE &&
-                        entry_at(w->comm, w->seq, i)->place.out != KU_PRIVATE;
+        int is_owned = w->path == KU_PATH_PUBLIC;
+        for (int i = 0; i < w->comm->near.n && is_owned; i++)
+            is_owned = entry_at(w->comm, w->seq, i)->place.in != KU_PRIVATE &&
+                       entry_at(w->comm, w->seq, i)->place.out != KU_PRIVATE;
         cut_pieces(w);
         if (w->coll.kind == KU_COLL_ALL_TO_ALL && w->coll.counts) {
             take_path(w, KU_PATH_STAGED_V);
@@ -370,7 +439,8 @@ static void choose(struct ku_work *w)
     if (w->path == KU_PATH_DIRECT)
         return;
     w->stage = p->n_pieces + 1;
-    p->n_pieces += (uint64_t)w->n_pieces * (w->path == KU_PATH_STAGED_SUM ? 2 : 1);
+    const int is_sum = w->path == KU_PATH_STAGED_SUM || w->path == KU_PATH_FAR_STAGED_SUM;
+    p->n_pieces += (uint64_t)w->n_pieces * (is_sum ? 2 : 1);
     w->last_stage = p->n_pieces;
     KU_ASSERT(w->n_pieces == 0 || w->stage <= w->last_stage);
     if (w->n_pieces == 0)
@@ -397,6 +467,10 @@ static int finish(struct ku_work *w)
 static bool fills(const struct ku_work *w)
 {
     int am_root = w->comm->me == w->coll.root;
+    if (w->path == KU_PATH_FAR_INLINE_GATHER)
+        return w->comm->near.me == 0;
+    if (w->path == KU_PATH_FAR_STAGED_BROADCAST)
+        return w->comm->near.me == ku_far_broadcaster(w);
     if (w->coll.kind == KU_COLL_BROADCAST || w->coll.kind == KU_COLL_SCATTER)
         return am_root;
     return w->coll.kind != KU_COLL_GATHER || !am_root;
@@ -405,6 +479,8 @@ static bool fills(const struct ku_work *w)
 static bool reads(const struct ku_work *w)
 {
     int am_root = w->comm->me == w->coll.root;
+    if (w->path == KU_PATH_FAR_INLINE_GATHER || w->path == KU_PATH_FAR_STAGED_BROADCAST)
+        return !fills(w);
     if (w->coll.kind == KU_COLL_BROADCAST || w->coll.kind == KU_COLL_SCATTER)
         return !am_root;
     return w->coll.kind != KU_COLL_GATHER || am_root;
@@ -428,12 +504,40 @@ static int announce(struct ku_work *w, enum ku_flag flag, int each)
  */
 static int move(struct ku_work *w)
 {
-    if (w->path != KU_PATH_PROGRAM)
+    if (w->path != KU_PATH_PROGRAM && w->path != KU_PATH_FAR_ALL_GATHER)
         return ku_move_step(w);
     int64_t begin = ku_clock_ns();
     int status = ku_move_step(w);
     w->comm->job->comm->moved_ns += ku_clock_ns() - begin;
     return status;
+}
+
+static int far_step(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    switch ((enum ku_step_op)w->step[w->pc]) {
+    case KU_STEP_FAR_SMALL:
+        return ku_far_small(w);
+    case KU_STEP_FAR_READY:
+        return c->job->comm->transport->arrive(c, KU_FLAG_FAR, w->seq);
+    case KU_STEP_AWAIT_FAR:
+        return await(w, KU_FLAG_FAR, w->seq);
+    case KU_STEP_TAKE_PIECE:
+        w->stage = w->last_stage = ++c->priv->n_pieces;
+        return 0;
+    case KU_STEP_FAR_REDUCE:
+        return ku_far_reduce(w);
+    case KU_STEP_FAR_GATHER:
+        return ku_far_gather(w);
+    case KU_STEP_FAR_BROADCAST:
+        return ku_far_broadcast(w);
+    case KU_STEP_FAR_PAIRS:
+        return ku_far_pairs(w);
+    default:
+        break;
+    }
+    KU_ASSERT(w->step[w->pc] == KU_STEP_FAR_MESSAGE);
+    return ku_far_message(w);
 }
 
 /*
@@ -496,6 +600,8 @@ static int take_step(struct ku_work *w)
         return await(w, KU_FLAG_DONE, w->seq);
     case KU_STEP_P2P:
         return w->coll.kind == KU_COLL_SEND ? t->send(c, w) : t->recv(c, w);
+    case KU_STEP_FAR:
+        return far_step(w);
     case KU_STEP_END:
         break;
     }
@@ -545,6 +651,24 @@ static int advance_comm(struct ku_comm *c)
     return 0;
 }
 
+/*
+ * Move the bytes of messages. A broken link usually has a cause that its host reports a moment
+ * later; without one the peer itself is to blame.
+ */
+static int move_messages(struct ku_job *job)
+{
+    struct ku_comm_rank *p = job->comm;
+    bool has_moved = false;
+    const int status = p->net->ops->progress(p->net, p->budget_bytes, &has_moved);
+    p->has_moved |= has_moved;
+    if (status >= 0)
+        return 0;
+    const struct kumi_error error = *ku_err_get();
+    KU_TRY(ku_job_await_cause(job, KU_CAUSE_NS));
+    KU_IGNORE(ku_err_put(&error), "it is raised");
+    return ku_job_raise(job, p->net->broken ? p->net->broken->rank : job->rank);
+}
+
 int ku_job_advance(struct ku_job *job)
 {
     struct ku_comm_rank *p = job->comm;
@@ -552,6 +676,8 @@ int ku_job_advance(struct ku_job *job)
         return ku_job_root(job);
     if (!p->n_started)
         return 0;
+    if (p->net)
+        KU_TRY(move_messages(job));
     for (struct ku_comm *c = p->comms; c; c = c->priv->next)
         if (c->priv->head || c->priv->p2p)
             KU_TRY(advance_comm(c));
@@ -572,13 +698,16 @@ int ku_job_progress(struct ku_job *job)
 static void start_p2p(struct ku_work *w)
 {
     struct ku_tickets *t = tickets_of(w->comm);
-    int peer = ku_comm_local(w->comm, w->coll.root);
     int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
-    KU_ASSERT(t->sent != NULL && bytes >= 0);
     memset(&w->p2p, 0, sizeof w->p2p);
-    w->p2p.ticket = w->coll.kind == KU_COLL_SEND ? ++t->sent[peer] : ++t->received[peer];
-    w->p2p.n_left = bytes ? (uint64_t)((bytes + KU_CHUNK_BYTES - 1) / KU_CHUNK_BYTES) : 1;
-    w->seq = w->p2p.ticket;
+    w->seq = 0;
+    if (w->path == KU_PATH_P2P) {
+        const int peer = ku_comm_local(w->comm, w->coll.root);
+        KU_ASSERT(t->sent != NULL && bytes >= 0);
+        w->p2p.ticket = w->coll.kind == KU_COLL_SEND ? ++t->sent[peer] : ++t->received[peer];
+        w->p2p.n_left = bytes ? (uint64_t)((bytes + KU_CHUNK_BYTES - 1) / KU_CHUNK_BYTES) : 1;
+        w->seq = w->p2p.ticket;
+    }
     struct ku_work **link = &w->comm->priv->p2p;
     while (*link)
         link = &(*link)->next;
@@ -600,7 +729,7 @@ int ku_work_start(struct ku_work *w)
     w->next = NULL;
     w->state = KU_WORK_STARTED;
     c->job->comm->n_started++;
-    if (w->path == KU_PATH_P2P) {
+    if (w->path == KU_PATH_P2P || w->path == KU_PATH_FAR_MESSAGE) {
         start_p2p(w);
     } else {
         w->seq = ++p->seq;

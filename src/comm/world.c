@@ -17,11 +17,11 @@ static int set_options(struct ku_job *job, const struct ku_job_opts *opts)
     struct ku_comm_rank *p = job->comm;
     const char *chaos = opts->chaos ? opts->chaos : ku_env("KUMI_CHAOS");
     const char *transport = opts->transport ? opts->transport : "auto";
-    if (strcmp(transport, "auto") &&
+    if (strcmp(transport, "auto") && strcmp(transport, "tcp") && strcmp(transport, "mpi") &&
         strcmp(transport, job->priv->host->is_threads ? "thread" : "shm"))
         return KU_ERR(KUMI_EINVAL,
-                      "transport: %s: unknown, or not for these ranks; give auto, shm (processes) "
-                      "or thread (threads)",
+                      "transport: %s: unknown, or not for these ranks; give auto, shm (processes), "
+                      "thread (threads), or between hosts tcp or mpi",
                       transport);
     KU_TRY(ku_chaos_parse(chaos, &p->chaos));
     p->transport = p->chaos.is_on ? &ku_transport_chaos : &ku_transport_shm;
@@ -37,11 +37,39 @@ static void close_rank(struct ku_job *job)
         return;
     while (p->comms)
         ku_comm_free(p->comms);
+    if (p->net)
+        p->net->ops->close(p->net, ku_job_has_failed(job));
     for (int i = 0; i < KU_SLOTS; i++)
         ku_free(p->tickets[i].sent);
     ku_free(p);
     job->comm = NULL;
-    job->world = NULL;
+    job->world = job->local = NULL;
+}
+
+/* The network to other hosts, with the faults that chaos asks for */
+static int open_net(struct ku_job *job, const char *transport)
+{
+    struct ku_comm_rank *p = job->comm;
+    const struct ku_net_ops *ops = &ku_net_tcp;
+    const int is_mpi = transport && strcmp(transport, "mpi") == 0;
+    const int is_auto = !transport || strcmp(transport, "auto") == 0;
+    const int by_mpi = !strcmp(job->launcher, "openmpi") || !strcmp(job->launcher, "mpich");
+    struct ku_net *net;
+    if (is_mpi || (is_auto && by_mpi)) {
+        const int status = ku_net_mpi(&ops);
+        if (status < 0 && is_mpi)
+            return status;
+        if (status < 0) {
+            KU_LOG(COMM, INFO, "%s; tcp is used between hosts", ku_err_get()->text);
+            ops = &ku_net_tcp;
+        }
+    }
+    KU_TRY(ops->open(job, &net));
+    p->net = net;
+    if (!p->chaos.is_on)
+        return 0;
+    KU_TRY(ku_net_chaos(net, &p->chaos, job->rank, &p->net));
+    return 0;
 }
 
 /* The rank's communicators: no other rank takes part. */
@@ -53,6 +81,8 @@ static int open_rank(struct ku_job *job, const struct ku_job_opts *opts, struct 
         return KUMI_ENOMEM;
     job->comm->arenas = arenas;
     int status = set_options(job, opts ? opts : &defaults);
+    if (!status && job->n_hosts > 1)
+        status = open_net(job, opts ? opts->transport : NULL);
     if (!status)
         status = ku_comm_world(job);
     if (status < 0)
@@ -60,13 +90,19 @@ static int open_rank(struct ku_job *job, const struct ku_job_opts *opts, struct 
     return status;
 }
 
-static void free_arenas(struct ku_arenas *arenas)
+static void unmap_arenas(struct ku_arenas *arenas)
 {
-    for (int i = 0; arenas && i < KU_MAX_ARENAS; i++)
+    for (int i = 0; i < KU_MAX_ARENAS; i++)
         if (arenas->arena[i].base) {
             ku_guard_destroy(arenas->arena[i].guard);
             ku_os_munmap(arenas->arena[i].base, arenas->arena[i].bytes);
         }
+}
+
+static void free_arenas(struct ku_arenas *arenas)
+{
+    if (arenas)
+        unmap_arenas(arenas);
     ku_free(arenas);
 }
 
@@ -75,7 +111,10 @@ static int enter(struct ku_job *job)
     struct ku_coll barrier = {.kind = KU_COLL_BARRIER, .name = "join"};
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
     KU_TRY(ku_comm_run_own(job->world, &barrier));
-    job->comm->may_spin = job->local_n * job->priv->threads <= ku_job_n_cpus(job);
+    /* pretended hosts share the cores of one machine */
+    const int is_pretended = job->priv->host->is_threads || ku_env("KUMI_HOST");
+    const int n_ranks = is_pretended ? job->n : job->local_n;
+    job->comm->may_spin = n_ranks * job->priv->threads <= ku_job_n_cpus(job);
     return 0;
 }
 
@@ -102,8 +141,9 @@ int ku_comm_join(const struct ku_job_opts *opts, struct ku_job **out)
     KU_TRY_OUT(open_rank(job, opts, arenas));
     KU_TRY_OUT(enter(job));
     if (job->n > 1)
-        KU_LOG(COMM, INFO, "rank %d of %d joined (started by %s, transport %s)", job->rank, job->n,
-               job->launcher, job->comm->transport->name);
+        KU_LOG(COMM, INFO, "rank %d of %d joined (started by %s, transport %s%s%s)", job->rank,
+               job->n, job->launcher, job->comm->transport->name, job->comm->net ? ", " : "",
+               job->comm->net ? job->comm->net->ops->name : "");
     *out = job;
     return 0;
 out:
@@ -127,7 +167,7 @@ int ku_comm_leave(struct ku_job *job)
 
 /* Arguments of the ranks that are threads */
 struct threads {
-    struct ku_arenas *arenas;
+    struct ku_arenas *arenas; /* [n_hosts] */
     const struct ku_job_opts *opts;
     int (*fn)(struct ku_job *job, void *arg);
     void *arg;
@@ -136,7 +176,7 @@ struct threads {
 static int run_rank(struct ku_job *job, void *arg)
 {
     const struct threads *t = arg;
-    int status = open_rank(job, t->opts, t->arenas);
+    int status = open_rank(job, t->opts, &t->arenas[job->host]);
     if (status < 0) {
         /* This rank will not join; release those that wait for it. */
         ku_segment_abort(job->seg, ku_err_get(), job->rank);
@@ -155,10 +195,15 @@ int ku_comm_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_j
                     void *arg)
 {
     struct threads t = {.opts = opts, .fn = fn, .arg = arg};
-    t.arenas = ku_calloc(1, sizeof *t.arenas);
+    size_t n_hosts = 1;
+    for (const char *p = opts && opts->hosts ? opts->hosts : ""; *p; p++)
+        n_hosts += *p == ',';
+    t.arenas = ku_calloc(n_hosts, sizeof *t.arenas);
     if (!t.arenas)
         return KUMI_ENOMEM;
     int status = ku_job_threads(&ku_comm_client, n, opts, run_rank, &t);
-    free_arenas(t.arenas);
+    for (size_t h = 0; h < n_hosts; h++)
+        unmap_arenas(&t.arenas[h]);
+    ku_free(t.arenas);
     return status;
 }

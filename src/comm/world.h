@@ -25,7 +25,8 @@ KU_STATUS ku_comm_join(const struct ku_job_opts *opts, struct ku_job **job);
  */
 KU_STATUS ku_comm_leave(struct ku_job *job);
 /*
- * Run fn on n ranks that are threads of this process, each with its own job (transport `thread`).
+ * Run fn on n ranks that are threads of this process, each with its own job (transport `thread`);
+ * with opts->hosts on pretended hosts.
  * The function joins before fn and leaves after it. A rank whose fn fails has left the job. Returns
  * 0 when every fn returned 0; else the root cause, or without one the status of the lowest failed
  * rank.

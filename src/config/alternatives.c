@@ -7,10 +7,11 @@
 const struct ku_alternative ku_transports[] = {
     {"shm", "processes of one host, through shared memory; the choice of auto", 1},
     {"thread", "ranks as threads of one process", 1},
-    {"gloo", "not implemented; shm serves the ranks of one host", 0},
-    {"mpi", "not implemented; mpirun and srun can start the ranks, shm carries the data", 0},
+    {"gloo", "not implemented; tcp serves between hosts", 0},
+    {"tcp", "between hosts over sockets, shm within each; the choice of auto with several hosts",
+     1},
+    {"mpi", "between hosts through the MPI that started the ranks, which auto prefers then", 1},
     {"nccl", "not implemented, for GPUs; shm serves the ranks of one host", 0},
-    {"tcp", "not implemented; jobs run on one host, where shm serves", 0},
     {NULL, NULL, 0},
 };
 const struct ku_alternative ku_devices[] = {

@@ -124,7 +124,28 @@ void ku_sharding_print_effect(const struct ku_sharding *s, struct ku_str *out)
                    s->zero, s->local);
 }
 
-int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *out)
+/* What several hosts do not have yet: state shared by the ranks of each, or cut between them. */
+static int check_hosts(const struct ku_config *c, int host_ranks, const struct ku_sharding *s)
+{
+    const json_t *alias = share_host_state_of(c);
+    char wanted[160];
+    const int is_alias = alias && strcmp(c->parallel_host_state, "auto") == 0;
+    if (strcmp(c->parallel_host_state, "shared") == 0 || (is_alias && json_is_true(alias))) {
+        const char *key = is_alias ? "parallel.share_host_state" : "parallel.host_state";
+        snprintf(wanted, sizeof wanted, "not supported with ranks on several hosts; give %s",
+                 is_alias ? "false" : "private");
+        return ku_config_refuse(c, key, ku_json_at(c->root, key), wanted);
+    }
+    if (s->shard == 1 || host_ranks % s->shard == 0)
+        return KUMI_OK;
+    snprintf(wanted, sizeof wanted,
+             "%d ranks share one copy of the state, which may not go beyond a host: set "
+             "parallel.shard to 1 or a divisor of %d, the ranks of a host",
+             s->shard, host_ranks);
+    return ku_config_refuse_int(c, "parallel.zero", s->zero, wanted);
+}
+
+int ku_sharding_resolve(const struct ku_config *c, int n, int host_ranks, struct ku_sharding *out)
 {
     int64_t replicate = c->parallel_replicate, shard = c->parallel_shard;
     int zero, is_hybrid;
@@ -165,6 +186,8 @@ int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *ou
     if (shard % reshard != 0)
         return refuse_reshard(c, reshard, shard);
     *out = (struct ku_sharding){zero, (int)replicate, (int)shard, 1, (int)reshard};
+    if (host_ranks && host_ranks < n)
+        return check_hosts(c, host_ranks, out);
     if (ku_host_state_is_shared(c))
         *out = (struct ku_sharding){zero, 1, 1, n, 1};
     return KUMI_OK;

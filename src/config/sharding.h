@@ -26,11 +26,16 @@ struct ku_sharding {
 
 /*
  * Resolve parallel.zero, strategy, replicate, shard, reshard_after_forward and host_state for
- * n_ranks data-parallel ranks of one host.
+ * n_ranks data-parallel ranks. With several hosts each rank has memory of its own: host_state auto
+ * is private; and a host's ranks have the whole state, so shard divides host_ranks.
+ *
+ *   host_ranks   ranks of a host, of hosts of different sizes their greatest common divisor; 0: all
+ *                ranks are on one host
  *
  * Errors: EINVAL, keys that contradict each other or n_ranks, with the admissible values.
  */
-KU_STATUS ku_sharding_resolve(const struct ku_config *c, int n_ranks, struct ku_sharding *out);
+KU_STATUS ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
+                              struct ku_sharding *out);
 
 /* Whether the ranks of a host share one copy of the state: parallel.host_state, or its older name
  * parallel.share_host_state. */

@@ -89,7 +89,7 @@ static int make(const struct ku_tier_file *f, size_t bytes, int *fd)
 /* Broadcasts where the first rank has the file open: {pid, descriptor}. */
 static int tell(struct ku_job *job, int64_t place[2])
 {
-    if (job->n == 1)
+    if (job->local_n == 1)
         return KUMI_OK;
     struct ku_coll coll = {.kind = KU_COLL_BROADCAST,
                            .dtype = KUMI_I64,
@@ -98,14 +98,14 @@ static int tell(struct ku_job *job, int64_t place[2])
                            .in = place,
                            .out = place,
                            .count = 2};
-    return ku_coll_run(job->world, &coll);
+    return ku_coll_run(job->local, &coll);
 }
 
 /* Barrier: the first rank closes its descriptor after all ranks have opened the file. */
 static int all_have(struct ku_job *job)
 {
     struct ku_coll coll = {.kind = KU_COLL_BARRIER, .name = "offload"};
-    return job->n == 1 ? KUMI_OK : ku_coll_run(job->world, &coll);
+    return job->local_n == 1 ? KUMI_OK : ku_coll_run(job->local, &coll);
 }
 
 static int fail(struct ku_job *job, int status)

@@ -273,7 +273,7 @@ static int evaluate_directory(struct evaluation *e)
     KU_TRY(ku_session_create_trainer(&e->s, e->job));
     e->result->step = -1;
     struct ku_trainer *t = e->s.t;
-    int n = ku_trainer_n_readers(t), rank = n > 1 ? e->job->rank : 0;
+    int n = ku_trainer_n_readers(t), rank = n > 1 ? e->job->local_rank : 0;
     int status = ku_pretrained_weights(e->o->run, &e->s.model, t->tensor, t->n_tensors, rank, n);
     KU_TRY(ku_agree_worst(e->job, status));
     KU_TRY(ku_trainer_derive(t));

@@ -2,6 +2,7 @@
 #ifndef KU_JOB_CONTROL_H
 #define KU_JOB_CONTROL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -24,26 +25,49 @@
  * has the job's secret, and sends its row. When all rows are there the root checks them (ranks
  * neither missing nor doubled, one version of kumi) and the table goes down the tree.
  *
- * Every connection, also those that carry data, begins with two hellos of fixed size: each side
- * sends a nonce and answers the other's with HMAC-SHA256 over both nonces and its own claim. Nothing
- * else is read before. Nothing is encrypted.
+ * Every connection, also those that carry data, begins with two hellos of fixed size from each
+ * side: a nonce with a claim, and HMAC-SHA256 over the nonces and claims of both. Nothing else is
+ * read before. Nothing is encrypted.
+ *
+ * The root cause: with several hosts an error that ends the job is first a host's proposal. The
+ * bridge sends it to the root, which answers all hosts with the first that it got; only then is it
+ * the root cause in the segments, and only the host that proposed it prints it. Where the bridge
+ * does not answer within 1 s, the host's own proposal counts.
  */
-enum { KU_CONTROL_RADIX = 16, KU_SECRET_BYTES = 32, KU_HELLO_BYTES = 128 };
+enum { KU_CONTROL_RADIX = 16, KU_HELLO_BYTES = 128 };
 
+struct ku_job;
+struct ku_job_client;
+struct ku_segment;
 struct ku_control; /* a host's bridge; lives in its first rank's process */
 
 /* What a host knows before it has met the others */
 struct ku_control_opts {
-    int rank, n;           /* this rank, and the ranks of the job */
-    int n_local;           /* ranks of this host */
-    const char *host_name; /* KUMI_HOST, or the system's */
+    const struct ku_job_client *client; /* names the operations of ranks; NULL: no names */
+    int rank, n;                        /* this rank, and the ranks of the job */
+    int n_local;                        /* ranks of this host */
+    const char *host_name;              /* KUMI_HOST, or the system's */
     const char *root;      /* "host:port", "[v6]:port", "host:port+16": 16 ports from there */
     const char *interface; /* KUMI_INTERFACE: name or address prefix; NULL: the route to the root */
+    int port;              /* to listen on; 0: any. The root's is as `root` says */
+    int listener;          /* open socket to listen on, + 1; 0: none. It stays the caller's */
+    bool is_pretended;     /* KUMI_HOST is set: hosts may meet by loopback */
     uint8_t secret[KU_SECRET_BYTES];
     int64_t timeout_ns; /* of the join */
 };
 
-struct ku_segment;
+/*
+ * The job's secret: that of the segment, if the launcher stored one, else KUMI_SECRET (64 hex
+ * digits), else ~/.config/kumi/secret, which is made if there is none.
+ *
+ * Errors: KUMI_EINVAL (not hex; the file's owner or mode), ESTORAGE.
+ */
+KU_STATUS ku_secret_find(const struct ku_segment *seg, uint8_t secret[KU_SECRET_BYTES]);
+/* KUMI_PORT: a number from 1 to 65535; NULL: 0. Errors: KUMI_EINVAL. */
+KU_STATUS ku_control_port(const char *text, int *port);
+/* 64 hex digits. Errors: KUMI_EINVAL, which does not repeat the text. */
+KU_STATUS ku_secret_parse(const char *text, uint8_t secret[KU_SECRET_BYTES]);
+
 /*
  * Join the hosts: on return the segment's table is complete and the bridge runs.
  *
@@ -55,17 +79,27 @@ KU_STATUS ku_control_join(const struct ku_control_opts *opts, struct ku_segment 
                           struct ku_control **control);
 /* End the bridge. Takes NULL. Waits for no peer. */
 void ku_control_leave(struct ku_control *control);
+/* The same without a word to the neighbours, which take it for a death. */
+void ku_control_break(struct ku_control *control);
 
-/* What the service thread does for the bridge: poll these descriptors, then serve. */
-struct pollfd;
-int ku_control_poll(struct ku_control *control, struct pollfd *fds, int cap);
+/* What the service thread does for the bridge: poll this descriptor for input, then serve. */
+int ku_control_fd(const struct ku_control *control);
+int ku_control_timeout_ms(const struct ku_control *control); /* serve after that in any case */
 void ku_control_serve(struct ku_control *control);
+
+/*
+ * In place of a bridge that died with its process: tell the neighbours this host's cause, and set
+ * the root cause that they answer. Blocks at most timeout_ns. 1: there is a root cause, 0: no host
+ * answered. Leaves this thread's error record.
+ */
+int ku_control_report(struct ku_segment *seg, const struct kumi_error *error, int culprit,
+                      int64_t timeout_ns);
 
 /*
  * Connections that carry data. Any rank dials; the peer host's service thread accepts, checks the
  * hello, and passes the descriptor to the rank that it names through that rank's doorbell.
  */
-struct ku_dial_head {    /* what the dialling rank says after the hellos */
+struct ku_dial_head {    /* the dialling rank's claim in its hello */
     int32_t from, to;    /* ranks of the job */
     uint32_t slot, lane; /* comm slot; connection of several of one link */
     uint64_t stream;
@@ -80,11 +114,14 @@ KU_STATUS ku_control_dial(struct ku_job *job, const struct ku_dial_head *head, i
  * accepted connection. Datagrams of other users are dropped.
  */
 struct ku_doorbell;
+enum { KU_BELL_BRIDGE = -1 }; /* as local rank: the host's bridge */
 KU_STATUS ku_doorbell_open(uint64_t job_id, int host, int local, struct ku_doorbell **bell);
 void ku_doorbell_close(struct ku_doorbell *bell);
 int ku_doorbell_fd(const struct ku_doorbell *bell);
-/* Wake the rank of this host; any thread, no wait. */
+/* Wake the rank of this host; any thread, no wait. Three system calls. */
 void ku_doorbell_ring(uint64_t job_id, int host, int local);
+/* The same with one system call, by a rank of the host that has a bell itself. */
+void ku_doorbell_ring_from(const struct ku_doorbell *own, int local);
 /* Take the next connection: 1: *fd and *head are set; 0: none, and the bell is silent. */
 int ku_doorbell_take(struct ku_doorbell *bell, struct ku_dial_head *head, int *fd);
 
@@ -95,7 +132,10 @@ struct ku_progress {
     int32_t awaits; /* rank of the job that it waits for; -1: none */
     char last[160]; /* its last operation */
 };
-/* Ask, and take the newest answer: 1: *out is set; 0: none yet. Does not block; any thread. */
+/*
+ * Ask, and take the newest answer: 1: *out is set; 0: none yet. Does not block; any thread. A rank
+ * has one question at a time: another rank replaces it, and a taken answer asks again.
+ */
 int ku_control_ask(struct ku_job *job, int rank, struct ku_progress *out);
 
 #endif

@@ -2,11 +2,13 @@
 #ifndef KU_JOB_HOSTS_H
 #define KU_JOB_HOSTS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
 
 struct ku_job;
+struct ku_segment;
 
 /*
  * The hosts of a job. Ranks are numbered host by host, so a host is a row {first rank, number of
@@ -16,12 +18,13 @@ struct ku_job;
  *        0   a               0         4   10.77.0.1:40123
  *        1   b               4         4   10.77.0.2:38121
  *
- * What a host is, is decided by the launcher's variables (local ranks of one launcher share memory),
- * or by KUMI_HOST=NAME, which lets one machine act as several: ranks with equal names are one host.
+ * The launcher's variables decide what a host is (local ranks of one launcher share memory), or
+ * KUMI_HOST=NAME, which lets one machine act as several: ranks with equal names are one host.
  */
 enum {
     KU_MAX_HOSTS = 16384, /* 10^5 accelerators, eight a host; the table is sparse */
-    KU_HOST_NAME_BYTES = 64
+    KU_HOST_NAME_BYTES = 64,
+    KU_SECRET_BYTES = 32
 };
 struct ku_host_row {
     char name[KU_HOST_NAME_BYTES];
@@ -34,9 +37,17 @@ struct ku_host_row {
 };
 _Static_assert(sizeof(struct ku_host_row) == 128, "sent as it is");
 
-/* The rows of the job, [job->n_hosts] */
+/* The rows of the job, [job->n_hosts]; one host: its row has ranks, but no name and no address. */
 const struct ku_host_row *ku_job_hosts(const struct ku_job *job);
+/* The greatest common divisor of the numbers of ranks of the hosts; 0 with one host */
+int ku_job_host_ranks(const struct ku_job *job);
 /* The host of a rank: a binary search. */
 int ku_job_host_of(const struct ku_job *job, int rank);
+
+/* The same of a segment; n_hosts is 0 until the hosts have met, and 1 for a job of one host. */
+int ku_segment_n_hosts(struct ku_segment *seg);
+int ku_segment_host_of(struct ku_segment *seg, int rank);
+/* "rank 5", or in a job of several hosts "rank 5 on host b" */
+void ku_segment_rank_text(struct ku_segment *seg, int rank, char *text, size_t cap);
 
 #endif

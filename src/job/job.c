@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job/job.h"
 
+#include "base/clock.h"
+#include "base/env.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "job/pin.h"
+#include "job/control.h"
 #include "job/private.h"
 
-#include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /*
@@ -29,6 +30,7 @@ static void at_exit(int status, void *arg)
         atomic_store(&line->exit_status, (uint32_t)status & 0xff);
         atomic_store(&line->state, KU_RANK_EXITED);
         ku_segment_ring_all(cell->job->seg);
+        ku_job_tell_end(cell->job, status & 0xff);
     }
     ku_free(cell);
 }
@@ -47,9 +49,9 @@ static int watch_exit(struct ku_job *job)
     return 0;
 }
 
-static int new_job(struct ku_host *host, int rank, int n, const struct ku_job_opts *opts,
-                   struct ku_job **out)
+int ku_job_new(struct ku_host *host, int local, const struct ku_job_opts *opts, struct ku_job **out)
 {
+    struct ku_segment *seg = host->seg;
     struct ku_job *job = ku_calloc(1, sizeof *job);
     struct ku_job_private *p = ku_calloc(1, sizeof *p);
     if (!job || !p) {
@@ -57,18 +59,22 @@ static int new_job(struct ku_host *host, int rank, int n, const struct ku_job_op
         ku_free(p);
         return KUMI_ENOMEM;
     }
-    job->rank = job->local_rank = rank;
-    job->n = job->local_n = n;
+    job->rank = seg->first_rank + local;
+    job->n = seg->n_ranks;
+    job->local_rank = local;
+    job->local_n = seg->n_local;
+    job->first_rank = seg->first_rank;
+    job->n_hosts = 1; /* until the hosts have met */
     job->launcher = "none";
-    job->seg = host->seg;
+    job->seg = seg;
     job->priv = p;
     p->host = host;
-    p->line = ku_segment_line(host->seg, rank);
-    p->flight = ku_segment_flight(host->seg, rank);
+    p->line = ku_segment_line(seg, local);
+    p->flight = ku_segment_flight(seg, local);
     p->timeout_ns = opts && opts->timeout_ns > 0 ? opts->timeout_ns : INT64_C(600000000000);
     p->threads = opts && opts->threads > 0 ? opts->threads : 1;
-    if (n > 1)
-        ku_err_rank(rank);
+    if (job->n > 1)
+        ku_err_rank(job->rank);
     atomic_store(&p->line->pid, (uint32_t)getpid());
     uint64_t cpus[KU_OS_CPU_WORDS];
     ku_os_cpus(cpus);
@@ -78,12 +84,16 @@ static int new_job(struct ku_host *host, int rank, int n, const struct ku_job_op
     return 0;
 }
 
-static void free_job(struct ku_job *job)
+void ku_job_free(struct ku_job *job)
 {
     if (!job)
         return;
     struct ku_job_private *p = job->priv;
     ku_service_stop(job);
+    if (job->local_rank == 0) {
+        ku_control_leave(p->host->control);
+        p->host->control = NULL;
+    }
     if (p->exit_cell)
         p->exit_cell->job = NULL;
     for (int i = 0; i < p->n_sockets; i++)
@@ -98,6 +108,72 @@ static void host_free(struct ku_host *host)
 {
     ku_segment_unmap(host->seg);
     ku_free(host);
+}
+
+/* 1: local rank 0 ended; its socket says so */
+static bool has_first_ended(const struct ku_job *job)
+{
+    struct pollfd p = {.fd = job->priv->n_sockets ? job->priv->socket[0] : -1, .events = POLLRDHUP};
+    return p.fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLRDHUP | POLLERR);
+}
+
+/* Local rank 0 joins the hosts; the other ranks of its host wait for the table. */
+static int await_hosts(struct ku_job *job, int64_t timeout_ns)
+{
+    /* the join itself has ended before, and its error is better */
+    const int64_t deadline = ku_clock_ns() + timeout_ns + timeout_ns / 4 + KU_VERDICT_NS;
+    while (ku_segment_n_hosts(job->seg) == 0) {
+        KU_TRY(ku_job_root(job));
+        if (has_first_ended(job)) {
+            KU_TRY(ku_job_await_cause(job, KU_VERDICT_NS));
+            return KU_ERR(KUMI_EPEER,
+                          "join: rank %d ended before the hosts had met; see the error that it "
+                          "printed",
+                          job->first_rank);
+        }
+        if (ku_clock_ns() > deadline)
+            return KU_ERR(KUMI_ETIMEDOUT, "join: rank %d did not meet the other hosts in time",
+                          job->first_rank);
+        usleep(1000);
+    }
+    return 0;
+}
+
+int ku_job_meet_hosts(struct ku_job *job, const struct ku_control_opts *opts)
+{
+    struct ku_host *host = job->priv->host;
+    if (job->n > job->local_n && job->local_rank > 0)
+        KU_TRY(await_hosts(job, opts->timeout_ns));
+    else if (job->n > job->local_n && ku_control_join(opts, job->seg, &host->control) < 0) {
+        const int status = ku_err_get()->status;
+        ku_segment_set_root(job->seg, ku_err_get(), job->rank, 0);
+        return status;
+    }
+    job->n_hosts = ku_segment_n_hosts(job->seg);
+    job->host = (int)atomic_load(&job->seg->host);
+    return 0;
+}
+
+static int join_hosts(struct ku_job *job, const struct ku_env_job *env, int64_t timeout_ns)
+{
+    struct ku_control_opts o = {.client = job->priv->host->client,
+                                .rank = job->rank,
+                                .n = job->n,
+                                .n_local = job->local_n,
+                                .host_name = env->host_name,
+                                .root = env->root[0] ? env->root : NULL,
+                                .interface = ku_env("KUMI_INTERFACE"),
+                                .is_pretended = ku_env("KUMI_HOST") != NULL,
+                                .timeout_ns = timeout_ns};
+    if (job->n > job->local_n && job->local_rank == 0) {
+        int status = ku_secret_find(job->seg, o.secret);
+        status = status < 0 ? status : ku_control_port(ku_env("KUMI_PORT"), &o.port);
+        if (status < 0) { /* the others of this host wait for the table */
+            ku_segment_set_root(job->seg, ku_err_get(), job->rank, 0);
+            return status;
+        }
+    }
+    return ku_job_meet_hosts(job, &o);
 }
 
 void ku_job_cpus(const struct ku_job *job, uint64_t mask[KU_OS_CPU_WORDS])
@@ -128,13 +204,24 @@ static int meet(const struct ku_env_job *env, int64_t timeout_ns, struct ku_host
         KU_TRY(ku_segment_map(host->client, e.control_fd, &host->seg));
         ku_os_close(e.control_fd);
         e.job_id = host->seg->job_id;
-        if (host->seg->n_local != e.n)
+        if (host->seg->n_ranks != e.n)
             return KU_ERR(KUMI_EINVAL, "join: KUMI_WORLD_SIZE: %d; the launcher started %d ranks",
-                          e.n, host->seg->n_local);
+                          e.n, host->seg->n_ranks);
+        if (host->seg->n_local != e.local_n || host->seg->first_rank != e.rank - e.local_rank)
+            return KU_ERR(KUMI_EINVAL,
+                          "join: rank %d as local rank %d of %d; the launcher started ranks %d to "
+                          "%d on this host",
+                          e.rank, e.local_rank, e.local_n, host->seg->first_rank,
+                          host->seg->first_rank + host->seg->n_local - 1);
     }
-    if (e.n > 1)
+    if (e.local_n > 1)
         return ku_rendezvous(host->client, &e, timeout_ns, &host->seg, sockets, n_sockets);
-    return host->seg ? 0 : ku_segment_create_private(host->client, 1, &host->seg);
+    if (host->seg)
+        return 0;
+    KU_TRY(ku_segment_create_private(host->client, 1, &host->seg));
+    host->seg->job_id = e.job_id;
+    ku_segment_set_ranks(host->seg, e.rank, e.n);
+    return 0;
 }
 
 int ku_job_open(const struct ku_job_client *client, const struct ku_job_opts *opts,
@@ -151,11 +238,12 @@ int ku_job_open(const struct ku_job_client *client, const struct ku_job_opts *op
         return KUMI_ENOMEM;
     host->client = client;
     KU_TRY_OUT(meet(&env, timeout, host, &sockets, &n_sockets));
-    KU_TRY_OUT(new_job(host, env.rank, env.n, opts, &job));
+    KU_TRY_OUT(ku_job_new(host, env.local_rank, opts, &job));
     job->launcher = env.launcher;
     job->priv->socket = sockets;
     job->priv->n_sockets = n_sockets;
     sockets = NULL;
+    KU_TRY_OUT(join_hosts(job, &env, timeout));
     KU_TRY_OUT(ku_service_start(job));
     KU_TRY_OUT(watch_exit(job));
     *out = job;
@@ -165,7 +253,7 @@ out:
         if (sockets[i] >= 0)
             ku_os_close(sockets[i]);
     ku_free(sockets);
-    free_job(job);
+    ku_job_free(job);
     host_free(host);
     return status;
 }
@@ -175,7 +263,7 @@ void ku_job_close(struct ku_job *job)
     if (!job)
         return;
     struct ku_host *host = job->priv->host;
-    free_job(job);
+    ku_job_free(job);
     if (!host->is_threads)
         host_free(host);
 }
@@ -188,102 +276,4 @@ int ku_job_heed_signals(struct ku_job *job)
 int ku_job_stop(const struct ku_job *job)
 {
     return (int)atomic_load(&job->seg->stop);
-}
-
-/* A rank as a thread */
-struct rank_thread {
-    pthread_t thread;
-    struct ku_host *host;
-    const struct ku_job_opts *opts;
-    const struct ku_pin *pin;
-    int (*fn)(struct ku_job *job, void *arg);
-    void *arg;
-    int rank, n, status;
-    struct kumi_error error;
-};
-
-static int run_rank(struct rank_thread *t)
-{
-    struct ku_job *job = NULL;
-    int status = new_job(t->host, t->rank, t->n, t->opts, &job);
-    if (status < 0) {
-        /* This rank will not join; release those that wait for it. */
-        ku_segment_abort(t->host->seg, ku_err_get(), t->rank);
-        return status;
-    }
-    job->launcher = "threads";
-    struct ku_rank_line *line = job->priv->line;
-    status = t->fn(job, t->arg);
-    if (status < 0 && atomic_load(&line->state) != KU_RANK_LEFT) {
-        atomic_store(&line->exit_status, (uint32_t)-status);
-        atomic_store(&line->state, KU_RANK_EXITED);
-        ku_segment_ring_all(job->seg);
-    }
-    free_job(job);
-    return status;
-}
-
-static void *rank_main(void *arg)
-{
-    struct rank_thread *t = arg;
-    ku_pin_apply(t->pin, t->rank);
-    t->status = run_rank(t);
-    if (t->status < 0)
-        t->error = *ku_err_get();
-    return NULL;
-}
-
-static int start_ranks(struct rank_thread *t, int n, int *n_started)
-{
-    for (*n_started = 0; *n_started < n; ++*n_started) {
-        int failed = pthread_create(&t[*n_started].thread, NULL, rank_main, &t[*n_started]);
-        if (failed) {
-            int status = KU_ERR(KUMI_ENOMEM, "ranks as threads: thread %d: %s", *n_started,
-                                strerror(failed));
-            ku_segment_abort(t->host->seg, ku_err_get(), *n_started);
-            return status;
-        }
-    }
-    return 0;
-}
-
-int ku_job_threads(const struct ku_job_client *client, int n, const struct ku_job_opts *opts,
-                   int (*fn)(struct ku_job *job, void *arg), void *arg)
-{
-    if (n < 1 || n > KU_MAX_LOCAL)
-        return KU_ERR(KUMI_EINVAL, "ranks as threads: %d; give 1 to %d", n, KU_MAX_LOCAL);
-    int n_started = 0, status;
-    struct ku_pin *pin =
-        n > 1 ? ku_pin_create(n, opts && opts->threads > 0 ? opts->threads : 1) : NULL;
-    struct ku_host *host = ku_calloc(1, sizeof *host);
-    struct rank_thread *t = ku_calloc((size_t)n, sizeof *t);
-    if (!host || !t) {
-        ku_pin_destroy(pin);
-        ku_free(host);
-        ku_free(t);
-        return KUMI_ENOMEM;
-    }
-    host->is_threads = 1;
-    host->client = client;
-    KU_TRY_OUT(ku_segment_create_private(client, n, &host->seg));
-    for (int i = 0; i < n; i++)
-        t[i] = (struct rank_thread){
-            .host = host, .opts = opts, .pin = pin, .fn = fn, .arg = arg, .rank = i, .n = n};
-    status = start_ranks(t, n, &n_started);
-    for (int i = 0; i < n_started; i++)
-        pthread_join(t[i].thread, NULL);
-    for (int i = 0; i < n_started && !status; i++)
-        if (t[i].status < 0) /* fn may fail without an error record */
-            status = t[i].error.status < 0 ? ku_err_put(&t[i].error) : t[i].status;
-    struct kumi_error root;
-    if (status < 0 && ku_segment_root(host->seg, &root) < 0)
-        status = ku_err_put(&root);
-out:
-    if (host->seg)
-        host_free(host);
-    else
-        ku_free(host);
-    ku_pin_destroy(pin);
-    ku_free(t);
-    return status;
 }

@@ -11,8 +11,8 @@ struct ku_comm;
 struct ku_comm_rank;
 
 /*
- * The job: how the ranks of a host start, watch each other and fail together. It moves no tensors;
- * that is the client's part (src/comm).
+ * The job: how ranks start, watch each other and fail together. It moves no tensors; that is the
+ * client's part (src/comm).
  *
  *     launch.c       starts ranks, forwards signals, reports the first failure
  *     launchers.c    reads the environment of kumi, torchrun, mpirun or srun
@@ -20,6 +20,8 @@ struct ku_comm_rank;
  *     segment.c      the control segment: states, root cause, flight recorder
  *     service.c      one thread per rank: life mutex, stop signals
  *     fault.c        detects dead ranks; the first error becomes the root cause of all ranks
+ *     hosts.c        the table of hosts
+ *     control/       the hosts find each other by TCP and fail together (control.h)
  *     pin.c          binds ranks to cores
  *
  * States of a rank: ABSENT ─> JOINED ─> LEAVING ─> LEFT. A rank that calls exit() before LEFT is
@@ -32,27 +34,37 @@ struct ku_job_opts {
     int64_t join_timeout_ns; /* default 60 s */
     /* runnable threads of this rank; decides between spinning and sleeping; default 1 */
     int threads;
-    const char *transport; /* "auto" (default), "shm", "thread" */
+    const char *transport; /* "auto" (default), "shm", "thread"; between hosts "tcp", "mpi" */
     /* "delay=20ms,jitter=5ms,drop=R@N,corrupt=R@N,kill=R@N,seed=S"; default: KUMI_CHAOS */
     const char *chaos;
+    /*
+     * Ranks as threads only: ranks of each pretended host, as "2,2" or "1,3". NULL: one host. Each
+     * has a control segment and a bridge of its own; they meet over loopback TCP.
+     */
+    const char *hosts;
 };
 
 /*
  * One rank's view of the job. One thread at a time may use it. Jobs of one process share no state.
+ * Ranks are numbered host by host: rank == first_rank + local_rank.
  */
 struct ku_job {
     int rank, n;             /* in the job */
     int local_rank, local_n; /* on this host */
+    int host, n_hosts;       /* index in ku_job_hosts, and their number */
+    int first_rank;          /* of this host */
     const char *launcher;    /* "kumi", "torchrun", "openmpi", …, "none" */
     struct ku_segment *seg;
     struct ku_comm *world;     /* the client's: communicator of all ranks */
+    struct ku_comm *local;     /* the client's: of this host's ranks; with one host the world */
     struct ku_comm_rank *comm; /* the client's: its state of this rank */
     struct ku_job_private *priv;
 };
 
 /*
  * Enter the job that the environment describes: through the launcher's control descriptor, or
- * through another launcher's variables on one host. Without either the job has one rank.
+ * through another launcher's variables. Without either the job has one rank. The ranks of a host
+ * meet first; then its first rank joins the other hosts (control.h).
  *
  *   opts   NULL: defaults
  *   job    set on success; ku_job_close frees it
@@ -115,5 +127,12 @@ int ku_job_stop(const struct ku_job *job);
 KU_STATUS ku_job_fail(struct ku_job *job);
 /* 1 once the job has a root cause. */
 bool ku_job_has_failed(const struct ku_job *job);
+/*
+ * Wait at most timeout_ns for a root cause, and copy it into this thread's error record. For a rank
+ * that saw a connection close: the cause arrives by another way within KU_CAUSE_NS, or there is
+ * none. Returns its status; 0: none came.
+ */
+enum { KU_CAUSE_NS = 200 * 1000 * 1000 };
+KU_STATUS ku_job_await_cause(struct ku_job *job, int64_t timeout_ns);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * How the ranks of a host find each other.
  *
- *     rank 0                                  rank r
+ *     local rank 0                            local rank r
  *     listen on abstract socket of user+job   connect, until it succeeds
- *     accept                       <── hello  magic, version, job, rank, n
+ *     accept                       <── hello  magic, version, job, local rank, ranks of the host
  *     check user and hello         ──> hello  with the segment's descriptor, if rank 0 created it
  *                                             check user, map the segment
  *
@@ -20,6 +20,7 @@
 #include "job/private.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -27,15 +28,39 @@
 
 enum { VERDICT_MS = 1000 };
 
+/* The number of a rank in messages, as the user knows it */
+static int job_rank(const struct ku_env_job *env, int local)
+{
+    return env->rank - env->local_rank + local;
+}
+
 struct hello {
     uint32_t magic, abi;
     uint64_t job_id;
-    int32_t rank, n;
+    int32_t local, n;
+    int32_t first_rank, n_ranks; /* of the job */
 };
 
-void ku_rendezvous_name(uint64_t job_id, char name[64])
+static struct hello hello_of(const struct ku_env_job *env)
 {
-    snprintf(name, 64, "kumi.%lu.%016llx", (unsigned long)geteuid(), (unsigned long long)job_id);
+    return (struct hello){.magic = KU_SEGMENT_MAGIC,
+                          .abi = KU_SEGMENT_ABI,
+                          .job_id = env->job_id,
+                          .local = env->local_rank,
+                          .n = env->local_n,
+                          .first_rank = job_rank(env, 0),
+                          .n_ranks = env->n};
+}
+
+/* Hosts that are one machine share the abstract names, so the name says which host it is. */
+void ku_rendezvous_name(const struct ku_env_job *env, char name[KU_SOCKET_NAME_BYTES])
+{
+    int n = snprintf(name, KU_SOCKET_NAME_BYTES, "kumi.%lu.%016llx", (unsigned long)geteuid(),
+                     (unsigned long long)env->job_id);
+    if (env->n > env->local_n && env->host_name[0])
+        snprintf(name + n, KU_SOCKET_NAME_BYTES - (size_t)n, ".%s", env->host_name);
+    else if (env->n > env->local_n && env->host_index >= 0)
+        snprintf(name + n, KU_SOCKET_NAME_BYTES - (size_t)n, ".%d", env->host_index);
 }
 
 /*
@@ -99,6 +124,16 @@ static int await_verdict(struct ku_segment *seg)
     return 0;
 }
 
+/* The launcher's option that numbers ranks host by host */
+static const char *order_hint(const struct ku_env_job *env)
+{
+    if (env->n == env->local_n)
+        return "";
+    return strcmp(env->launcher, "openmpi") == 0 ? ": mpirun --map-by slot"
+           : strcmp(env->launcher, "slurm") == 0 ? ": srun -m block"
+                                                 : "";
+}
+
 /*
  * Handle one connection. Returns 1 for a new rank, and 0 if another user or job connected, which is
  * dropped. Another version, a wrong rank and a duplicate are errors.
@@ -115,34 +150,39 @@ static int welcome(const struct ku_env_job *env, int fd, int segment_fd, struct 
         ku_os_close(fd);
         return 0;
     }
-    if (h.abi != KU_SEGMENT_ABI || h.n != env->n || h.rank < 1 || h.rank >= env->n ||
-        sockets[h.rank] >= 0) {
+    const struct hello answer = hello_of(env);
+    const bool is_local = h.abi == KU_SEGMENT_ABI && h.local >= 1 && h.local < env->local_n;
+    if (is_local && h.n_ranks == env->n && h.first_rank != answer.first_rank) {
+        ku_os_close(fd);
+        return KU_ERR(KUMI_EINVAL,
+                      "join: rank %d is local rank %d on the host of rank %d; ranks are numbered "
+                      "host by host%s",
+                      h.first_rank + h.local, h.local, env->rank, order_hint(env));
+    }
+    if (!is_local || h.n != env->local_n || h.n_ranks != env->n || sockets[h.local] >= 0) {
         ku_os_close(fd);
         return KU_ERR(
             KUMI_EINVAL,
             "join: a process connected as rank %d of %d to a job of %d%s; start every rank once, "
             "with one version of kumi",
-            h.rank, h.n, env->n,
-            h.rank > 0 && h.rank < env->n && sockets[h.rank] >= 0
-                ? " in which that rank is connected already"
-                : "");
+            h.abi == KU_SEGMENT_ABI ? h.first_rank + h.local : -1, h.n_ranks, env->n,
+            is_local && sockets[h.local] >= 0 ? " in which that rank is connected already" : "");
     }
-    struct hello answer = {
-        .magic = KU_SEGMENT_MAGIC, .abi = KU_SEGMENT_ABI, .job_id = env->job_id, .n = env->n};
     if (ku_os_local_send(fd, &answer, sizeof answer, segment_fd) < 0) {
         const int why = errno;
         ku_os_close(fd);
         KU_TRY(await_verdict(segment_fd < 0 ? seg : NULL));
-        return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", h.rank, strerror(why));
+        return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", job_rank(env, h.local),
+                      strerror(why));
     }
-    sockets[h.rank] = fd;
+    sockets[h.local] = fd;
     return 1;
 }
 
 static int gather(const struct ku_env_job *env, int listener, int segment_fd,
                   struct ku_segment *seg, int64_t deadline, int *sockets)
 {
-    for (int n_here = 1; n_here < env->n;) {
+    for (int n_here = 1; n_here < env->local_n;) {
         KU_TRY(look(seg));
         if (ku_clock_ns() > deadline) {
             int missing = 1;
@@ -150,8 +190,9 @@ static int gather(const struct ku_env_job *env, int listener, int segment_fd,
                 missing++;
             return KU_ERR(KUMI_ETIMEDOUT,
                           "join: rank %d of %d did not connect in time (%d did); check that all "
-                          "ranks were started",
-                          missing, env->n, n_here);
+                          "ranks were started%s%s",
+                          job_rank(env, missing), env->n, n_here,
+                          order_hint(env)[0] ? ", numbered host by host" : "", order_hint(env));
         }
         int fd = ku_os_local_accept(listener, KU_SLEEP_NS);
         if (fd < 0 && errno != EAGAIN)
@@ -170,11 +211,13 @@ static int lead(const struct ku_job_client *client, const struct ku_env_job *env
                 int64_t deadline, struct ku_segment **seg, int *sockets)
 {
     int segment_fd = -1, status = 0;
-    int listener = ku_os_local_listen(name, env->n);
+    int listener = ku_os_local_listen(name, env->local_n);
     if (listener < 0)
         return refused(name, "socket @");
     if (!*seg)
-        status = ku_segment_create(client, env->n, env->job_id, &segment_fd, seg);
+        status = ku_segment_create(client, env->local_n, env->job_id, &segment_fd, seg);
+    if (segment_fd >= 0)
+        ku_segment_set_ranks(*seg, job_rank(env, 0), env->n);
     if (!status)
         status = gather(env, listener, segment_fd, *seg, deadline, sockets);
     if (segment_fd >= 0)
@@ -186,11 +229,8 @@ static int lead(const struct ku_job_client *client, const struct ku_env_job *env
 static int follow(const struct ku_job_client *client, const struct ku_env_job *env,
                   const char *name, int64_t deadline, struct ku_segment **seg, int *sockets)
 {
-    struct hello h = {.magic = KU_SEGMENT_MAGIC,
-                      .abi = KU_SEGMENT_ABI,
-                      .job_id = env->job_id,
-                      .rank = env->rank,
-                      .n = env->n};
+    struct hello h = hello_of(env);
+    const int first = job_rank(env, 0);
     int fd, segment_fd = -1;
     while ((fd = ku_os_local_connect(name)) < 0) {
         KU_TRY(look(*seg));
@@ -199,8 +239,8 @@ static int follow(const struct ku_job_client *client, const struct ku_env_job *e
         if (ku_clock_ns() > deadline)
             return KU_ERR(
                 KUMI_ETIMEDOUT,
-                "join: rank 0 of %d did not connect in time; check that all ranks were started",
-                env->n);
+                "join: rank %d of %d did not connect in time; check that all ranks were started",
+                first, env->n);
         usleep(1000);
     }
     sockets[0] = fd;
@@ -208,7 +248,7 @@ static int follow(const struct ku_job_client *client, const struct ku_env_job *e
     if (ku_os_local_send(fd, &h, sizeof h, -1) < 0) {
         const int why = errno;
         KU_TRY(await_verdict(*seg));
-        return KU_ERR(KUMI_EPEER, "join: rank 0 closed the connection: %s", strerror(why));
+        return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", first, strerror(why));
     }
     while (ku_os_local_recv(fd, &h, sizeof h, &segment_fd, KU_SLEEP_NS) < 0) {
         int why = errno;
@@ -217,8 +257,8 @@ static int follow(const struct ku_job_client *client, const struct ku_env_job *e
             KU_TRY(await_verdict(*seg));
             return KU_ERR(
                 KUMI_EPEER,
-                "join: rank 0 refused rank %d or ended; see the error that rank 0 printed",
-                env->rank);
+                "join: rank %d refused rank %d or ended; see the error that rank %d printed", first,
+                env->rank, first);
         }
     }
     int status = *seg ? 0 : ku_segment_map(client, segment_fd, seg);
@@ -230,20 +270,20 @@ static int follow(const struct ku_job_client *client, const struct ku_env_job *e
 int ku_rendezvous(const struct ku_job_client *client, const struct ku_env_job *env,
                   int64_t timeout_ns, struct ku_segment **seg, int **sockets, int *n_sockets)
 {
-    char name[64];
+    char name[KU_SOCKET_NAME_BYTES];
     int64_t deadline = ku_clock_ns() + timeout_ns;
     struct rlimit files;
-    *n_sockets = env->rank == 0 ? env->n : 1;
+    *n_sockets = env->local_rank == 0 ? env->local_n : 1;
     *sockets = ku_malloc((size_t)*n_sockets * sizeof **sockets);
     if (!*sockets)
         return KUMI_ENOMEM;
     for (int i = 0; i < *n_sockets; i++)
         (*sockets)[i] = -1;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)env->n + 64) {
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)env->local_n + 64) {
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
-    ku_rendezvous_name(env->job_id, name);
-    return env->rank == 0 ? lead(client, env, name, deadline, seg, *sockets)
-                          : follow(client, env, name, deadline, seg, *sockets);
+    ku_rendezvous_name(env, name);
+    return env->local_rank == 0 ? lead(client, env, name, deadline, seg, *sockets)
+                                : follow(client, env, name, deadline, seg, *sockets);
 }

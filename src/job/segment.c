@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/os/os.h"
 #include "base/os/ipc.h"
+#include "job/control.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@ _Static_assert(sizeof(struct ku_segment) % 128 == 0, "rank lines follow the head
 
 /* Offsets of the parts after the header, for n ranks */
 struct layout {
-    size_t lines, flights, client, bytes;
+    size_t lines, flights, questions, hosts, client, bytes;
 };
 
 static size_t align_up(size_t at, size_t to)
@@ -29,22 +30,43 @@ static size_t align_up(size_t at, size_t to)
 }
 
 /* No product overflows: n <= KU_MAX_LOCAL, and the client's area stays below 2^36 bytes. */
-static struct layout layout_of(const struct ku_job_client *client, int n_local)
+static struct layout layout_of(int n_local)
 {
-    struct layout l;
+    struct layout l = {0};
     size_t n = (size_t)n_local;
     l.lines = sizeof(struct ku_segment);
     l.flights = align_up(l.lines + n * sizeof(struct ku_rank_line), 4096);
-    l.client = align_up(l.flights + n * sizeof(struct ku_flight), 4096);
+    l.questions = align_up(l.flights + n * sizeof(struct ku_flight), 4096);
+    l.hosts = align_up(l.questions + n * sizeof(struct ku_question), 4096);
+    l.client = align_up(l.hosts + KU_MAX_HOSTS * sizeof(struct ku_host_row), 4096);
+    return l;
+}
+
+static struct layout layout_for(const struct ku_job_client *client, int n_local)
+{
+    struct layout l = layout_of(n_local);
     l.bytes = l.client + client->area_bytes(n_local);
     return l;
 }
 
+static void *at_offset(struct ku_segment *seg, size_t at)
+{
+    return (char *)seg + at;
+}
+
 struct ku_flight *ku_segment_flight(struct ku_segment *seg, int local)
 {
-    size_t at = align_up(
-        sizeof(struct ku_segment) + (size_t)seg->n_local * sizeof(struct ku_rank_line), 4096);
-    return (struct ku_flight *)(void *)((char *)seg + at) + local;
+    return (struct ku_flight *)at_offset(seg, layout_of(seg->n_local).flights) + local;
+}
+
+struct ku_question *ku_segment_question(struct ku_segment *seg, int local)
+{
+    return (struct ku_question *)at_offset(seg, layout_of(seg->n_local).questions) + local;
+}
+
+struct ku_host_row *ku_segment_hosts(struct ku_segment *seg)
+{
+    return at_offset(seg, layout_of(seg->n_local).hosts);
 }
 
 static int init_segment(struct ku_segment *seg, const struct layout *l, int n_local,
@@ -58,6 +80,7 @@ static int init_segment(struct ku_segment *seg, const struct layout *l, int n_lo
     seg->job_id = job_id;
     seg->cycles0 = ku_clock_cycles();
     seg->ns0 = ku_clock_ns();
+    ku_segment_set_ranks(seg, 0, n_local);
     if (pthread_mutexattr_init(&attr))
         return KU_ERR(KUMI_ENOMEM, "control segment: mutex attributes: no memory");
     pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
@@ -67,6 +90,25 @@ static int init_segment(struct ku_segment *seg, const struct layout *l, int n_lo
     pthread_mutexattr_destroy(&attr);
     seg->magic = KU_SEGMENT_MAGIC;
     return 0;
+}
+
+void ku_segment_set_ranks(struct ku_segment *seg, int first_rank, int n_ranks)
+{
+    KU_ASSERT(first_rank >= 0 && first_rank + seg->n_local <= n_ranks);
+    seg->first_rank = first_rank;
+    seg->n_ranks = n_ranks;
+    if (n_ranks > seg->n_local) { /* the join fills the table */
+        atomic_store(&seg->n_hosts, 0);
+        return;
+    }
+    ku_segment_hosts(seg)[0] = (struct ku_host_row){.n_ranks = n_ranks, .job_id = seg->job_id};
+    atomic_store(&seg->n_hosts, 1);
+}
+
+void ku_segment_set_secret(struct ku_segment *seg, const uint8_t secret[KU_SECRET_BYTES])
+{
+    memcpy(seg->secret, secret, KU_SECRET_BYTES);
+    seg->has_secret = 1;
 }
 
 int ku_segment_refused(const char *what, size_t bytes)
@@ -82,7 +124,7 @@ int ku_segment_refused(const char *what, size_t bytes)
 int ku_segment_create(const struct ku_job_client *client, int n_local, uint64_t job_id, int *fd,
                       struct ku_segment **seg)
 {
-    struct layout l = layout_of(client, n_local);
+    struct layout l = layout_for(client, n_local);
     size_t bytes = l.bytes;
     int made = ku_os_memfd_sealed("kumi-control", bytes);
     if (made < 0)
@@ -108,7 +150,7 @@ int ku_segment_create(const struct ku_job_client *client, int n_local, uint64_t 
 int ku_segment_create_private(const struct ku_job_client *client, int n_local,
                               struct ku_segment **seg)
 {
-    struct layout l = layout_of(client, n_local);
+    struct layout l = layout_for(client, n_local);
     size_t bytes = l.bytes;
     struct ku_segment *s = ku_os_mmap(bytes, PROT_READ | PROT_WRITE,
                                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -143,7 +185,7 @@ int ku_segment_map(const struct ku_job_client *client, int fd, struct ku_segment
     int n = s->n_local;
     struct layout l = {0};
     if (n >= 1 && n <= KU_MAX_LOCAL)
-        l = layout_of(client, n);
+        l = layout_for(client, n);
     if (s->magic != KU_SEGMENT_MAGIC || s->abi != KU_SEGMENT_ABI || s->bytes != bytes ||
         bytes != l.bytes || s->client_off != l.client) {
         ku_os_munmap(s, bytes);
@@ -163,28 +205,115 @@ void ku_segment_unmap(struct ku_segment *seg)
         ku_os_munmap(seg, seg->bytes);
 }
 
+void ku_segment_wake(struct ku_segment *seg, int local)
+{
+    struct ku_rank_line *line = ku_segment_line(seg, local);
+    const uint32_t asleep = atomic_load(&line->asleep);
+    atomic_fetch_add(&line->bell, 1);
+    if (asleep == KU_ASLEEP)
+        ku_os_futex_wake(&line->bell, 1);
+    else if (asleep == KU_ASLEEP_IN_POLL)
+        ku_doorbell_ring(seg->job_id, (int)atomic_load(&seg->host), local);
+}
+
 void ku_segment_ring_all(struct ku_segment *seg)
 {
-    for (int r = 0; r < seg->n_local; r++) {
-        struct ku_rank_line *line = ku_segment_line(seg, r);
-        atomic_fetch_add(&line->bell, 1);
-        if (atomic_load(&line->asleep))
-            ku_os_futex_wake(&line->bell, 1);
+    for (int r = 0; r < seg->n_local; r++)
+        ku_segment_wake(seg, r);
+}
+
+static uint64_t abort_word(const struct kumi_error *error, int culprit)
+{
+    return (uint64_t)1 << 63 | (uint64_t)(uint32_t)-error->status << 32 | (uint32_t)(culprit + 1);
+}
+
+int ku_segment_set_root(struct ku_segment *seg, const struct kumi_error *error, int culprit,
+                        int host)
+{
+    uint64_t none = 0;
+    if (!atomic_compare_exchange_strong(&seg->abort_word, &none, abort_word(error, culprit)))
+        return 0;
+    seg->root = *error;
+    seg->root.scope = KUMI_SCOPE_JOB; /* whatever scope the rank gave it */
+    atomic_store(&seg->root_host, (uint32_t)host + 1);
+    atomic_store(&seg->root_ready, 1);
+    ku_segment_ring_all(seg);
+    return 1;
+}
+
+static void ring_bridge(struct ku_segment *seg)
+{
+    ku_doorbell_ring(seg->job_id, (int)atomic_load(&seg->host), KU_BELL_BRIDGE);
+}
+
+/*
+ * The bridge lives in the process of local rank 0, whose service thread holds the life mutex. What
+ * is found once is stored: glibc leaves a mutex that is not recoverable locked after a second
+ * pthread_mutex_trylock, so that a third one returns EBUSY, as for a living owner.
+ */
+static bool is_bridge_dead(struct ku_segment *seg)
+{
+    struct ku_rank_line *line = ku_segment_line(seg, 0);
+    if (atomic_load(&seg->is_bridged) == KU_BRIDGE_DEAD ||
+        atomic_load(&line->state) == KU_RANK_DIED)
+        return true;
+    int taken = pthread_mutex_trylock(&line->life);
+    if (taken == 0 || taken == EOWNERDEAD)
+        pthread_mutex_unlock(&line->life); /* see is_dead in fault.c */
+    if (taken != EBUSY)
+        atomic_store(&seg->is_bridged, KU_BRIDGE_DEAD);
+    return taken != EBUSY;
+}
+
+/*
+ * Give the bridge time to bring the decision of the hosts' root. If it died, the first proposer
+ * reports in its place, and the others wait for that.
+ */
+static void await_verdict(struct ku_segment *seg, const struct kumi_error *error, int culprit,
+                          bool is_first)
+{
+    const int64_t deadline = ku_clock_ns() + KU_VERDICT_NS;
+    ring_bridge(seg);
+    while (!atomic_load(&seg->abort_word) && atomic_load(&seg->is_bridged) &&
+           ku_clock_ns() < deadline) {
+        if (is_first && is_bridge_dead(seg)) {
+            ku_control_report(seg, error, culprit, deadline - ku_clock_ns());
+            return;
+        }
+        usleep(500);
     }
 }
 
 int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int culprit)
 {
+    const int host = (int)atomic_load(&seg->host);
     uint64_t none = 0;
-    uint64_t word =
-        (uint64_t)1 << 63 | (uint64_t)(uint32_t)-error->status << 32 | (uint32_t)(culprit + 1);
-    if (!atomic_compare_exchange_strong(&seg->abort_word, &none, word))
+    if (atomic_load(&seg->abort_word))
         return 0;
-    seg->root = *error;
-    seg->root.scope = KUMI_SCOPE_JOB; /* whatever scope the rank gave it */
-    atomic_store(&seg->root_ready, 1);
-    ku_segment_ring_all(seg);
-    return 1;
+    if (!atomic_load(&seg->is_bridged))
+        return ku_segment_set_root(seg, error, culprit, host);
+    const bool is_first =
+        atomic_compare_exchange_strong(&seg->cause_word, &none, abort_word(error, culprit));
+    if (is_first) {
+        seg->cause = *error;
+        atomic_store(&seg->cause_ready, 1);
+    }
+    await_verdict(seg, error, culprit, is_first);
+    if (ku_segment_set_root(seg, error, culprit, host))
+        return 1;
+    /* printed here if the job's root cause is what this call proposed */
+    struct kumi_error root;
+    return is_first && ku_segment_root(seg, &root) < 0 &&
+           atomic_load(&seg->root_host) == (uint32_t)host + 1 &&
+           atomic_load(&seg->abort_word) == abort_word(error, culprit);
+}
+
+void ku_segment_stop(struct ku_segment *seg, int signal)
+{
+    uint32_t none = 0;
+    if (atomic_compare_exchange_strong(&seg->stop, &none, (uint32_t)signal) &&
+        atomic_load(&seg->is_bridged))
+        ring_bridge(seg);
 }
 
 int ku_segment_root(struct ku_segment *seg, struct kumi_error *out)
@@ -249,7 +378,7 @@ void ku_flight_dump(struct ku_segment *seg, const struct ku_job_client *client)
             uint64_t cycles = atomic_load_explicit(&e->cycles, memory_order_relaxed);
             char text[96];
             event_text(client, e, text, sizeof text);
-            KU_LOG(COMM, DEBUG, "flight: rank %d: %.6f s: %s %s", r,
+            KU_LOG(COMM, DEBUG, "flight: rank %d: %.6f s: %s %s", seg->first_rank + r,
                    (double)(cycles - seg->cycles0) * ns * 1e-9,
                    name[kind <= KU_FLIGHT_FAIL ? kind : 0], text);
         }

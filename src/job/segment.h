@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/os/os.h"
+#include "job/hosts.h"
 #include "kumi/status.h"
 
 #include <pthread.h>
@@ -20,6 +21,8 @@
  *     header          magic, sizes, abort flag and root cause, stop flag
  *     rank lines      [n]   state, progress counter, wake-up futex, life mutex
  *     flight rings    [n]   last 256 events of each rank
+ *     questions       [n]   one of each rank to ranks of other hosts, with its answer
+ *     hosts           [KU_MAX_HOSTS]   table of the job's hosts (job/hosts.h)
  *     client area           shared memory of the communicators (struct ku_job_client)
  *
  * The mapping is sparse: untouched parts take no memory. All shared fields are C11 atomics,
@@ -39,7 +42,7 @@ enum {
     KU_SLEEP_NS = 50 * 1000 * 1000
 };
 #define KU_SEGMENT_MAGIC 0x6b756d69u
-#define KU_SEGMENT_ABI   5u
+#define KU_SEGMENT_ABI   6u
 
 /*
  * The layer above the job, which communicates in the client area. A table of constants and pure
@@ -77,8 +80,13 @@ struct ku_flight {
     struct ku_flight_event event[KU_FLIGHT_EVENTS];
 };
 
+enum ku_asleep {
+    KU_AWAKE,
+    KU_ASLEEP,        /* on `bell` */
+    KU_ASLEEP_IN_POLL /* where its doorbell (job/control.h) wakes it */
+};
 struct ku_rank_line {
-    _Alignas(128) ku_a32 asleep; /* 1 while it sleeps on `bell` */
+    _Alignas(128) ku_a32 asleep; /* enum ku_asleep */
     ku_a32 bell;                 /* (any) futex: incremented to wake the rank */
     /*
      * Incremented per tile, chunk, MiB read and collective. A deadline runs only while it is
@@ -89,7 +97,8 @@ struct ku_rank_line {
     ku_a32 heeds_stop;          /* 1: it acts on `stop` itself, the launcher forwards no signal */
     ku_a32 pid;
     /*
-     * Rank + 1 that it waits for, 0: none. A deadline counts for the last rank of this chain.
+     * Rank of the job + 1 that it waits for, 0: none. A deadline counts for the last rank of this
+     * chain.
      */
     ku_a32 awaits;
     /*
@@ -104,6 +113,9 @@ struct ku_rank_line {
     pthread_mutex_t life;
 };
 
+/* Whether a bridge passes proposals on; it ended, or never was; its process died. */
+enum ku_bridge_state { KU_BRIDGE_NONE, KU_BRIDGE_RUNS, KU_BRIDGE_DEAD };
+
 struct ku_segment {
     uint32_t magic, abi;
     int32_t n_local;
@@ -111,6 +123,10 @@ struct ku_segment {
     uint64_t job_id;
     uint64_t cycles0; /* first clock pair, with ns0 */
     int64_t ns0;
+    int32_t first_rank, n_ranks; /* of this host, and of the job */
+    ku_a32 host, n_hosts;        /* index in the table, and its rows; n_hosts 0: not met yet */
+    uint32_t has_secret;         /* of the hosts: the launcher stored it, or the join did */
+    uint8_t secret[KU_SECRET_BYTES];
     /* (any) 0, or set once: 1 << 63 | -status << 32 | culprit + 1 */
     _Alignas(128) ku_a64 abort_word;
     ku_a32 root_ready;      /* `root` is written */
@@ -118,6 +134,28 @@ struct ku_segment {
     ku_a32 stop;            /* (any) signal number: finish the step, save, leave */
     ku_a32 n_asleep;        /* (any) sleeping ranks; with 0 the store of a flag wakes none */
     struct kumi_error root; /* written by the rank that set abort_word */
+    /* Several hosts: a host's proposal of the root cause, until the hosts' root has decided. */
+    _Alignas(128) ku_a64 cause_word; /* (any) as abort_word */
+    ku_a32 cause_ready;              /* `cause` is written */
+    ku_a32 root_host;                /* host that proposed `root`, + 1; before root_ready */
+    ku_a32 is_bridged;               /* (any) enum ku_bridge_state */
+    struct kumi_error cause;
+};
+
+/*
+ * A rank's question to a rank of another host. The rank asks, the bridge answers; each writes its
+ * own fields. An answer counts while `answered` equals `asked`.
+ */
+enum { KU_ANSWER_WORDS = 20 };
+struct ku_question {
+    _Alignas(128) ku_a32 asked; /* number of questions so far */
+    ku_a32 rank;                /* of the job */
+    ku_a64 asked_ns;            /* when */
+    ku_a32 sent;                /* the bridge's: questions that it has passed on */
+    ku_a32 answered;
+    ku_a64 progress;
+    ku_a32 state, looks, awaits;  /* awaits + 1 */
+    ku_a64 last[KU_ANSWER_WORDS]; /* text, relaxed */
 };
 
 /*
@@ -145,6 +183,15 @@ static inline struct ku_rank_line *ku_segment_line(struct ku_segment *seg, int l
     return (struct ku_rank_line *)(void *)(seg + 1) + local;
 }
 struct ku_flight *ku_segment_flight(struct ku_segment *seg, int local);
+struct ku_question *ku_segment_question(struct ku_segment *seg, int local);
+struct ku_host_row *ku_segment_hosts(struct ku_segment *seg);
+/*
+ * Say which ranks of the job this host has; the creator of a segment calls it before another
+ * process maps it. At first: n_local ranks from 0, and no other host.
+ */
+void ku_segment_set_ranks(struct ku_segment *seg, int first_rank, int n_ranks);
+/* Store the secret of the job's hosts, as the launcher got it; likewise before it is mapped. */
+void ku_segment_set_secret(struct ku_segment *seg, const uint8_t secret[KU_SECRET_BYTES]);
 /* The client area, aligned to a page */
 static inline void *ku_segment_area(struct ku_segment *seg)
 {
@@ -152,14 +199,29 @@ static inline void *ku_segment_area(struct ku_segment *seg)
 }
 
 /*
- * Set the root cause. Returns 1 to the first caller, which prints it, and 0 to all others. Any
- * thread may call it.
+ * Set the root cause. Returns 1 to the first caller, which prints it, and 0 to all others: then
+ * there is a root cause. Any thread may call it, also the launcher. With several hosts it waits at
+ * most KU_VERDICT_NS for the decision of their root.
+ *
+ *   culprit   rank of the job; -1: none
  */
+enum { KU_VERDICT_NS = 1000 * 1000 * 1000 };
 int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int culprit);
+/*
+ * Set the root cause of this host's segment alone: for the bridge.
+ *
+ *   host   that proposed it
+ */
+int ku_segment_set_root(struct ku_segment *seg, const struct kumi_error *error, int culprit,
+                        int host);
+/* Ask the job to stop, unless it was asked; the other hosts learn it too. Any thread. */
+void ku_segment_stop(struct ku_segment *seg, int signal);
 /*
  * Copy the root cause; waits at most 100 ms for its text. Returns its status, or 0 without one.
  */
 int ku_segment_root(struct ku_segment *seg, struct kumi_error *out);
+/* Wake a rank of this host if it sleeps. Any thread. */
+void ku_segment_wake(struct ku_segment *seg, int local);
 /* Wake every sleeping rank. */
 void ku_segment_ring_all(struct ku_segment *seg);
 

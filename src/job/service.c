@@ -3,12 +3,15 @@
  * The service thread of a rank. It holds the life mutex, a robust mutex that the kernel releases
  * within 0.1 ms of the process's end, however it ends. It also receives the stop signals, through a
  * signalfd: a signal handler would need a global variable. It moves no data.
+ *
+ * That of a host's first rank also serves the bridge to the other hosts (control.h).
  */
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/process.h"
+#include "job/control.h"
 #include "job/private.h"
 
 #include <errno.h>
@@ -22,6 +25,7 @@ struct ku_service {
     pthread_t thread;
     struct ku_segment *seg;
     struct ku_rank_line *line;
+    struct ku_control *control; /* of a host's first rank; NULL: none */
     int event_fd, signal_fd;
     int is_threads;
     ku_a32 is_up, quits;
@@ -36,7 +40,7 @@ static void take_signal(struct ku_service *s, int64_t *first_ns)
     int64_t now = ku_clock_ns();
     if (!*first_ns) {
         *first_ns = now;
-        atomic_store(&s->seg->stop, info.ssi_signo);
+        ku_segment_stop(s->seg, (int)info.ssi_signo);
     } else if (now - *first_ns >= 1000000000) {
         KU_ERR(KUMI_ESTOPPED, "stopped: a second signal %u (%s)", info.ssi_signo,
                strsignal((int)info.ssi_signo));
@@ -49,16 +53,28 @@ static void *serve(void *arg)
 {
     struct ku_service *s = arg;
     int64_t first_ns = 0;
-    if (!s->is_threads)
+    const bool holds_life = !s->is_threads || s->control;
+    if (holds_life)
         pthread_mutex_lock(&s->line->life);
+    if (s->control) {
+        ku_err_rank(s->seg->first_rank);
+        atomic_store(&s->seg->is_bridged, KU_BRIDGE_RUNS);
+    }
     atomic_store(&s->is_up, 1);
     while (!atomic_load(&s->quits)) {
-        struct pollfd p[2] = {{.fd = s->event_fd, .events = POLLIN},
-                              {.fd = s->signal_fd, .events = POLLIN}};
-        if (poll(p, 2, -1) > 0 && (p[1].revents & POLLIN))
+        struct pollfd p[3] = {
+            {.fd = s->event_fd, .events = POLLIN},
+            {.fd = s->signal_fd, .events = POLLIN},
+            {.fd = s->control ? ku_control_fd(s->control) : -1, .events = POLLIN}};
+        if (poll(p, 3, s->control ? ku_control_timeout_ms(s->control) : -1) > 0 &&
+            (p[1].revents & POLLIN))
             take_signal(s, &first_ns);
+        if (s->control)
+            ku_control_serve(s->control);
     }
-    if (!s->is_threads)
+    if (s->control)
+        atomic_store(&s->seg->is_bridged, KU_BRIDGE_NONE);
+    if (holds_life)
         pthread_mutex_unlock(&s->line->life);
     return NULL;
 }
@@ -82,6 +98,7 @@ int ku_service_start(struct ku_job *job)
     s->seg = job->seg;
     s->line = job->priv->line;
     s->is_threads = job->priv->host->is_threads;
+    s->control = job->local_rank == 0 ? job->priv->host->control : NULL;
     s->event_fd = ku_os_eventfd();
     s->signal_fd = ku_os_signalfd(-1, &none);
     if (s->event_fd < 0 || s->signal_fd < 0) {
@@ -113,6 +130,14 @@ void ku_service_stop(struct ku_job *job)
     pthread_join(s->thread, NULL);
     close_service(s);
     job->priv->service = NULL;
+}
+
+void ku_service_kill(struct ku_job *job)
+{
+    struct ku_control *control = job->priv->host->control;
+    ku_service_stop(job);
+    job->priv->host->control = NULL;
+    ku_control_break(control);
 }
 
 int ku_service_heed(struct ku_job *job)

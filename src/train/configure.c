@@ -67,5 +67,6 @@ struct ku_target ku_session_target(const struct ku_session *s)
 {
     const struct ku_device_ops *device = ku_device_find(s->cfg.parallel_device);
     KU_ASSERT(device != NULL);
-    return (struct ku_target){.query = device->query, .ranks_per_host = s->batch.n_ranks};
+    return (struct ku_target){.query = device->query,
+                              .ranks_per_host = s->host_ranks ? s->host_ranks : s->batch.n_ranks};
 }

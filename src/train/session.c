@@ -40,7 +40,7 @@ static int64_t from_checkpoint(int64_t key, const json_t *was, const char *name)
 static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 {
     const struct ku_config *c = &s->cfg;
-    KU_TRY(ku_sharding_resolve(c, n_ranks, &s->sharding));
+    KU_TRY(ku_sharding_resolve(c, n_ranks, s->host_ranks, &s->sharding));
     s->batch = (struct ku_batch){
         .n_ranks = n_ranks,
         .is_free = strcmp(c->parallel_order, "free") == 0,

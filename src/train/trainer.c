@@ -184,7 +184,7 @@ static int list_parts(const struct ku_program *p, const struct ku_program_state 
     size_t each = kumi_dtype_bytes((enum kumi_dtype)x->dtype);
     int n = 0, is_alone = ku_state_owner_axes(&p->mesh) == 0;
     for (int r = 0; r < memory->job->local_n && x->blocks; r++) {
-        struct ku_coord at = ku_mesh_coord(&p->mesh, r);
+        struct ku_coord at = ku_mesh_coord(&p->mesh, memory->job->first_rank + r);
         int64_t begin, end;
         ku_state_owned(p, x, &at, &begin, &end);
         if (begin == end)

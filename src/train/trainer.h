@@ -155,8 +155,8 @@ KU_STATUS ku_trainer_take_ema(struct ku_trainer *t);
 KU_STATUS ku_trainer_load_ema(struct ku_trainer *t, const char *path);
 
 /*
- * Number of ranks that each read a part of a state: all ranks that share it; 1 for replicas, which
- * read all of it.
+ * Number of ranks that each read a part of a state: those of this host if they share it; 1 for
+ * replicas, which read all of it.
  */
 int ku_trainer_n_readers(const struct ku_trainer *t);
 /*

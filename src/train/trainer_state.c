@@ -15,7 +15,7 @@
 int ku_trainer_n_readers(const struct ku_trainer *t)
 {
     const struct ku_program *p = t->program[KU_PROG_TRAIN];
-    return ku_state_owner_axes(&p->mesh) ? t->job->n : 1;
+    return ku_state_owner_axes(&p->mesh) ? t->job->local_n : 1;
 }
 
 /* Writing gigabytes counts as progress. */
@@ -80,8 +80,8 @@ static int load(struct ku_trainer *t, const char *path, int64_t *tried)
             ku_ckpt_close(&c);
         return status;
     }
-    status = (t->is_training ? ku_ckpt_read : ku_ckpt_read_only)(&c, t->tensor, t->n_tensors,
-                                                                 n == 1 ? 0 : t->job->rank, n);
+    status = (t->is_training ? ku_ckpt_read : ku_ckpt_read_only)(
+        &c, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->local_rank, n);
     if (t->is_training && status == KUMI_OK)
         status = ku_trainer_write_scalars(t, c.update, json_object_get(c.manifest.root, "state"));
     ku_ckpt_close(&c);
@@ -147,7 +147,7 @@ static int take_averages(struct ku_trainer *t)
 
 int ku_trainer_take_ema(struct ku_trainer *t)
 {
-    const int is_reader = ku_trainer_n_readers(t) == 1 || t->job->rank == 0;
+    const int is_reader = ku_trainer_n_readers(t) == 1 || t->job->local_rank == 0;
     KU_TRY(ku_agree(t->job, KUMI_OK)); /* other ranks may still read it */
     KU_TRY(ku_agree(t->job, is_reader ? take_averages(t) : KUMI_OK));
     return ku_trainer_derive(t);
@@ -157,7 +157,7 @@ int ku_trainer_load_ema(struct ku_trainer *t, const char *path)
 {
     int n = ku_trainer_n_readers(t);
     int status =
-        ku_pretrained_averages(path, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
+        ku_pretrained_averages(path, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->local_rank, n);
     KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);
 }

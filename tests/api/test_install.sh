@@ -20,6 +20,10 @@ for header in "$source"/include/kumi/*.h; do
     cmp "$header" "$root/include/kumi/$(basename "$header")"
 done
 cmp "$source/docs/kumi.1" "$root/share/man/man1/kumi.1"
+for plugin in "$build"/libkumi-mpi-*.so; do # found beside the library, whatever the prefix
+    make=${plugin##*/libkumi-mpi-} make=${make%.so}
+    [ ! -e "$plugin" ] || env -u KUMI_PLUGINS "$root/bin/kumi" info | grep "^ *$make  *[A-Za-z].*[0-9]"
+done
 
 mkdir "$work/own"
 cd "$work/own"

@@ -25,9 +25,8 @@ ends 6 'kumi: error: rank died: rank 1: killed by signal 11 (Segmentation fault)
 got=$("$kumi" run -n 3 -- sh -c 'exit 3' 2>&1 >/dev/null | sed 's/rank [012]:/rank R:/')
 [ "$got" = "kumi: error: rank died: rank R: ended with exit code 3"$'\n'"kumi: 2 more of the 3 ranks failed" ] || say "three ranks end with 3: $got"
 ends 0 -- -n 3 -- true
-usage='usage: kumi run -n N|auto [--threads T] -- PROGRAM ARGS'
-ends 2 "kumi: error: kumi run: no program after --; $usage" -- --threads 3
-ends 2 "kumi: error: kumi run: --threads: give 1 to 4096; $usage" -- --threads 5000 -- true
+ends 2 "kumi: error: kumi run: no program; give it after --: kumi run -n 2 -- ./program" -- --threads 3
+ends 2 "kumi: error: kumi run: --threads: give 1 to 4096" -- --threads 5000 -- true
 
 # the first signal stops the program, and the processes that it started
 # await CMD: runs CMD until it succeeds, a minute at most (usual: below a second)

@@ -57,13 +57,14 @@ static void refusals(void **state)
         struct ku_env_job env = {.launcher = "test",
                                  .rank = r->rank,
                                  .n = 2,
+                                 .local_rank = r->rank,
                                  .local_n = 2,
                                  .control_fd = -1,
                                  .job_id = 0x7e57000000000000 + (uint64_t)getpid() * 16 + i};
         struct ku_segment *seg = NULL;
         int *sockets = NULL, n = 0, taken = -1;
-        char name[64];
-        ku_rendezvous_name(env.job_id, name);
+        char name[KU_SOCKET_NAME_BYTES];
+        ku_rendezvous_name(&env, name);
         if (r->is_taken)
             assert_true((taken = ku_os_local_listen(name, 1)) >= 0);
         if (r->is_full) /* stays so */

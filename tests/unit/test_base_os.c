@@ -15,10 +15,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/ipc.h"
+#include "base/os/plugin.h"
 
 /* Each test works in a folder of its own, which is also the working directory; in memory where
  * that is to be had, since hundreds of trials sync. */
@@ -561,6 +563,34 @@ static void test_limits(void **state)
     assert_true(ku_os_mem_available() > 1 << 20 && ku_os_mem_available() != UINT64_MAX);
 }
 
+static void test_plugins(void **state)
+{
+    char why[256] = "", path[4096], self[4096];
+    (void)state;
+    assert_null(ku_os_plugin_load("./none.so", why, sizeof why));
+    assert_non_null(strstr(why, "none.so"));
+    put("text.so", "no object\n");
+    assert_null(ku_os_plugin_load("./text.so", why, sizeof why));
+    assert_non_null(strstr(why, "text.so"));
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(len > 0);
+    self[len] = 0;
+    *strrchr(self, '/') = 0; /* base is linked statically */
+    assert_int_equal(ku_os_own_folder(path, sizeof path), 0);
+    assert_string_equal(path, self);
+    assert_int_equal(ku_os_own_folder(path, 2), -1);
+    assert_int_equal(errno, ENAMETOOLONG);
+    ku_fault_set("os:1");
+    assert_null(ku_os_plugin_load("./text.so", why, sizeof why));
+    assert_non_null(strstr(why, "Input/output error"));
+    ku_fault_set("os:1");
+    assert_int_equal(ku_os_own_folder(path, sizeof path), -1);
+    unsetenv("KUMI_TEST_DEFAULT");
+    assert_int_equal(ku_env_default("KUMI_TEST_DEFAULT", "1"), 0);
+    assert_int_equal(ku_env_default("KUMI_TEST_DEFAULT", "2"), 0);
+    assert_string_equal(ku_env("KUMI_TEST_DEFAULT"), "1");
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, enter, leave)
 int main(void)
 {
@@ -568,6 +598,7 @@ int main(void)
         TEST(test_files),   TEST(test_slurp),       TEST(test_folders),     TEST(test_replace),
         TEST(test_lock),    TEST(test_memory),      TEST(test_map_memfd),   TEST(test_futex),
         TEST(test_sockets), TEST(test_temporaries), TEST(test_every_fault), TEST(test_limits),
+        TEST(test_plugins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static int list(const char *path, const char *text, const char *const *set, int 
     if (status == KUMI_OK)
         status = ku_model_read(&s.cfg, &s.model);
     if (status == KUMI_OK)
-        status = ku_sharding_resolve(&s.cfg, 4, &s.sharding);
+        status = ku_sharding_resolve(&s.cfg, 4, 0, &s.sharding);
     if (status == KUMI_OK)
         status = ku_effect_list(&s, out);
     ku_model_fini(&s.model);

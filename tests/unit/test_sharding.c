@@ -28,7 +28,7 @@ static int resolve_set(const char *keys, const char *set, int n, struct ku_shard
     int status =
         ku_config_parse("c.json", text, strlen(text), &set, set != NULL, ku_model_hidden_size, &c);
     assert_int_equal(status, KUMI_OK);
-    status = ku_sharding_resolve(&c, n, s);
+    status = ku_sharding_resolve(&c, n, 0, s);
     ku_config_fini(&c);
     return status;
 }

@@ -101,6 +101,26 @@ int ku_os_write_full(int fd, const void *data, size_t bytes)
     return 0;
 }
 
+ssize_t ku_os_write(int fd, const void *data, size_t bytes)
+{
+    ssize_t n;
+    if (is_faulted(1))
+        return -1;
+    RETRY(n, write(fd, data, bytes));
+    return n;
+}
+
+int ku_os_dup_above(int fd, int min)
+{
+    return is_faulted(0) ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, min);
+}
+
+int ku_os_set_nonblocking(int fd)
+{
+    int flags = is_faulted(0) ? -1 : fcntl(fd, F_GETFL);
+    return flags < 0 ? -1 : fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+}
+
 int ku_os_pwrite_full(int fd, const void *data, size_t bytes, off_t at)
 {
     size_t done = 0;

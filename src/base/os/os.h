@@ -21,6 +21,9 @@ ssize_t ku_os_read(int fd, void *data, size_t bytes);
 ssize_t ku_os_read_full(int fd, void *data, size_t bytes);
 ssize_t ku_os_pread_full(int fd, void *data, size_t bytes, off_t at); /* as ku_os_read_full */
 int ku_os_write_full(int fd, const void *data, size_t bytes);         /* 0, -1 */
+ssize_t ku_os_write(int fd, const void *data, size_t bytes);          /* may write fewer bytes */
+int ku_os_dup_above(int fd, int min); /* a duplicate, at least `min`; close-on-exec */
+int ku_os_set_nonblocking(int fd); /* of the open file: shared with duplicates of the descriptor */
 int ku_os_pwrite_full(int fd, const void *data, size_t bytes, off_t at);
 int ku_os_fsync(int fd);
 int ku_os_fstat(int fd, struct stat *st);

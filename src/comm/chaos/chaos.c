@@ -11,14 +11,10 @@
  * (they report a mismatch), or kill the rank.
  */
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/random.h"
 #include "comm/private.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static ku_a64 *stamp_word(struct ku_flags *f, enum ku_flag flag, uint64_t number)
 {
@@ -60,10 +56,10 @@ static int chaos_arrived(struct ku_comm *comm, enum ku_flag flag, uint64_t numbe
     if (status)
         return status;
     uint64_t now = (uint64_t)ku_clock_ns();
-    for (int i = 0; i < comm->n; i++) {
-        struct ku_flags *f = &comm->priv->flags[ku_comm_local(comm, i)];
-        if (i != comm->me && atomic_load(stamp_word(f, flag, number)) > now) {
-            *missing = i;
+    for (int k = 0; k < comm->near.n; k++) {
+        struct ku_flags *f = &comm->priv->flags[ku_comm_near(comm, k)];
+        if (k != comm->near.me && atomic_load(stamp_word(f, flag, number)) > now) {
+            *missing = k;
             return 1;
         }
     }
@@ -98,77 +94,3 @@ const struct ku_transport ku_transport_chaos = {.name = "chaos",
                                                 .send = chaos_send,
                                                 .recv = chaos_recv,
                                                 .sleep_ns = 200 * 1000};
-
-/*
- * Parse "20ms", "5us", "1s" or "300" (ns). Returns 0 or -1.
- */
-static int parse_time(const char *text, int64_t *ns)
-{
-    char *end;
-    double x = strtod(text, &end);
-    double unit = !strcmp(end, "s")    ? 1e9
-                  : !strcmp(end, "ms") ? 1e6
-                  : !strcmp(end, "us") ? 1e3
-                  : !*end              ? 1
-                                       : 0;
-    if (end == text || unit == 0 || !(x >= 0 && x * unit < 1e12))
-        return -1;
-    *ns = (int64_t)(x * unit);
-    return 0;
-}
-
-/*
- * Parse "R@N". Returns 0 or -1.
- */
-static int parse_at(const char *text, int *rank, int64_t *at)
-{
-    long long n;
-    char rest;
-    if (sscanf(text, "%d@%lld%c", rank, &n, &rest) != 2 || *rank < 0 || n < 1)
-        return -1;
-    *at = n;
-    return 0;
-}
-
-static int parse_option(const char *key, const char *value, struct ku_chaos *c)
-{
-    if (!strcmp(key, "delay"))
-        return parse_time(value, &c->delay_ns);
-    if (!strcmp(key, "jitter"))
-        return parse_time(value, &c->jitter_ns);
-    if (!strcmp(key, "drop"))
-        return parse_at(value, &c->drop_rank, &c->drop_at);
-    if (!strcmp(key, "corrupt"))
-        return parse_at(value, &c->corrupt_rank, &c->corrupt_at);
-    if (!strcmp(key, "kill"))
-        return parse_at(value, &c->kill_rank, &c->kill_at);
-    if (!strcmp(key, "seed"))
-        return sscanf(value, "%llu", (unsigned long long *)&c->seed) == 1 ? 0 : -1;
-    return -1;
-}
-
-int ku_chaos_parse(const char *text, struct ku_chaos *chaos)
-{
-    char copy[256];
-    *chaos = (struct ku_chaos){0};
-    if (!text || !*text)
-        return 0;
-    if (strlen(text) >= sizeof copy)
-        return KU_ERR(KUMI_EINVAL, "chaos: %.20s…: more than %zu characters", text,
-                      sizeof copy - 1);
-    memcpy(copy, text, strlen(text) + 1);
-    char *rest = copy;
-    for (char *word = strtok_r(rest, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
-        char *value = strchr(word, '=');
-        if (value)
-            *value++ = 0;
-        if (!value || parse_option(word, value, chaos) < 0)
-            return KU_ERR(KUMI_EINVAL,
-                          "chaos: %s: %s; give delay=20ms jitter=5ms drop=R@N corrupt=R@N kill=R@N "
-                          "(rank R's N-th "
-                          "arrival) seed=S, joined by commas",
-                          word, value ? value : "a value is missing");
-    }
-    chaos->is_on = 1;
-    return 0;
-}

@@ -30,27 +30,26 @@ static ku_a64 *flag_word(struct ku_flags *f, enum ku_flag flag, uint64_t number)
     case KU_FLAG_FILLED:
         return &f->filled;
     case KU_FLAG_FREED:
+        return &f->freed;
+    case KU_FLAG_FAR:
         break;
     }
-    return &f->freed;
+    return &f->far;
 }
 
 static void ring(struct ku_segment *seg, int local)
 {
-    struct ku_rank_line *line = ku_segment_line(seg, local);
-    if (!atomic_load(&line->asleep))
-        return;
-    atomic_fetch_add(&line->bell, 1);
-    ku_os_futex_wake(&line->bell, 1);
+    if (atomic_load(&ku_segment_line(seg, local)->asleep))
+        ku_segment_wake(seg, local);
 }
 
 static int shm_arrived(struct ku_comm *comm, enum ku_flag flag, uint64_t number, int *missing)
 {
     struct ku_flags *flags = comm->priv->flags;
-    const int n = comm->n;
-    for (int i = *missing; i < n; i++) {
-        if (atomic_load(flag_word(&flags[ku_comm_local(comm, i)], flag, number)) < number) {
-            *missing = i;
+    const int n = comm->near.n;
+    for (int k = *missing; k < n; k++) {
+        if (atomic_load(flag_word(&flags[ku_comm_near(comm, k)], flag, number)) < number) {
+            *missing = k;
             return 1;
         }
     }
@@ -63,9 +62,9 @@ static __attribute__((noinline)) void wake(struct ku_comm *comm, enum ku_flag fl
 {
     int missing = 0;
     if (!shm_arrived(comm, flag, number, &missing))
-        for (int i = 0; i < comm->n; i++)
-            if (i != comm->me)
-                ring(comm->job->seg, ku_comm_local(comm, i));
+        for (int k = 0; k < comm->near.n; k++)
+            if (k != comm->near.me)
+                ring(comm->job->seg, ku_comm_near(comm, k));
 }
 
 static int shm_arrive(struct ku_comm *comm, enum ku_flag flag, uint64_t number)

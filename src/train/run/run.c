@@ -131,6 +131,7 @@ static int check_numerics(struct run *r, const json_t *was)
 static int configure_session(struct run *r)
 {
     const struct kumi_settings *set = &r->o->settings;
+    r->s.host_ranks = ku_job_host_ranks(r->job);
     struct ku_ckpt c;
     if (r->found[0] == '\0')
         return ku_session_configure(&r->s, set->config, set->set, set->n_sets, NULL, r->job->n);

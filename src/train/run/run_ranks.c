@@ -29,6 +29,7 @@ struct joining {
 
 static struct joining joining_of(const struct kumi_settings *set)
 {
+    static const char *const far[] = {"tcp", "mpi"}; /* between hosts */
     struct ku_config cfg;
     struct joining j = {.opts = {.threads = 1}};
     double timeout_s = ku_key_default_number("parallel.timeout_s");
@@ -38,6 +39,9 @@ static struct joining joining_of(const struct kumi_settings *set)
     if (ku_config_load(set->config, set->set, set->n_sets, ku_model_hidden_size, &cfg) == KUMI_OK) {
         timeout_s = cfg.parallel_timeout_s;
         j.is_threaded = strcmp(cfg.parallel_transport, "thread") == 0;
+        for (size_t i = 0; i < sizeof far / sizeof *far; i++)
+            if (strcmp(cfg.parallel_transport, far[i]) == 0)
+                j.opts.transport = far[i];
         ku_config_fini(&cfg);
     }
     j.opts.timeout_ns = j.opts.join_timeout_ns = (int64_t)(timeout_s * 1e9);

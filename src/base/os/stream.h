@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_BASE_OS_STREAM_H
+#define KU_BASE_OS_STREAM_H
+
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+/*
+ * Bytes through connected sockets, without waiting and without SIGPIPE, whatever the descriptor's
+ * flags say. Results are those of the system calls, as in base/os/os.h: -1 with EAGAIN if no byte
+ * can be moved now.
+ *
+ * A caller repeats these calls until they move bytes. Only those that do, or fail, count as calls
+ * for KUMI_FAULT=os:N, so that the call that fails does not depend on the load of the machine. The
+ * bytes of that call are lost.
+ */
+ssize_t ku_os_stream_send(int fd, struct iovec *v, int n);
+ssize_t ku_os_stream_recv(int fd, struct iovec *v, int n); /* 0: the peer has closed */
+
+/*
+ * Sets up a connection that carries data: no delay of small messages, and an error (ETIMEDOUT) when
+ * the peer's kernel acknowledges nothing for user_timeout_ms, probes included. No effect on sockets
+ * other than TCP. Returns 0 or -1.
+ *
+ *   keepalive_s       of silence before a probe, and between probes
+ *   user_timeout_ms   of data or probes without an acknowledgement
+ */
+int ku_os_stream_tune(int fd, int keepalive_s, int user_timeout_ms);
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gather half of an exchange: the reduce half backwards, without sums. Everything is sent from
+ * where it lies and received where it belongs. Of an all-reduce of programs the receiver also
+ * stores what came in the other near members' copies.
+ */
+#include "comm/far/lane.h"
+
+#include "base/err.h"
+#include "comm/stream.h"
+
+static void locate(const struct ku_work *w, struct far_chunk *chunk)
+{
+    chunk->req.n_pieces = chunk->n;
+    for (int i = 0; i < chunk->n; i++) {
+        chunk->req.piece[i].at = ku_far_gathered(w, &chunk->seg[i]);
+        chunk->req.piece[i].bytes = (size_t)chunk->seg[i].count * ku_far_each(w);
+    }
+}
+
+static int post_more(struct ku_work *w, struct far_lane *lane, bool is_send)
+{
+    struct ku_far *far = w->comm->priv->far;
+    struct ku_net *net = w->comm->job->comm->net;
+    const int64_t max =
+        ku_exchange_chunk_count(&far->exchange, KU_HALF_GATHER, ku_far_each(w), far->chunk_bytes);
+    while (!lane->is_at_end && lane->n_posted - lane->n_done < FAR_DEPTH) {
+        struct far_chunk *chunk = &lane->chunk[lane->n_posted % FAR_DEPTH];
+        if (!ku_far_next_chunk(w, is_send ? &far->keep : &lane->peer.set, &lane->at, max, chunk)) {
+            lane->is_at_end = true;
+            break;
+        }
+        chunk->req = (struct ku_net_req){
+            .head =
+                ku_far_head(w, (uint32_t)(far->exchange.n_stages + far->stage), lane->n_posted)};
+        locate(w, chunk);
+        KU_TRY((is_send ? net->ops->send : net->ops->recv)(lane->link, &chunk->req));
+        lane->n_posted++;
+        w->comm->job->comm->has_moved = 1;
+    }
+    return 0;
+}
+
+/* Store a received chunk in the other copies of this host. */
+static void store_copies(const struct ku_work *w, const struct far_chunk *chunk)
+{
+    void *dst[KU_MAX_LOCAL + 1];
+    const void *addend;
+    for (int i = 0; i < chunk->n; i++) {
+        const unsigned char *from = chunk->req.piece[i].at;
+        const int n = ku_far_sum_places(w, &chunk->seg[i], dst, &addend);
+        for (int k = 0; k < n; k++)
+            if (dst[k] != from)
+                ku_stream_copy(dst[k], from, chunk->req.piece[i].bytes);
+        ku_move_count_bytes(w, chunk->seg[i].count, n);
+    }
+    ku_stream_fence();
+}
+
+static int finish_chunks(struct ku_work *w, struct far_lane *lane, bool is_send)
+{
+    while (lane->n_done < lane->n_posted) {
+        const struct far_chunk *chunk = &lane->chunk[lane->n_done % FAR_DEPTH];
+        const int status = ku_far_request_state(w, &chunk->req, lane->peer.member);
+        if (status)
+            return status < 0 ? status : 0;
+        if (!is_send && w->path == KU_PATH_FAR_ALL_REDUCE)
+            store_copies(w, chunk);
+        lane->n_done++;
+        w->comm->job->comm->has_moved = 1;
+    }
+    return 0;
+}
+
+static int move_lane(struct ku_work *w, struct far_lane *lane, bool is_send)
+{
+    KU_TRY(finish_chunks(w, lane, is_send));
+    return post_more(w, lane, is_send);
+}
+
+int ku_far_gather(struct ku_work *w)
+{
+    struct ku_far *far = w->comm->priv->far;
+    for (;;) {
+        if (!far->is_open)
+            KU_TRY(ku_far_open_stage(w, KU_HALF_GATHER, far->exchange.n_stages - 1));
+        for (int i = 0; i < far->n_recvs; i++)
+            KU_TRY(move_lane(w, &far->recv[i], false));
+        for (int i = 0; i < far->n_sends; i++)
+            KU_TRY(move_lane(w, &far->send[i], true));
+        if (!ku_far_stage_is_done(far))
+            return 1;
+        if (far->stage == 0)
+            break;
+        KU_TRY(ku_far_open_stage(w, KU_HALF_GATHER, far->stage - 1));
+    }
+    far->is_open = false;
+    return 0;
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where the elements of a work lie that exchanges with other hosts. Programs: at the parts' offsets
+ * of the near members' arenas. Public calls: in the current piece of the near members' stages; a
+ * piece of reduce_scatter has a section for each member, one of all_gather for each block that a
+ * member brings in (ku_far_n_sections).
+ */
+#include "comm/far/lane.h"
+
+#include "base/err.h"
+#include "tensor/blocks.h"
+
+#include <string.h>
+
+enum { LINE_BYTES = 64 };
+
+static bool is_program(const struct ku_work *w)
+{
+    return w->path == KU_PATH_FAR_ALL_REDUCE || w->path == KU_PATH_FAR_REDUCE_SCATTER ||
+           w->path == KU_PATH_FAR_ALL_GATHER;
+}
+
+int ku_far_n_parts(const struct ku_work *w)
+{
+    return is_program(w) ? w->coll.n_parts : 1;
+}
+
+/* Elements of the current piece of a block of `count` */
+static int64_t piece_of(const struct ku_work *w, int64_t count)
+{
+    const int64_t left = count - w->piece * w->piece_count;
+    return left < 0 ? 0 : left < w->piece_count ? left : w->piece_count;
+}
+
+/* Member d's elements of a program's part that is gathered, or broadcast by d */
+static void shard_of(const struct ku_work *w, int part, int d, int64_t *begin, int64_t *end)
+{
+    const struct ku_coll_part *p = &w->coll.part[part];
+    *begin = 0;
+    *end = p->count;
+    if (w->coll.kind != KU_COLL_BROADCAST)
+        ku_blocks_range(p->count, p->block_count, p->first_block, w->comm->n, d, begin, end);
+}
+
+/* Elements of member d's block of a staged call: of a program the shards of all parts in turn */
+static int64_t block_count(const struct ku_work *w, int d)
+{
+    int64_t sum = 0, begin, end;
+    if (!w->coll.n_parts)
+        return ku_move_block_count(w, d);
+    for (int i = 0; i < w->coll.n_parts; i++) {
+        shard_of(w, i, d, &begin, &end);
+        sum += end - begin;
+    }
+    return sum;
+}
+
+int64_t ku_far_max_block(const struct ku_work *w)
+{
+    int64_t max = 0;
+    if (w->coll.kind == KU_COLL_BROADCAST)
+        return block_count(w, w->coll.root);
+    for (int d = 0; d < w->comm->n; d++) {
+        const int64_t count = block_count(w, d);
+        max = count > max ? count : max;
+    }
+    return max;
+}
+
+/*
+ * The section of member d's block on the member of this host that brings it in. Hosts differ in
+ * size: member (h, l) brings in those of local index l, l + L_h, … of each other host.
+ */
+static int64_t section_of(const struct ku_work *w, int d)
+{
+    const struct ku_topology *t = &w->comm->priv->far->topology;
+    int host, local;
+    ku_topology_find(t, d, &host, &local);
+    const int near_n = w->comm->near.n;
+    return (int64_t)host * ((t->max_local + near_n - 1) / near_n) + local / near_n;
+}
+
+int ku_far_max_near(const struct ku_comm *c)
+{
+    return c->priv->far->topology.max_local;
+}
+
+int ku_far_n_sections(const struct ku_comm *c)
+{
+    const struct ku_topology *t = &c->priv->far->topology;
+    int min = t->max_local;
+    if (t->per_host)
+        return t->n_hosts;
+    for (int h = 0; h < t->n_hosts; h++) {
+        const int n = ku_topology_local_n(t, h);
+        min = n < min ? n : min;
+    }
+    return t->n_hosts * ((t->max_local + min - 1) / min);
+}
+
+static void slice(const struct ku_work *w, int64_t count, int first, int d, int64_t *begin,
+                  int64_t *end)
+{
+    const struct ku_far *far = w->comm->priv->far;
+    const struct ku_exchange_slices s = {.exchange = &far->exchange,
+                                         .count = count,
+                                         .line_count = LINE_BYTES / (int64_t)ku_far_each(w),
+                                         .first = first};
+    ku_exchange_slice(&s, d, begin, end);
+}
+
+void ku_far_range(const struct ku_work *w, int part, int d, int64_t *begin, int64_t *end)
+{
+    if (is_program(w)) {
+        const struct ku_coll_part *p = &w->coll.part[part];
+        if (w->coll.kind == KU_COLL_ALL_REDUCE)
+            slice(w, p->count, part, d, begin, end);
+        else
+            ku_blocks_range(p->count, p->block_count, p->first_block, w->comm->n, d, begin, end);
+        return;
+    }
+    switch (w->path) {
+    case KU_PATH_FAR_STAGED_SUM:
+        slice(w, piece_of(w, w->coll.count), 0, d, begin, end);
+        return;
+    case KU_PATH_FAR_STAGED_SCATTER:
+        *begin = d * w->piece_count;
+        *end = *begin + piece_of(w, ku_move_block_count(w, d));
+        return;
+    default:
+        break;
+    }
+    KU_ASSERT(w->path == KU_PATH_FAR_STAGED_GATHER);
+    *begin = section_of(w, d) * w->piece_count;
+    *end = *begin + piece_of(w, block_count(w, d));
+}
+
+unsigned char *ku_far_leaf(const struct ku_work *w, int k, int part, int64_t at)
+{
+    const struct ku_comm *c = w->comm;
+    if (is_program(w))
+        return ku_move_ref(c->job, &w->coll.part[part].in, ku_comm_near(c, k)) +
+               (size_t)at * ku_far_each(w);
+    return ku_move_stage(w, k) + (size_t)at * ku_far_each(w);
+}
+
+unsigned char *ku_far_partial(const struct ku_work *w, const struct far_segment *s)
+{
+    return ku_far_leaf(w, w->comm->near.me, s->part, s->range_begin) +
+           (size_t)(s->begin - s->range_begin) * ku_far_wire_each(w);
+}
+
+/* Offset in a buffer that holds the whole vector, or with is_kept this member's shard alone */
+static size_t offset_of(const struct ku_work *w, const struct far_segment *s, int is_kept)
+{
+    return (size_t)(is_kept ? s->begin - s->range_begin : s->begin) * ku_far_each(w);
+}
+
+static int program_places(const struct ku_work *w, const struct far_segment *s, void **dst,
+                          const void **addend)
+{
+    const struct ku_comm *c = w->comm;
+    const struct ku_coll_part *p = &w->coll.part[s->part];
+    const int to_all = w->coll.kind == KU_COLL_ALL_REDUCE && !(p->out.flags & KU_ARENA_COMMON),
+              me = c->near.me;
+    if (p->has_addend)
+        *addend = ku_move_ref(c->job, &p->addend, ku_comm_near(c, me)) +
+                  offset_of(w, s, p->kept & KU_KEPT_ADDEND);
+    for (int k = 0; to_all && k < c->near.n; k++)
+        dst[k] = ku_move_ref(c->job, &p->out, ku_comm_near(c, k)) + offset_of(w, s, 0);
+    if (!to_all)
+        dst[0] = ku_move_ref(c->job, &p->out, ku_comm_near(c, me)) +
+                 offset_of(w, s, p->kept & KU_KEPT_OUT);
+    return to_all ? c->near.n : 1;
+}
+
+int ku_far_sum_places(const struct ku_work *w, const struct far_segment *s, void **dst,
+                      const void **addend)
+{
+    *addend = NULL;
+    if (is_program(w))
+        return program_places(w, s, dst, addend);
+    if (w->path == KU_PATH_FAR_STAGED_SCATTER) {
+        dst[0] = (unsigned char *)w->coll.out +
+                 (size_t)(w->piece * w->piece_count + s->begin - s->range_begin) * ku_far_each(w);
+        return 1;
+    }
+    dst[0] = ku_far_gathered(w, s);
+    return 1;
+}
+
+unsigned char *ku_far_gathered(const struct ku_work *w, const struct far_segment *s)
+{
+    const struct ku_comm *c = w->comm;
+    const int me = c->near.me;
+    if (is_program(w)) {
+        const struct ku_coll_part *p = &w->coll.part[s->part];
+        /* an all-gather sends this member's part from its input */
+        if (w->coll.kind == KU_COLL_ALL_GATHER && s->dest == c->me)
+            return ku_move_ref(c->job, &p->in, ku_comm_near(c, me)) +
+                   offset_of(w, s, p->kept & KU_KEPT_IN);
+        return ku_move_ref(c->job, &p->out, ku_comm_near(c, me)) + offset_of(w, s, 0);
+    }
+    /* sums of a staged call lie in the piece after the one that holds its input */
+    return ku_move_stage_piece(w, me, w->stage + (w->path == KU_PATH_FAR_STAGED_SUM)) +
+           (size_t)s->begin * ku_far_each(w);
+}
+
+/*
+ * Copy the current piece of member d's block between its section and the buffers: to the section
+ * from this member's input, or from it to this member's output.
+ */
+static void copy_block(struct ku_work *w, int d, unsigned char *section, bool is_out)
+{
+    const struct ku_comm *c = w->comm;
+    const size_t each = ku_far_each(w);
+    const int64_t from = w->piece * w->piece_count, to = from + piece_of(w, block_count(w, d));
+    const int me = ku_comm_near(c, c->near.me);
+    int64_t at = 0;
+    for (int i = 0; i < w->coll.n_parts; i++) {
+        const struct ku_coll_part *p = &w->coll.part[i];
+        int64_t begin, end;
+        shard_of(w, i, d, &begin, &end);
+        const int64_t lo = from > at ? from : at,
+                      hi = to < at + end - begin ? to : at + end - begin;
+        if (lo < hi) {
+            const bool is_kept = !is_out && (p->kept & KU_KEPT_IN);
+            unsigned char *buffer = ku_move_ref(c->job, is_out ? &p->out : &p->in, me) +
+                                    (size_t)((is_kept ? 0 : begin) + lo - at) * each;
+            unsigned char *staged = section + (size_t)(lo - from) * each;
+            const size_t bytes = (size_t)(hi - lo) * each;
+            if (is_out && buffer != staged)
+                ku_move_deliver(w, buffer, staged, (int64_t)bytes);
+            else if (!is_out)
+                memcpy(staged, buffer, bytes);
+        }
+        at += end - begin;
+    }
+}
+
+void ku_far_broadcast_parts(struct ku_work *w)
+{
+    copy_block(w, w->coll.root, ku_move_stage(w, ku_far_broadcaster(w)), true);
+}
+
+int64_t ku_far_piece_bytes(const struct ku_work *w)
+{
+    return piece_of(w, block_count(w, w->coll.root)) * (int64_t)ku_far_each(w);
+}
+
+void ku_far_fill(struct ku_work *w)
+{
+    const struct ku_comm *c = w->comm;
+    if (w->coll.kind == KU_COLL_BROADCAST) {
+        if (c->me == w->coll.root)
+            copy_block(w, c->me, ku_move_stage(w, c->near.me), false);
+        return;
+    }
+    unsigned char *section = ku_move_stage(w, c->near.me) +
+                             (size_t)(section_of(w, c->me) * w->piece_count) * ku_far_each(w);
+    if (w->coll.n_parts) {
+        copy_block(w, c->me, section, false);
+        return;
+    }
+    const int64_t count = piece_of(w, block_count(w, c->me));
+    if (count)
+        memcpy(section,
+               (const unsigned char *)w->coll.in +
+                   (size_t)(w->piece * w->piece_count) * ku_far_each(w),
+               (size_t)count * ku_far_each(w));
+}
+
+void ku_far_collect(struct ku_work *w)
+{
+    const struct ku_comm *c = w->comm;
+    const struct ku_topology *t = &c->priv->far->topology;
+    const size_t each = ku_far_each(w);
+    int64_t before = 0; /* elements of blocks before d's, in a public call */
+    for (int d = 0; d < c->n; d++) {
+        int host, local;
+        ku_topology_find(t, d, &host, &local);
+        const int k = ku_topology_helper(t, t->host, host, local);
+        unsigned char *section =
+            ku_move_stage(w, k) + (size_t)(section_of(w, d) * w->piece_count) * each;
+        if (w->coll.n_parts) {
+            copy_block(w, d, section, true);
+            continue;
+        }
+        const int64_t count = block_count(w, d);
+        ku_move_deliver(
+            w, (unsigned char *)w->coll.out + (size_t)(before + w->piece * w->piece_count) * each,
+            section, piece_of(w, count) * (int64_t)each);
+        before += count;
+    }
+}
+
+void ku_far_drain(struct ku_work *w)
+{
+    const struct ku_comm *c = w->comm;
+    const struct ku_topology *t = &c->priv->far->topology;
+    const size_t each = ku_far_each(w);
+    unsigned char *out = (unsigned char *)w->coll.out + (size_t)(w->piece * w->piece_count) * each;
+    for (int d = 0; d < c->n; d++) {
+        int64_t begin, end;
+        int host, local;
+        ku_far_range(w, 0, d, &begin, &end);
+        ku_topology_find(t, d, &host, &local);
+        const unsigned char *from = ku_move_stage(w, ku_topology_helper(t, t->host, host, local));
+        ku_move_deliver(w, out + (size_t)begin * each, from + (size_t)begin * each,
+                        (end - begin) * (int64_t)each);
+    }
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the root does until the hosts have met: it takes their rows, checks them, and tells each
+ * host its place.
+ *
+ *     host h ── ROW ──> root                       for all h, over a connection each
+ *     host h <── PLACE {h, row of its parent}      then closed, but for the root's own children
+ *
+ * So the root has a descriptor per host for the time of the join, and 16 after it.
+ */
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "job/control/private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int add_row(struct ku_gather *g, const struct ku_join_row *j, struct ku_conn *conn)
+{
+    if (g->n == KU_MAX_HOSTS)
+        return KU_ERR(KUMI_EINVAL, "join: more than %d hosts", KU_MAX_HOSTS);
+    KU_TRY(KU_GROW(&g->row, g->n, &g->cap_row));
+    KU_TRY(KU_GROW(&g->conn, g->n, &g->cap_conn));
+    if (g->n)
+        KU_TRY(ku_row_check(j, &g->row[0]));
+    for (int r = j->row.first_rank; r < j->row.first_rank + j->row.n_ranks; r++) {
+        if (!(g->has_rank[r / 8] >> r % 8 & 1))
+            continue;
+        for (uint32_t i = 0; i < g->n; i++) {
+            const struct ku_host_row *other = &g->row[i].row;
+            if (r >= other->first_rank && r < other->first_rank + other->n_ranks)
+                return KU_ERR(KUMI_EINVAL,
+                              "join: hosts %s and %s both have rank %d; start every rank once, "
+                              "numbered host by host (mpirun --map-by slot, srun -m block)",
+                              other->name, j->row.name, r);
+        }
+    }
+    for (int r = j->row.first_rank; r < j->row.first_rank + j->row.n_ranks; r++)
+        g->has_rank[r / 8] = (uint8_t)(g->has_rank[r / 8] | 1u << r % 8);
+    g->row[g->n] = *j;
+    g->conn[g->n++] = conn;
+    g->n_ranks += j->row.n_ranks;
+    return 0;
+}
+
+int ku_gather_start(struct ku_control *c)
+{
+    struct ku_gather *g = c->gather = ku_calloc(1, sizeof *g);
+    if (!g)
+        return KUMI_ENOMEM;
+    g->has_rank = ku_calloc((size_t)c->opts.n / 8 + 1, 1);
+    return g->has_rank ? 0 : KUMI_ENOMEM;
+}
+
+void ku_gather_destroy(struct ku_control *c)
+{
+    if (!c->gather)
+        return;
+    ku_free(c->gather->row);
+    ku_free(c->gather->conn);
+    ku_free(c->gather->has_rank);
+    ku_free(c->gather);
+    c->gather = NULL;
+}
+
+/* The root's own row; the address by which the first host reached it is good for the others. */
+static int add_own_row(struct ku_control *c, const struct ku_conn *first)
+{
+    if (!c->address.port && c->opts.interface)
+        KU_TRY(ku_address_choose(c->opts.interface, &first->peer, &c->address));
+    else if (ku_os_tcp_address(first->fd, false, &c->address) < 0)
+        return KU_ERR(KUMI_ENOMEM, "join: own address: %s", ku_os_why());
+    struct ku_os_address own;
+    if (ku_os_tcp_address(c->listener->fd, false, &own) < 0)
+        return KU_ERR(KUMI_ENOMEM, "join: own port: %s", ku_os_why());
+    c->address.port = own.port;
+    struct ku_join_row j = {.n_ranks = c->opts.n,
+                            .segment_abi = KU_SEGMENT_ABI,
+                            .is_pretended = c->opts.is_pretended,
+                            .row = {.first_rank = c->seg->first_rank,
+                                    .n_ranks = c->seg->n_local,
+                                    .port = own.port,
+                                    .job_id = c->seg->job_id}};
+    memcpy(j.row.name, c->name, sizeof j.row.name);
+    memcpy(j.row.address, c->address.ip, sizeof j.row.address);
+    return add_row(c->gather, &j, NULL);
+}
+
+static int take_row(struct ku_control *c, struct ku_conn *conn)
+{
+    struct ku_gather *g = c->gather;
+    struct ku_message m;
+    uint8_t payload[KU_MESSAGE_MAX];
+    struct ku_join_row j;
+    int n = ku_conn_next(conn, &m, payload);
+    if (n == 0)
+        return 0;
+    if (n < 0 || m.kind != KU_MESSAGE_ROW || conn->host >= 0)
+        return KU_ERR(KUMI_EINVAL, "join: a host sent what is not its row; use one version of kumi "
+                                   "on all hosts");
+    memcpy(&j, payload, sizeof j);
+    if (g->n == 0)
+        KU_TRY(add_own_row(c, conn));
+    KU_TRY(add_row(g, &j, conn));
+    conn->host = (int)g->n - 1;
+    ku_free(conn->in); /* it says nothing more before its place */
+    conn->in = NULL;
+    conn->n_in = conn->cap_in = 0;
+    return 0;
+}
+
+void ku_gather_take(struct ku_control *c, struct ku_conn *conn)
+{
+    int filled = ku_conn_fill(c, conn);
+    if (filled < 0)
+        ku_gather_lost(c, conn);
+    else if (filled > 0 && take_row(c, conn) < 0)
+        ku_join_fail(c);
+}
+
+void ku_gather_lost(struct ku_control *c, struct ku_conn *conn)
+{
+    const struct ku_host_row *row = conn->host < 0 ? NULL : &c->gather->row[conn->host].row;
+    if (row) {
+        KU_IGNORE(KU_ERR(KUMI_EPEER,
+                         "join: host %s (from rank %d) closed its connection before all hosts had "
+                         "met; see the error that it printed",
+                         row->name, row->first_rank),
+                  "the join fails with it");
+        c->gather->conn[conn->host] = NULL;
+        ku_join_fail(c);
+    }
+    ku_conn_drop(c, conn);
+}
+
+struct place {
+    int first_rank;
+    uint32_t at; /* in the order of coming */
+};
+
+static int by_first_rank(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    return (x->first_rank > y->first_rank) - (x->first_rank < y->first_rank);
+}
+
+/* Put rows and connections into the order of ranks. */
+static int sort_rows(struct ku_gather *g)
+{
+    struct place *place = ku_malloc((g->n + !g->n) * sizeof *place);
+    struct ku_join_row *row = ku_malloc((g->n + !g->n) * sizeof *row);
+    struct ku_conn **conn = ku_malloc((g->n + !g->n) * sizeof *conn);
+    int status = place && row && conn ? 0 : KUMI_ENOMEM;
+    for (uint32_t i = 0; !status && i < g->n; i++)
+        place[i] = (struct place){g->row[i].row.first_rank, i};
+    if (!status && g->n)
+        qsort(place, g->n, sizeof *place, by_first_rank);
+    for (uint32_t i = 0; !status && i < g->n; i++) {
+        row[i] = g->row[place[i].at];
+        conn[i] = g->conn[place[i].at];
+        if (conn[i])
+            conn[i]->host = (int)i;
+    }
+    for (uint32_t i = 0; !status && i < g->n; i++) {
+        g->row[i] = row[i];
+        g->conn[i] = conn[i];
+    }
+    ku_free(place);
+    ku_free(row);
+    ku_free(conn);
+    return status;
+}
+
+/* Tell every host why there is no job. */
+static void refuse(struct ku_control *c)
+{
+    struct ku_message m = ku_message_of(c, KU_MESSAGE_REFUSE, sizeof(struct kumi_error));
+    struct kumi_error e = *ku_err_get();
+    for (struct ku_conn *conn = c->conns; conn; conn = conn->next)
+        if (conn->role == KU_CONN_JOINER)
+            ku_conn_send(c, conn, &m, &e);
+}
+
+static void send_places(struct ku_control *c)
+{
+    const struct ku_gather *g = c->gather;
+    for (int i = 1; i < c->n_hosts; i++) {
+        struct ku_message m = ku_message_of(c, KU_MESSAGE_PLACE, sizeof(struct ku_host_row));
+        struct ku_conn *conn = g->conn[i];
+        const bool is_child = ku_parent_of(i) == 0;
+        m.to = i;
+        m.number = (uint32_t)c->n_hosts;
+        conn->host = i;
+        conn->role = is_child ? KU_CONN_CHILD : KU_CONN_LAST;
+        if (is_child) {
+            c->child[i - 1] = conn;
+            conn->n_rows = 0;
+        }
+        ku_conn_send(c, conn, &m, &g->row[ku_parent_of(i)].row);
+        if (is_child)
+            ku_bridge_rows(c, conn);
+        else if (!conn->n_out)
+            ku_conn_drop(c, conn);
+    }
+}
+
+static int check(struct ku_control *c, bool is_late)
+{
+    struct ku_gather *g = c->gather;
+    if (g->n == 0)
+        return KU_ERR(KUMI_ETIMEDOUT,
+                      "join: no other host came within %.3g s%s; check that all hosts were started "
+                      "and reach this one",
+                      (double)c->opts.timeout_ns * 1e-9,
+                      g->n_refused ? ", but connections that do not have the secret (see the log)"
+                                   : "");
+    KU_TRY(sort_rows(g));
+    return ku_rows_check(g->row, (int)g->n, c->opts.n, is_late, c->opts.timeout_ns);
+}
+
+int ku_gather_finish(struct ku_control *c, bool is_late)
+{
+    struct ku_gather *g = c->gather;
+    struct ku_host_row *table = ku_segment_hosts(c->seg);
+    int status = c->status < 0 ? ku_err_put(&c->failure) : check(c, is_late);
+    if (status < 0) {
+        refuse(c);
+        return status;
+    }
+    for (uint32_t i = 0; i < g->n; i++)
+        table[i] = g->row[i].row;
+    c->host = 0;
+    c->n_hosts = c->n_rows = (int)g->n;
+    c->has_table = true;
+    send_places(c);
+    ku_gather_destroy(c);
+    return 0;
+}

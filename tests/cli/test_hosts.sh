@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Training on several hosts, which this machine pretends to be: one digest with one host, in every layout; checkpoints cross layouts; a rank that
+# is killed or stopped is named with its host; what several hosts do not have is refused.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+export KUMI_CACHE=$dir/cache
+say() { echo "$*"; failed=1; }
+head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
+config=(configs/shakespeare-fast.json --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=2 --set model.n_embd=96
+    --set train.threads=1 --set train.virtual_shards=8 --set train.micro_batch=1 --set train.global_batch=16 --set train.steps=3
+    --set train.eval_tokens=128 --set data.seq_len=32 --set parallel.persist_below=0)
+# train NAME HOSTS more..: HOSTS as a:2,b:2, or -n 4 as 4
+train() {
+    local name=$1 where=(-H "$2" --rsh none)
+    [[ $2 == *:* ]] || where=(-n "$2")
+    shift 2
+    timeout 300 "$kumi" train "${config[@]}" "${where[@]}" --out "$dir/$name" "$@" >"$dir/log" 2>&1 || say "$name: $(cat "$dir/log")"
+    "$kumi" ckpt digest "$dir/$name" 2>>"$dir/log" | tail -1 >"$dir/$name.digest"
+    [ -s "$dir/$name.digest" ] || say "$name: no digest: $(cat "$dir/log")"
+}
+same() { # name names..
+    local first=$1
+    shift
+    for name in "$@"; do cmp -s "$dir/$first.digest" "$dir/$name.digest" || say "$first and $name: digests differ"; done
+}
+
+# f32, two micro-batches for each shard
+train one 1
+train two a:1,b:1
+train square a:2,b:2 --set parallel.bucket_mb=0.01
+train four a:1,b:1,c:1,d:1
+train uneven a:1,b:3
+train three a:2,b:1,c:1 --set parallel.overlap=false
+train eight a:4,b:4 --set parallel.zero=3 --set parallel.shard=4
+train hybrid a:2,b:2 --set parallel.zero=2 --set parallel.shard=2 --set checkpoint.async=true --set checkpoint.every=1
+same one two square four uneven three eight hybrid
+# bf16 on the wire, rounded at every node of the tree
+narrow=(--set precision.compute=bf16 --set precision.reduce=bf16 --set parallel.grad_sync=micro)
+train narrow 4 "${narrow[@]}"
+train narrow-hosts a:2,b:2 "${narrow[@]}"
+train narrow-four a:1,b:1,c:1,d:1 "${narrow[@]}"
+same narrow narrow-hosts narrow-four
+cmp -s "$dir/one.digest" "$dir/narrow.digest" && say "bf16 and f32 have one digest"
+
+# a run goes on in another layout, with the same bits
+train resumed a:2,b:2 --until 1
+for where in "-n 2" "-H a:1,b:1 --rsh none" "-H a:3,b:1 --rsh none --set parallel.zero=0"; do
+    rm -rf "$dir/again" && cp -r "$dir/resumed" "$dir/again"
+    # shellcheck disable=SC2086
+    timeout 300 "$kumi" train "${config[@]}" $where --out "$dir/again" --resume=auto >"$dir/log" 2>&1 || say "resume, $where: $(cat "$dir/log")"
+    "$kumi" ckpt digest "$dir/again" | tail -1 | cmp -s - "$dir/one.digest" || say "resume, $where: digests differ"
+done
+
+# refuse CODE WORDS ARGS..: one line with these words
+refuse() {
+    local code=$1 words=$2
+    shift 2
+    timeout 120 "$kumi" train "${config[@]}" --out "$dir/refused" "$@" >"$dir/log" 2>&1
+    local is=$?
+    [ $is = "$code" ] && grep -q -e "$words" "$dir/log" && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] || say "$*: exit $is: $(cat "$dir/log")"
+    rm -rf "$dir/refused"
+}
+refuse 2 'which may not go beyond a host' -H a:2,b:2 --rsh none --set parallel.zero=1
+refuse 2 'not supported with ranks on several hosts' -H a:2,b:2 --rsh none --set parallel.host_state=shared
+
+# a rank of another host is killed, or stopped
+break_rank() { # SIGNAL CODE WORDS..
+    local signal=$1 code=$2 words=$3
+    shift 3
+    timeout 300 "$kumi" train "${config[@]}" -H a:2,b:2 --rsh none --out "$dir/broken" --set train.steps=1000000 --set checkpoint.every=0 \
+        --set parallel.timeout_s=5 >"$dir/log" 2>&1 &
+    local pid=$! victim
+    for _ in $(seq 600); do grep -q 'step 1' "$dir/log" && break; sleep 0.1; done
+    victim=$(pgrep -f -- "--out $dir/broken" | while read -r p; do tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx KUMI_RANK=3 && echo "$p"; done | head -1)
+    kill "-$signal" "$victim" || say "$signal: rank 3 was not found: $(cat "$dir/log")"
+    wait $pid
+    local is=$?
+    [ $is = "$code" ] && grep -q -e "$words" "$dir/log" && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] || say "$signal: exit $is: $(cat "$dir/log")"
+    for _ in $(seq 200); do pgrep -f -- "--out $dir/broken" >/dev/null || break; sleep 0.1; done
+    pgrep -f -- "--out $dir/broken" >/dev/null && say "$signal: processes are left"
+    rm -rf "$dir/broken"
+}
+break_rank KILL 6 'rank 3 on host b'
+break_rank STOP 7 'rank 3'
+exit $failed

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: job base */
+/* tsan */
+/* Hosts that do not fit together, and strangers at the door: what the join says, on all hosts. */
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/os/os.h"
+#include "base/os/socket.h"
+#include "job/control.h"
+#include "job/control/hello.h"
+#include "job/control/private.h"
+#include "job/segment.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_HOSTS = 5 };
+static const int64_t LIMIT_NS = INT64_C(40000000000);
+
+static size_t area_bytes(int n_local)
+{
+    return (size_t)n_local * 4096;
+}
+
+static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t count, char *text,
+                       size_t cap)
+{
+    snprintf(text, cap, "%d %d %d %d", (int)slot, (int)what, (int)seq, (int)count);
+}
+
+static const struct ku_job_client client = {area_bytes, event_text};
+
+/* A host that joins in a thread of its own */
+struct host {
+    pthread_t thread;
+    int first, n_local, n, is_pretended, secret, status;
+    int64_t timeout_ns;
+    const char *root, *text; /* text: expected, NULL: it joins */
+    int listener;
+    char said[440], name[16];
+    struct ku_segment *seg;
+    struct ku_control *control;
+};
+
+static void *join(void *arg)
+{
+    struct host *h = arg;
+    struct ku_control_opts o = {.client = &client,
+                                .rank = h->first,
+                                .n = h->n,
+                                .n_local = h->n_local,
+                                .host_name = h->name,
+                                .root = h->root,
+                                .is_pretended = h->is_pretended,
+                                .listener = h->listener,
+                                .secret = {(uint8_t)h->secret},
+                                .timeout_ns = h->timeout_ns};
+    h->status = ku_control_join(&o, h->seg, &h->control);
+    if (h->status < 0)
+        memcpy(h->said, ku_err_get()->text, sizeof h->said);
+    return NULL;
+}
+
+/* A free port of the loopback interface, listening; "127.0.0.1:port" */
+static int listen_here(char root[64])
+{
+    struct ku_os_address at = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
+    int fd = ku_os_tcp_listen(&at, 64);
+    assert_true(fd >= 0);
+    assert_int_equal(ku_os_tcp_address(fd, false, &at), 0);
+    snprintf(root, 64, "127.0.0.1:%u", at.port);
+    return fd;
+}
+
+static void start(struct host *h, int i, uint64_t job_id)
+{
+    snprintf(h->name, sizeof h->name, "h%d", i);
+    assert_int_equal(ku_segment_create_private(&client, h->n_local, &h->seg), 0);
+    h->seg->job_id = job_id;
+    /* ranks that do not fit the job are the root's to refuse */
+    h->seg->first_rank = h->first;
+    h->seg->n_ranks = h->n;
+    atomic_store(&h->seg->n_hosts, 0);
+    assert_int_equal(pthread_create(&h->thread, NULL, join, h), 0);
+}
+
+static void end(struct host *h, int n)
+{
+    for (int i = 0; i < n; i++)
+        pthread_join(h[i].thread, NULL);
+    for (int i = 0; i < n; i++) {
+        ku_control_leave(h[i].control);
+        ku_segment_unmap(h[i].seg);
+    }
+}
+
+struct row {
+    const char *what;
+    int n_hosts, first[MAX_HOSTS], n_local[MAX_HOSTS], n[MAX_HOSTS];
+    int secret[MAX_HOSTS], is_alone; /* is_alone: loopback is no way to the others */
+    int status[MAX_HOSTS];
+    const char *text[MAX_HOSTS];
+};
+
+static const struct row rows[] = {
+    {"good", 3, {0, 2, 5}, {2, 3, 1}, {6, 6, 6}, {0}, 0, {0}, {0}},
+    {"another secret, and so a missing host",
+     2,
+     {0, 2},
+     {2, 2},
+     {4, 4},
+     {0, 1},
+     0,
+     {KUMI_ETIMEDOUT, KUMI_EINVAL},
+     {"no other host came within", "another secret; set KUMI_SECRET"}},
+    {"doubled ranks",
+     3,
+     {0, 2, 3},
+     {2, 2, 3},
+     {6, 6, 6},
+     {0},
+     0,
+     {KUMI_EINVAL, KUMI_EINVAL, KUMI_EINVAL},
+     {"both have rank 3", "both have rank 3", "both have rank 3"}},
+    {"missing ranks",
+     2,
+     {0, 4},
+     {2, 2},
+     {6, 6},
+     {0},
+     0,
+     {KUMI_ETIMEDOUT, KUMI_ETIMEDOUT},
+     {"ranks 2 to 3 did not come within 3 s", "ranks 2 to 3 did not come within 3 s"}},
+    {"other WORLD_SIZE",
+     2,
+     {0, 2},
+     {2, 2},
+     {4, 8},
+     {0},
+     0,
+     {KUMI_EINVAL, KUMI_EINVAL},
+     {"host h0 was told of 4 ranks in the job, host h1 of 8", "host h1 of 8; set WORLD_SIZE"}},
+    {"beyond the last rank",
+     2,
+     {0, 3},
+     {2, 2},
+     {4, 4},
+     {0},
+     0,
+     {KUMI_EINVAL, KUMI_EINVAL},
+     {"host h1 has ranks 3 to 4, but the job has 4", "but the job has 4"}},
+    {"loopback between two names",
+     2,
+     {0, 2},
+     {2, 2},
+     {4, 4},
+     {0},
+     1,
+     {KUMI_EINVAL, KUMI_EINVAL},
+     {"gives the loopback address 127.0.0.1", "gives the loopback address 127.0.0.1"}},
+};
+
+static void test_joins(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct row *r = &rows[i];
+        struct host h[MAX_HOSTS] = {0};
+        char root[64];
+        int fd = listen_here(root);
+        for (int k = 0; k < r->n_hosts; k++) {
+            /* one that is to time out does so soon; the others wait for its word */
+            const bool is_late = r->status[0] == KUMI_ETIMEDOUT;
+            h[k].first = r->first[k], h[k].n_local = r->n_local[k], h[k].n = r->n[k];
+            h[k].secret = r->secret[k], h[k].is_pretended = !r->is_alone;
+            h[k].timeout_ns = is_late && k == 0 ? 3000000000 : LIMIT_NS;
+            h[k].root = root, h[k].listener = k == 0 ? fd + 1 : 0;
+            start(&h[k], k, 0x7e570000 + i * 64 + (uint64_t)getpid() * 65536);
+        }
+        end(h, r->n_hosts);
+        close(fd);
+        for (int k = 0; k < r->n_hosts; k++) {
+            if (h[k].status != r->status[k] || (r->text[k] && !strstr(h[k].said, r->text[k])))
+                fail_msg("%s: host %d: %d, %s", r->what, k, h[k].status, h[k].said);
+        }
+    }
+}
+
+static int connect_to(const char *root)
+{
+    struct ku_os_address at = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
+    at.port = (uint16_t)strtol(strrchr(root, ':') + 1, NULL, 10);
+    int fd = ku_os_tcp_connect(&at);
+    assert_true(fd >= 0 && ku_os_await(fd, POLLOUT, 10000) == 1);
+    return fd;
+}
+
+/* More strangers than may be pending, of all kinds, come before the second host. */
+static void test_strangers(void **state)
+{
+    enum { N = KU_PENDING_MAX + 40 };
+    struct host h[2] = {0};
+    char root[64], junk[300];
+    int fd = listen_here(root), stranger[N];
+    (void)state;
+    memset(junk, 'x', sizeof junk);
+    for (int k = 0; k < 2; k++)
+        h[k] = (struct host){.first = k,
+                             .n_local = 1,
+                             .n = 2,
+                             .is_pretended = 1,
+                             .root = root,
+                             .timeout_ns = LIMIT_NS,
+                             .listener = k == 0 ? fd + 1 : 0};
+    start(&h[0], 0, 0x7e571111 + (uint64_t)getpid() * 65536);
+    for (int i = 0; i < N; i++) {
+        stranger[i] = connect_to(root);
+        if (i % 3 == 1) /* the others say nothing, or too little */
+            assert_int_equal(ku_os_tcp_send(stranger[i], junk, sizeof junk), sizeof junk);
+        if (i % 3 == 2)
+            assert_int_equal(ku_os_tcp_send(stranger[i], "kumi", 4), 4);
+    }
+    start(&h[1], 1, 0x7e571112 + (uint64_t)getpid() * 65536);
+    end(h, 2);
+    assert_int_equal(h[0].status, 0);
+    assert_int_equal(h[1].status, 0);
+    for (int i = 0; i < N; i++)
+        close(stranger[i]);
+    close(fd);
+}
+
+/* The root starts last, on the third of its ports; other programs listen on the first two. */
+static void test_late_root(void **state)
+{
+    struct host h[2] = {0};
+    char root[64], range[64];
+    int taken[2], port;
+    (void)state;
+    taken[0] = listen_here(root);
+    port = (int)strtol(strrchr(root, ':') + 1, NULL, 10);
+    struct ku_os_address at = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1},
+                               .port = (uint16_t)(port + 1)};
+    taken[1] = ku_os_tcp_listen(&at, 1);
+    snprintf(range, sizeof range, "127.0.0.1:%d+8", port);
+    if (port > 65000) /* the ports end */
+        snprintf(range, sizeof range, "127.0.0.1:64000+8");
+    for (int k = 0; k < 2; k++)
+        h[k] = (struct host){.first = k,
+                             .n_local = 1,
+                             .n = 2,
+                             .is_pretended = 1,
+                             .root = range,
+                             .timeout_ns = LIMIT_NS};
+    start(&h[1], 1, 0x7e572222 + (uint64_t)getpid() * 65536);
+    usleep(300000);
+    start(&h[0], 0, 0x7e572223 + (uint64_t)getpid() * 65536);
+    end(h, 2);
+    if (h[0].status || h[1].status)
+        fail_msg("%d %s, %d %s", h[0].status, h[0].said, h[1].status, h[1].said);
+    ku_os_close(taken[0]); /* neither answered */
+    if (taken[1] >= 0)
+        ku_os_close(taken[1]);
+}
+
+static void test_no_root(void **state)
+{
+    struct host h = {.first = 1, .n_local = 1, .n = 2, .is_pretended = 1, .timeout_ns = 300000000};
+    char root[64];
+    (void)state;
+    close(listen_here(root));
+    h.root = root;
+    start(&h, 1, 0x7e573333 + (uint64_t)getpid() * 65536);
+    end(&h, 1);
+    assert_int_equal(h.status, KUMI_ETIMEDOUT);
+    assert_non_null(strstr(h.said, "no kumi answered within 0.3 s"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_joins), cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_late_root), cmocka_unit_test(test_no_root)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
