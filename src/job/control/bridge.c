@@ -94,12 +94,12 @@ static void decide(struct ku_control *c)
     const bool is_ours = c->is_cause_own && origin == c->host;
     if (origin != c->host || is_ours)
         atomic_store(&c->seg->root_said, 1);
+    send_verdict(c, NULL); /* first: the process may end once it has its root cause */
     if (ku_segment_set_root(c->seg, &c->cause, c->cause_head.rank, origin) && is_ours &&
         (!c->is_cause_parent || c->host == 1)) {
         KU_IGNORE(ku_err_put(&c->cause), "it is printed");
         ku_err_print();
     }
-    send_verdict(c, NULL);
 }
 
 static bool is_decider(const struct ku_control *c)
