@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "comm/coll.h"
+#include "comm/net.h"
 
 #include <stdio.h>
 
@@ -78,4 +79,5 @@ static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t coun
              comm);
 }
 
-const struct ku_job_client ku_comm_client = {.area_bytes = area_bytes, .event_text = event_text};
+const struct ku_job_client ku_comm_client = {
+    .area_bytes = area_bytes, .event_text = event_text, .share = ku_net_mpi_share};

@@ -142,6 +142,9 @@ enum { KU_NET_ABI = 1 };
 extern const struct ku_net_ops ku_net_tcp;
 /* The plug-in of the MPI library that started this rank, loaded at run time. EINVAL: why not. */
 KU_STATUS ku_net_mpi(const struct ku_net_ops **ops);
+/* The broadcast of struct ku_job_client, by that library. */
+KU_STATUS ku_net_mpi_share(const char *launcher, int rank, int n, void *data, size_t bytes,
+                           int64_t timeout_ns);
 /*
  * Wrap an engine: every rank of the job does, with the same options. On success *net owns `inner`.
  *

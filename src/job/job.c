@@ -4,13 +4,18 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "job/control.h"
 #include "job/private.h"
 
+#include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 /*
@@ -154,6 +159,35 @@ int ku_job_meet_hosts(struct ku_job *job, const struct ku_control_opts *opts)
     return 0;
 }
 
+/* What rank 0 of an MPI launcher tells the others: where the hosts meet, and the job's secret */
+struct meeting {
+    char root[KU_ROOT_BYTES];
+    uint8_t secret[KU_SECRET_BYTES];
+};
+
+/* mpirun tells no host where the others are, but MPI can carry it. */
+static int meet_by_mpi(struct ku_job *job, const struct ku_env_job *env, int64_t timeout_ns,
+                       struct meeting *m)
+{
+    enum { FIRST_PORT = 20000, N_PORTS = 12000 }; /* below those that systems give away */
+    const struct ku_job_client *client = job->priv->host->client;
+    const bool is_mpi = !strcmp(env->launcher, "openmpi") || !strcmp(env->launcher, "mpich");
+    memset(m, 0, sizeof *m);
+    if (job->n == job->local_n || env->root[0] || !is_mpi || !client->share)
+        return 0;
+    if (job->rank == 0) {
+        char host[KU_HOST_NAME_BYTES] = "127.0.0.1"; /* of one machine that acts as several */
+        uint16_t port;
+        if (!ku_env("KUMI_HOST") && gethostname(host, sizeof host - 1) < 0)
+            return KU_ERR(KUMI_EINVAL, "join: name of this host: %s", strerror(errno));
+        if (getrandom(m->secret, sizeof m->secret, 0) != (ssize_t)sizeof m->secret ||
+            getrandom(&port, sizeof port, 0) != (ssize_t)sizeof port)
+            return KU_ERR(KUMI_ENOMEM, "join: random bytes: %s", strerror(errno));
+        snprintf(m->root, sizeof m->root, "%s:%d+16", host, FIRST_PORT + port % N_PORTS);
+    }
+    return client->share(env->launcher, job->rank, job->n, m, sizeof *m, timeout_ns);
+}
+
 static int join_hosts(struct ku_job *job, const struct ku_env_job *env, int64_t timeout_ns)
 {
     struct ku_control_opts o = {.client = job->priv->host->client,
@@ -165,8 +199,17 @@ static int join_hosts(struct ku_job *job, const struct ku_env_job *env, int64_t 
                                 .interface = ku_env("KUMI_INTERFACE"),
                                 .is_pretended = ku_env("KUMI_HOST") != NULL,
                                 .timeout_ns = timeout_ns};
+    struct meeting by_mpi;
+    if (meet_by_mpi(job, env, timeout_ns, &by_mpi) < 0) /* the join says what is missing */
+        KU_LOG(COMM, INFO, "%s", ku_err_get()->text);
+    else if (by_mpi.root[0])
+        o.root = by_mpi.root;
     if (job->n > job->local_n && job->local_rank == 0) {
-        int status = ku_secret_find(job->seg, o.secret);
+        int status = 0;
+        if (o.root == by_mpi.root && !ku_env("KUMI_SECRET"))
+            memcpy(o.secret, by_mpi.secret, sizeof o.secret);
+        else
+            status = ku_secret_find(job->seg, o.secret);
         status = status < 0 ? status : ku_control_port(ku_env("KUMI_PORT"), &o.port);
         if (status < 0) { /* the others of this host wait for the table */
             ku_segment_set_root(job->seg, ku_err_get(), job->rank, 0);

@@ -54,6 +54,13 @@ struct ku_job_client {
     /* Text of an event of the flight recorder, as "all_reduce f32 x 1000 (work 12 of comm 3)" */
     void (*event_text)(uint32_t slot, uint64_t what, uint64_t seq, uint64_t count, char *text,
                        size_t cap);
+    /*
+     * Send bytes of rank 0 to all ranks of an MPI launcher, before the hosts know each other. NULL:
+     * no MPI. Collective. Blocks: at most timeout_ns. Errors: KUMI_EINVAL (no MPI here: why), EPEER,
+     * ETIMEDOUT.
+     */
+    int (*share)(const char *launcher, int rank, int n, void *data, size_t bytes,
+                 int64_t timeout_ns);
 };
 
 enum ku_rank_state {

@@ -177,6 +177,13 @@ int ku_mpi_broadcast(const struct ku_mpi_place *place, void *blob, size_t bytes,
     return ku_mpi_broadcast_by(table, place, blob, bytes, timeout_ns);
 }
 
+int ku_net_mpi_share(const char *launcher, int rank, int n, void *data, size_t bytes,
+                     int64_t timeout_ns)
+{
+    const struct ku_mpi_place place = {.launcher = launcher, .rank = rank, .n = n};
+    return ku_mpi_broadcast(&place, data, bytes, timeout_ns);
+}
+
 int ku_mpi_library(enum ku_mpi_make make, char *text, size_t cap)
 {
     char path[PATH_MAX];
