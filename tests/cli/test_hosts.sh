@@ -56,6 +56,13 @@ for where in "-n 2" "-H a:1,b:1 --rsh none" "-H a:3,b:1 --rsh none --set paralle
     "$kumi" ckpt digest "$dir/again" | tail -1 | cmp -s - "$dir/one.digest" || say "resume, $where: digests differ"
 done
 
+# 256 ranks on 64 hosts
+tiny=(--set model.n_layer=1 --set model.n_embd=32 --set model.n_head=2 --set data.seq_len=16 --set train.virtual_shards=256 --set train.global_batch=256
+    --set checkpoint.every=0)
+train many "$(seq -s, -f 'h%g:4' 1 64)" "${tiny[@]}"
+train few 1 "${tiny[@]}"
+same many few
+
 # refuse CODE WORDS ARGS..: one line with these words
 refuse() {
     local code=$1 words=$2

@@ -128,13 +128,17 @@ void ku_accept_pass(struct ku_control *c, struct ku_conn *conn)
                                       .stream = claim->stream};
     const int local = claim->to - c->seg->first_rank;
     if (local < 0 || local >= c->seg->n_local || claim->from < 0 ||
-        claim->from >= c->seg->n_ranks || !c->bell) {
+        claim->from >= c->seg->n_ranks) {
         log_dropped(c, conn, "its rank is not on this host");
         ku_conn_drop(c, conn);
         return;
     }
-    /* the rank alone reads it from now on; a socket that it shares with this set would wake both */
-    if (ku_doorbell_pass(c->bell, local, &head, conn->fd) == 0 || ku_clock_ns() > conn->deadline_ns)
+    /*
+     * The rank alone reads it from now on; a socket that it shares with this set would wake both. A
+     * host that has met the others may dial before this one has its bell, and a rank may compute
+     * for minutes with a full bell: the connection waits.
+     */
+    if (c->bell && ku_doorbell_pass(c->bell, local, &head, conn->fd) == 0)
         ku_conn_drop(c, conn);
     else if (conn->role == KU_CONN_PENDING || conn->role == KU_CONN_PASS)
         conn->role = KU_CONN_PASS;
@@ -181,7 +185,6 @@ static void place(struct ku_control *c, struct ku_conn *conn)
     case KU_CLAIM_DATA:
         conn->role = KU_CONN_PASS;
         ku_conn_watch(c, conn, false);
-        conn->deadline_ns = ku_clock_ns() + KU_PENDING_MS * INT64_C(1000000);
         /* its bytes are the rank's: no event of them may wake the bridge */
         KU_IGNORE(ku_os_epoll_set(c->epoll, conn->fd, false, 0, conn), "it is in the set");
         ku_accept_pass(c, conn);
