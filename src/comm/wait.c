@@ -30,12 +30,15 @@ enum {
     N_YIELDS = 20,
     SPIN_NS = 2 * 1000 * 1000,
     SPINS_PER_LOOK = 64,
-    ASK_NS = 500 * 1000 * 1000,        /* wait before another host is asked for a rank's progress */
-    FAR_GRACE_NS = 1000 * 1000 * 1000, /* added to the time-out for ranks of other hosts */
-    POLL_FDS = 64, /* more connections than that are looked at after each sleep */
-    /* sleep while an engine cannot say when it has something */
-    BLIND_NS = 200 * 1000
+    ASK_NS = 500 * 1000 * 1000, /* wait before another host is asked for a rank's progress */
+    POLL_FDS = 64,              /* more connections than that are looked at after each sleep */
+    BLIND_NS = 200 * 1000       /* sleep while an engine cannot say when it has something */
 };
+/*
+ * Added to the time-out for ranks of other hosts. Their own hosts see more and report first, within
+ * 1 s also where the first rank of all hosts is the one that stands still.
+ */
+static const int64_t far_grace_ns = INT64_C(3000000000);
 
 int ku_job_check(struct ku_job *job)
 {
@@ -173,9 +176,12 @@ static int count_time(struct ku_job *job, struct ku_waiter *w, const struct ku_w
     if (line) {
         progress = atomic_load_explicit(&line->progress, memory_order_relaxed);
         looks = atomic_load(&line->looks);
+        const int next = (int)atomic_load(&line->awaits) - 1;
+        if (awaited != job->rank && next >= 0 && !line_of(job, next))
+            timeout_ns += 2 * far_grace_ns; /* it waits for another host, and knows more */
     } else {
         far_progress(job, w, awaited, &progress);
-        timeout_ns += FAR_GRACE_NS;
+        timeout_ns += far_grace_ns;
     }
     if (awaited != w->awaited || progress != w->progress) {
         w->awaited = awaited;

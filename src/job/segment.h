@@ -56,8 +56,8 @@ struct ku_job_client {
                        size_t cap);
     /*
      * Send bytes of rank 0 to all ranks of an MPI launcher, before the hosts know each other. NULL:
-     * no MPI. Collective. Blocks: at most timeout_ns. Errors: KUMI_EINVAL (no MPI here: why), EPEER,
-     * ETIMEDOUT.
+     * no MPI. Collective. Blocks: at most timeout_ns. Errors: KUMI_EINVAL (no MPI here: why),
+     * EPEER, ETIMEDOUT.
      */
     int (*share)(const char *launcher, int rank, int n, void *data, size_t bytes,
                  int64_t timeout_ns);

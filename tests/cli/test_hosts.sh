@@ -76,22 +76,22 @@ refuse 2 'which may not go beyond a host' -H a:2,b:2 --rsh none --set parallel.z
 refuse 2 'not supported with ranks on several hosts' -H a:2,b:2 --rsh none --set parallel.host_state=shared
 
 # a rank of another host is killed, or stopped
-break_rank() { # SIGNAL CODE WORDS..
-    local signal=$1 code=$2 words=$3
-    shift 3
+break_rank() { # SIGNAL RANK CODE WORDS
+    local signal=$1 rank=$2 code=$3 words=$4
     timeout 300 "$kumi" train "${config[@]}" -H a:2,b:2 --rsh none --out "$dir/broken" --set train.steps=1000000 --set checkpoint.every=0 \
         --set parallel.timeout_s=5 >"$dir/log" 2>&1 &
     local pid=$! victim
     for _ in $(seq 600); do grep -q 'step 1' "$dir/log" && break; sleep 0.1; done
-    victim=$(pgrep -f -- "--out $dir/broken" | while read -r p; do tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx KUMI_RANK=3 && echo "$p"; done | head -1)
-    kill "-$signal" "$victim" || say "$signal: rank 3 was not found: $(cat "$dir/log")"
+    victim=$(pgrep -f -- "--out $dir/broken" | while read -r p; do tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx "KUMI_RANK=$rank" && echo "$p"; done | head -1)
+    kill "-$signal" "$victim" || say "$signal: rank $rank was not found: $(cat "$dir/log")"
     wait $pid
     local is=$?
-    [ $is = "$code" ] && grep -q -e "$words" "$dir/log" && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] || say "$signal: exit $is: $(cat "$dir/log")"
+    [ $is = "$code" ] && grep -q -e "$words" "$dir/log" && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] || say "$signal, rank $rank: exit $is: $(cat "$dir/log")"
     for _ in $(seq 200); do pgrep -f -- "--out $dir/broken" >/dev/null || break; sleep 0.1; done
     pgrep -f -- "--out $dir/broken" >/dev/null && say "$signal: processes are left"
     rm -rf "$dir/broken"
 }
-break_rank KILL 6 'rank 3 on host b'
-break_rank STOP 7 'rank 3'
+break_rank KILL 0 6 'rank died: rank 0 on host a'
+break_rank KILL 3 6 'rank died: rank 3 on host b'
+break_rank STOP 2 7 'time-out: rank 2'
 exit $failed

@@ -37,7 +37,7 @@ static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t coun
     snprintf(text, cap, "operation %d (work %d)", (int)what, (int)seq);
 }
 
-static const struct ku_job_client client = {area_bytes, event_text};
+static const struct ku_job_client client = {.area_bytes = area_bytes, .event_text = event_text};
 
 struct shared {
     const char *hosts;

@@ -36,7 +36,7 @@ static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t coun
     snprintf(text, cap, "%d %d %d %d", (int)slot, (int)what, (int)seq, (int)count);
 }
 
-static const struct ku_job_client client = {area_bytes, event_text};
+static const struct ku_job_client client = {.area_bytes = area_bytes, .event_text = event_text};
 
 /* A host that joins in a thread of its own */
 struct host {

@@ -29,7 +29,7 @@ static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t coun
     snprintf(text, cap, "%d %d %d %d", (int)slot, (int)what, (int)seq, (int)count);
 }
 
-static const struct ku_job_client client = {area_bytes, event_text};
+static const struct ku_job_client client = {.area_bytes = area_bytes, .event_text = event_text};
 static const enum ku_conn_role roles[] = {KU_CONN_CHILD, KU_CONN_PARENT, KU_CONN_REPORT,
                                           KU_CONN_ROOT,  KU_CONN_PARENT, KU_CONN_JOINER};
 enum { JOINS = 3, JOINS_BY_ROWS, GATHERS, N_FORMS };

@@ -300,13 +300,14 @@ static const struct bad {
      "config: --set parallel.isa=sse: parallel.isa: \"sse\"; one of: base avx2 avx512 avx512bf16 "
      "amx (or null)"},
     {NULL, "parallel.transport=gloo",
-     "config: --set parallel.transport=gloo: parallel.transport: \"gloo\"; not implemented; shm "
-     "serves the ranks of one host; one of: auto shm thread"},
+     "config: --set parallel.transport=gloo: parallel.transport: \"gloo\"; not implemented; tcp "
+     "serves between hosts; one of: auto shm thread tcp mpi"},
     {NULL, "parallel.transport=nccl",
      "config: --set parallel.transport=nccl: parallel.transport: \"nccl\"; not implemented, for "
-     "GPUs; shm serves the ranks of one host; one of: auto shm thread"},
+     "GPUs; shm serves the ranks of one host; one of: auto shm thread tcp mpi"},
     {NULL, "parallel.transport=ucx",
-     "config: --set parallel.transport=ucx: parallel.transport: \"ucx\"; one of: auto shm thread"},
+     "config: --set parallel.transport=ucx: parallel.transport: \"ucx\"; one of: auto shm thread "
+     "tcp mpi"},
     {NULL, "parallel.device=cuda",
      "config: --set parallel.device=cuda: parallel.device: \"cuda\"; not implemented; one of: cpu "
      "ref"},
