@@ -27,8 +27,9 @@ struct ku_bench_comm_row {
     double elements_s; /* elements / p50 */
     /*
      * limit / p50; 0: no limit, because the ranks have no core each or are on several hosts. The
-     * limit is the time of the same ranks in a loop without bookkeeping: up to 88 bytes each stores a flag and waits for the
-     * others'; above, each reads and writes the bytes that this collective must.
+     * limit is the time of the same ranks in a loop without bookkeeping: up to 88 bytes each stores
+     * a flag and waits for the others'; above, each reads and writes the bytes that this collective
+     * must.
      */
     double ratio;
 };
