@@ -210,13 +210,15 @@ int ku_os_local_peer_uid(int fd, uid_t *uid)
     return 0;
 }
 
-int ku_os_local_send(int fd, const void *data, size_t bytes, int fd_out)
+int ku_os_send_with(int fd, const struct sockaddr_un *to, socklen_t to_bytes, const void *data,
+                    size_t bytes, int fd_out, int flags)
 {
     union {
         struct cmsghdr head;
         char room[CMSG_SPACE(sizeof(int))];
     } control = {.room = {0}};
-    char copy[256];
+    char copy[KU_OS_MESSAGE_BYTES];
+    struct sockaddr_un name;
     if (bytes > sizeof copy) {
         errno = EMSGSIZE;
         return -1;
@@ -224,6 +226,11 @@ int ku_os_local_send(int fd, const void *data, size_t bytes, int fd_out)
     memcpy(copy, data, bytes);
     struct iovec v = {.iov_base = copy, .iov_len = bytes};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    if (to) {
+        name = *to;
+        m.msg_name = &name;
+        m.msg_namelen = to_bytes;
+    }
     if (fd_out >= 0) {
         m.msg_control = control.room;
         m.msg_controllen = sizeof control.room;
@@ -237,9 +244,14 @@ int ku_os_local_send(int fd, const void *data, size_t bytes, int fd_out)
     if (ku_fault_is_due(KU_FAULT_OS))
         return -1;
     do
-        n = sendmsg(fd, &m, MSG_NOSIGNAL);
+        n = sendmsg(fd, &m, MSG_NOSIGNAL | flags);
     while (n < 0 && errno == EINTR);
     return n == (ssize_t)bytes ? 0 : -1;
+}
+
+int ku_os_local_send(int fd, const void *data, size_t bytes, int fd_out)
+{
+    return ku_os_send_with(fd, NULL, 0, data, bytes, fd_out, 0);
 }
 
 int ku_os_local_recv(int fd, void *data, size_t bytes, int *fd_in, int64_t timeout_ns)

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 /*
@@ -59,7 +60,17 @@ int ku_os_local_accept(int fd, int64_t timeout_ns);
  * User id of the peer. Returns 0 or -1.
  */
 int ku_os_local_peer_uid(int fd, uid_t *uid);
-/* Sends one message of at most 256 bytes, with a descriptor unless fd_out < 0. */
+enum { KU_OS_MESSAGE_BYTES = 256 };
+/*
+ * Sends one message of at most KU_OS_MESSAGE_BYTES over a Unix socket, with a descriptor unless
+ * fd_out < 0.
+ *
+ *   to      datagram sockets: the receiver; NULL: the socket is connected
+ *   flags   of sendmsg
+ */
+struct sockaddr_un;
+int ku_os_send_with(int fd, const struct sockaddr_un *to, socklen_t to_bytes, const void *data,
+                    size_t bytes, int fd_out, int flags);
 int ku_os_local_send(int fd, const void *data, size_t bytes, int fd_out);
 /*
  * Waits up to timeout_ns for one message of exactly `bytes`. *fd_in is the descriptor received with

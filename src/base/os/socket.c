@@ -2,6 +2,7 @@
 #include "base/os/socket.h"
 
 #include "base/fault.h"
+#include "base/os/ipc.h"
 #include "base/os/os.h"
 
 #include <arpa/inet.h>
@@ -19,7 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { MAPPED_BYTES = 12, DATAGRAM_BYTES = 256 };
+enum { MAPPED_BYTES = 12 };
 static const uint8_t mapped[MAPPED_BYTES] = {[10] = 0xff, [11] = 0xff};
 
 /* Room for a sockaddr of either family */
@@ -302,38 +303,11 @@ int ku_os_datagram_open(const char *name)
 
 int ku_os_datagram_send(int fd, const char *name, const void *data, size_t bytes, int fd_out)
 {
-    union {
-        struct cmsghdr head;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {.room = {0}};
-    char copy[DATAGRAM_BYTES];
     struct sockaddr_un a;
     socklen_t len;
     if (unix_address(name, &a, &len) < 0)
         return -1;
-    if (bytes > sizeof copy) {
-        errno = EMSGSIZE;
-        return -1;
-    }
-    memcpy(copy, data, bytes);
-    struct iovec v = {.iov_base = copy, .iov_len = bytes};
-    struct msghdr m = {.msg_name = &a, .msg_namelen = len, .msg_iov = &v, .msg_iovlen = 1};
-    if (fd_out >= 0) {
-        m.msg_control = control.room;
-        m.msg_controllen = sizeof control.room;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(c), &fd_out, sizeof(int));
-    }
-    ssize_t n;
-    if (ku_fault_is_due(KU_FAULT_OS))
-        return -1;
-    do
-        n = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    return n == (ssize_t)bytes ? 0 : -1;
+    return ku_os_send_with(fd, &a, len, data, bytes, fd_out, MSG_DONTWAIT);
 }
 
 ssize_t ku_os_datagram_recv(int fd, void *data, size_t bytes, int *fd_in, uid_t *uid)
