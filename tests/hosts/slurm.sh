@@ -10,7 +10,7 @@
 set -u
 skip() {
     echo "slurm.sh: $*; skipped" >&2
-    [ -z "${dir:-}" ] || for log in "$dir"/*.log; do tail -n 3 "$log" >&2; done
+    [ -z "${dir:-}" ] || for log in "$dir"/*.log; do [ ! -e "$log" ] || tail -n 3 "$log" >&2; done
     exit 77
 }
 [ $# -ge 3 ] && [ "$1" = with ] || { sed -n '3,10s/^# \?//p' "$0"; exit 2; }

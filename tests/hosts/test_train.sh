@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# Training on two hosts that have a network between them: by kumi's own launcher, over a slow link, over one that is down for 3 s, and by mpirun of
+# both makes; every digest is that of one host. A link that stays down ends the job within 11 s of silence.
+build=$1 source=$2
+kumi=$build/kumi agent=$source/tests/hosts/agent
+[ -x "$kumi" ] || exit 77
+bash "$source/tests/hosts/hosts.sh" with 1 true || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+unset PMI_RANK OMPI_COMM_WORLD_SIZE PMIX_RANK
+failed=0
+say() { echo "$*"; failed=1; }
+head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
+export KUMI_CACHE=$dir/cache KUMI_PLUGINS=$build UCX_TLS=tcp,self kumi agent dir source
+config=(configs/shakespeare-fast.json --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=2 --set model.n_embd=96
+    --set train.threads=1 --set train.virtual_shards=4 --set train.micro_batch=1 --set train.global_batch=12 --set train.eval_tokens=128
+    --set data.seq_len=32 --set checkpoint.every=0)
+steps=20
+# on NAME CMD..: CMD runs in the hub of two hosts; config and steps are in the environment
+on() {
+    local name=$1
+    shift
+    rm -rf "$dir/run"
+    steps=$steps config="${config[*]}" bash "$source/tests/hosts/hosts.sh" with 2 timeout -k 5 120 bash -c "$*" >"$dir/log" 2>&1 </dev/null
+    code=$?
+    digest=$(sed -n 's/^digest: //p' "$dir/log")
+    [ "$name" = fails ] || { [ $code = 0 ] && [ "$digest" = "$one" ]; } || say "$name: exit $code: $(cat "$dir/log")"
+}
+one=$("$kumi" train "${config[@]}" --set train.steps=$steps -n 1 --out "$dir/one" 2>/dev/null | sed -n 's/^digest: //p')
+[ -n "$one" ] || { say "one host: no digest"; exit 1; }
+own='$kumi train $config --set train.steps=$steps -H h0:2,h1:2 --rsh $agent --out $dir/run'
+hosts='bash $source/tests/hosts/hosts.sh'
+on plain "$own"
+on "100 Mbit/s" "$hosts limit 100mbit; $own"
+steps=800
+one=$("$kumi" train "${config[@]}" --set train.steps=$steps -n 2 --out "$dir/two" 2>/dev/null | sed -n 's/^digest: //p')
+on "3 s without a link" "{ sleep 2; $hosts link h1 down; sleep 3; $hosts link h1 up; } & $own"
+grep -q 'kumi: error' "$dir/log" && say "3 s without a link: $(cat "$dir/log")"
+steps=1000000
+begin=$SECONDS
+on fails "{ sleep 3; $hosts link h1 down; } & $own"
+{ [ $code = 6 ] || [ $code = 7 ]; } && grep -q 'kumi: error' "$dir/log" && [ $((SECONDS - begin)) -lt 60 ] || say "a link that stays down: exit $code: $(cat "$dir/log")"
+
+steps=20
+one=$("$kumi" train "${config[@]}" --set train.steps=$steps -n 1 --out "$dir/again" 2>/dev/null | sed -n 's/^digest: //p')
+[ ! -e "$build/libkumi-mpi-openmpi.so" ] || ! command -v mpirun.openmpi >/dev/null ||
+    on "Open MPI" 'mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none -np 4 --host h0:2,h1:2 --map-by slot -x KUMI_PLUGINS -x KUMI_CACHE \
+        --mca plm rsh --mca plm_rsh_agent $agent --mca pml ob1 --mca btl tcp,self,vader --mca btl_tcp_if_include eth0 \
+        --mca oob_tcp_if_include 10.77.0.0/24 $kumi train $config --set train.steps=$steps --out $dir/run'
+[ ! -e "$build/libkumi-mpi-mpich.so" ] || ! command -v mpiexec.hydra >/dev/null ||
+    on MPICH 'mpiexec.hydra -launcher ssh -launcher-exec $agent -iface br0 -hosts h0:2,h1:2 -n 4 $kumi train $config --set train.steps=$steps --out $dir/run'
+exit $failed
