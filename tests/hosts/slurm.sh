@@ -51,6 +51,10 @@ clean() {
         kill -KILL "$pid" 2>/dev/null
         wait "$pid" 2>/dev/null
     done
+    # a slurmstepd outlives its slurmd; those of this folder have it in their environment
+    for pid in $(grep -lsz "^SLURM_CONF=$dir/" /proc/[0-9]*/environ | cut -d/ -f3); do
+        [ "$pid" = $$ ] || ! grep -qs slurmstepd "/proc/$pid/cmdline" || kill -KILL "$pid" 2>/dev/null
+    done
     rm -rf "$dir"
 }
 trap clean EXIT
