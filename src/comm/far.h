@@ -39,7 +39,7 @@ KU_STATUS ku_far_reserve(struct ku_far *far);
 void ku_far_destroy(struct ku_far *far, bool has_failed);
 /* The member whose message the running work waits for; -1: none */
 int ku_far_awaited(const struct ku_work *work);
-/* Members on the host that has most of them */
+/* Members on the largest host */
 int ku_far_max_near(const struct ku_comm *comm);
 /* Sections of a stage in KU_PATH_FAR_STAGED_GATHER: one for each block that a member brings in */
 int ku_far_n_sections(const struct ku_comm *comm);

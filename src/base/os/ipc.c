@@ -129,7 +129,7 @@ void ku_os_futex_wake(_Atomic uint32_t *word, int n)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
 }
 
-static int local_socket(const char *name, struct sockaddr_un *address, socklen_t *len)
+int ku_os_unix_address(const char *name, struct sockaddr_un *address, socklen_t *bytes)
 {
     size_t n = strlen(name);
     if (n + 1 > sizeof address->sun_path) {
@@ -138,8 +138,15 @@ static int local_socket(const char *name, struct sockaddr_un *address, socklen_t
     }
     memset(address, 0, sizeof *address);
     address->sun_family = AF_UNIX;
-    memcpy(address->sun_path + 1, name, n); /* leading NUL: abstract namespace */
-    *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+    memcpy(address->sun_path + 1, name, n); /* leading NUL: abstract name space */
+    *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+    return 0;
+}
+
+static int local_socket(const char *name, struct sockaddr_un *address, socklen_t *len)
+{
+    if (ku_os_unix_address(name, address, len) < 0)
+        return -1;
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 }
 

@@ -60,6 +60,9 @@ int ku_os_local_accept(int fd, int64_t timeout_ns);
  * User id of the peer. Returns 0 or -1.
  */
 int ku_os_local_peer_uid(int fd, uid_t *uid);
+struct sockaddr_un;
+/* The address of a name in the abstract name space. Returns 0 or -1 (ENAMETOOLONG). */
+int ku_os_unix_address(const char *name, struct sockaddr_un *address, socklen_t *bytes);
 enum { KU_OS_MESSAGE_BYTES = 256 };
 /*
  * Sends one message of at most KU_OS_MESSAGE_BYTES over a Unix socket, with a descriptor unless
@@ -68,7 +71,6 @@ enum { KU_OS_MESSAGE_BYTES = 256 };
  *   to      datagram sockets: the receiver; NULL: the socket is connected
  *   flags   of sendmsg
  */
-struct sockaddr_un;
 int ku_os_send_with(int fd, const struct sockaddr_un *to, socklen_t to_bytes, const void *data,
                     size_t bytes, int fd_out, int flags);
 int ku_os_local_send(int fd, const void *data, size_t bytes, int fd_out);

@@ -270,26 +270,12 @@ int ku_os_host_name(char *name, size_t bytes)
     return 0;
 }
 
-static int unix_address(const char *name, struct sockaddr_un *address, socklen_t *len)
-{
-    size_t n = strlen(name);
-    if (n + 1 > sizeof address->sun_path) {
-        errno = ENAMETOOLONG;
-        return -1;
-    }
-    memset(address, 0, sizeof *address);
-    address->sun_family = AF_UNIX;
-    memcpy(address->sun_path + 1, name, n); /* leading NUL: abstract namespace */
-    *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
-    return 0;
-}
-
 int ku_os_datagram_open(const char *name)
 {
     const int on = 1;
     struct sockaddr_un a;
     socklen_t len = 0;
-    if (ku_fault_is_due(KU_FAULT_OS) || (name && unix_address(name, &a, &len) < 0))
+    if (ku_fault_is_due(KU_FAULT_OS) || (name && ku_os_unix_address(name, &a, &len) < 0))
         return -1;
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || !name)
@@ -305,7 +291,7 @@ int ku_os_datagram_send(int fd, const char *name, const void *data, size_t bytes
 {
     struct sockaddr_un a;
     socklen_t len;
-    if (unix_address(name, &a, &len) < 0)
+    if (ku_os_unix_address(name, &a, &len) < 0)
         return -1;
     return ku_os_send_with(fd, &a, len, data, bytes, fd_out, MSG_DONTWAIT);
 }

@@ -25,20 +25,20 @@ static int log2_floor(int64_t x)
     return bits;
 }
 
-/* The bits of the next radix when `bits` are dealt to `n` stages as evenly as possible */
-static int deal(int bits, int n)
+/* The bits of the next radix when `bits` are divided over `n` stages as evenly as possible */
+static int next_bits(int bits, int n)
 {
     return (bits + n - 1) / n;
 }
 
-/* Stages and peers if the last radix is `last` and 2^bits are dealt before it */
+/* Stages and peers if the last radix is `last` and 2^bits are divided over those before it */
 static void count_stages(int bits, int max_bits, int last, int *n_stages, int *n_peers)
 {
     int n = (bits + max_bits - 1) / max_bits;
     *n_stages = n + 1;
     *n_peers = last - 1;
-    for (; n > 0; bits -= deal(bits, n), n--)
-        *n_peers += (1 << deal(bits, n)) - 1;
+    for (; n > 0; bits -= next_bits(bits, n), n--)
+        *n_peers += (1 << next_bits(bits, n)) - 1;
 }
 
 static void add_stage(struct ku_exchange *x, int radix, int stride)
@@ -68,7 +68,7 @@ void ku_stages_choose(struct ku_exchange *x, int n_hosts, int max_radix)
     }
     int stride = 1, left = twos - best;
     for (int n = best_stages - 1; n > 0; n--) {
-        int bits = deal(left, n);
+        int bits = next_bits(left, n);
         add_stage(x, 1 << bits, stride);
         stride <<= bits;
         left -= bits;
@@ -87,8 +87,8 @@ static int count_sends(struct ku_exchange *x)
         return KUMI_ENOMEM;
     x->sends_before[0] = 0;
     for (int k = 1; k < t->n_hosts; k++) {
-        int theirs = ku_topology_local_n(t, (t->host + k) % t->n_hosts);
-        int n = theirs > t->local ? (theirs - t->local + mine - 1) / mine : 0;
+        int other_n = ku_topology_local_n(t, (t->host + k) % t->n_hosts);
+        int n = other_n > t->local ? (other_n - t->local + mine - 1) / mine : 0;
         x->sends_before[k] = x->sends_before[k - 1] + n;
         x->n_peers += n ? n : 1; /* a helper of mine, if not among them */
     }
