@@ -22,9 +22,13 @@ function(kumi_module name)
     if(CMAKE_C_COMPILER_ID STREQUAL GNU)
         set(quick ";-fno-gcse;-fno-gcse-after-reload")
     endif()
+    set(moves) # vectors of 64 bytes live in memory there; gcc would copy them by 16
+    if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_C_COMPILER_VERSION VERSION_GREATER_EQUAL 12)
+        set(moves ";-mmove-max=256;-mstore-max=256")
+    endif()
     foreach(file ${sources})
         if(file MATCHES "_avx2\\.c$")
-            set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-ffp-contract=fast${quick}")
+            set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-ffp-contract=fast${quick}${moves}")
             if(KUMI_SANITIZE AND file MATCHES "/isa_avx2\\.c$") # two minutes of compilation; the other instances of
                 set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=all) # the same body have it
             endif()

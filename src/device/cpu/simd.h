@@ -72,10 +72,70 @@ INLINE vf min_f(vf a, vf b)
     return select_f(a < b, a, b);
 #endif
 }
+/*
+ * Comparisons with a constant. gcc compiles those of vectors wider than the machine's to a branch
+ * per lane, but integer arithmetic to arithmetic on halves; and as integers, magnitudes have the
+ * order of the floats, a NaN above infinity.
+ */
+INLINE vi is_magnitude_above(vf x, float limit)
+{
+    union {
+        float f;
+        int32_t bits;
+    } u = {limit};
+    return ((u.bits & 0x7fffffff) - ((vi)x & 0x7fffffff)) >> 31;
+}
+INLINE vi is_nan(vf x)
+{
+    return is_magnitude_above(x, INFINITY);
+}
+INLINE vi is_above(vf x, float c)
+{
+#if defined(__AVX512F__)
+    return x > splat(c);
+#else
+    const vi is_negative = (vi)x >> 31;
+    union {
+        float f;
+        int32_t bits;
+    } u = {-c};
+    if (c < 0)
+        return (~is_negative | (((vi)x & 0x7fffffff) - u.bits) >> 31) & ~is_nan(x);
+    return ~is_negative & is_magnitude_above(x, c) & ~is_nan(x);
+#endif
+}
+INLINE vi is_below(vf x, float c)
+{
+    return is_above(-x, -c);
+}
+/* The bounds keep a NaN. */
+INLINE vf at_least(vf x, float c)
+{
+#if defined(__AVX512F__)
+    return max_f(splat(c), x);
+#else
+    return select_f(is_below(x, c), splat(c), x);
+#endif
+}
+INLINE vf at_most(vf x, float c)
+{
+#if defined(__AVX512F__)
+    return min_f(splat(c), x);
+#else
+    return select_f(is_above(x, c), splat(c), x);
+#endif
+}
 INLINE vf sqrt_f(vf a)
 {
 #if defined(__AVX512F__)
     return (vf)_mm512_sqrt_ps((__m512)a);
+#elif defined(__AVX__)
+    __m256 half[2];
+    memcpy(half, &a, sizeof half);
+    for (int i = 0; i < 2; i++)
+        half[i] = _mm256_sqrt_ps(half[i]);
+    memcpy(&a, half, sizeof a);
+    return a;
 #else
     for (int l = 0; l < LANES; l++)
         a[l] = sqrtf(a[l]);
@@ -102,8 +162,8 @@ INLINE vu round_upper(vf x)
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
     return (vu)_mm512_mask_or_epi32((__m512i)r, nan, (__m512i)u, _mm512_set1_epi32(0x400000));
 #else
-    vi nan = (vi)((u & 0x7fffffffu) > 0x7f800000u);
-    return (r & ~(vu)nan) | ((u | 0x400000u) & (vu)nan);
+    vu nan = (vu)is_nan(x);
+    return (r & ~nan) | ((u | 0x400000u) & nan);
 #endif
 }
 INLINE vh narrow_bf16(vf x)
@@ -113,6 +173,15 @@ INLINE vh narrow_bf16(vf x)
     /* gathers the upper halves of all lanes in one permutation */
     const vi odd = {0x030001, 0x070005, 0x0b0009, 0x0f000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d};
     return (vh)_mm512_castsi512_si256(_mm512_permutexvar_epi16((__m512i)odd, (__m512i)r));
+#elif defined(__AVX2__)
+    __m256i half[2], packed;
+    vh h;
+    r >>= 16;
+    memcpy(half, &r, sizeof half);
+    packed = _mm256_packus_epi32(half[0], half[1]); /* by quarters: 0 2 1 3 */
+    packed = _mm256_permute4x64_epi64(packed, 0xd8);
+    memcpy(&h, &packed, sizeof h);
+    return h;
 #else
     return __builtin_convertvector(r >> 16, vh);
 #endif
@@ -237,7 +306,7 @@ INLINE vi lane_index(void)
 }
 INLINE vi first_lanes(int64_t n)
 {
-    return lane_index() < (int32_t)n - (vi){0};
+    return (lane_index() - (int32_t)n) >> 31;
 }
 
 /*
@@ -331,7 +400,7 @@ INLINE float max_lanes(vf v)
  */
 INLINE vf exp_f(vf x)
 {
-    vf inside = min_f(splat(89.0f), max_f(splat(-88.0f), x)); /* a NaN passes as second operand */
+    vf inside = at_most(at_least(x, -88.0f), 89.0f);
 #if defined(__AVX512F__)
     __m512 n = _mm512_roundscale_ps((__m512)(inside * 1.44269504088896341f), 0);
     vf r = inside - (vf)n * 0.693359375f + (vf)n * 2.12194440e-4f;
@@ -354,9 +423,9 @@ INLINE vf exp_f(vf x)
 #else
     vi bits = (((vi)shifted - 0x4b400000) + 126) << 23; /* 2^(n-1); n >= -127 */
     vf y = p * (vf)bits * 2.0f;
-    y = select_f(x < splat(-87.3f), (vf){0}, y);
-    y = select_f(x > splat(88.722839f), splat(INFINITY), y);
-    return select_f(x != x, x, y);
+    y = select_f(is_below(x, -87.3f), (vf){0}, y);
+    y = select_f(is_above(x, 88.722839f), splat(INFINITY), y);
+    return select_f(is_nan(x), x, y);
 #endif
 }
 /*
@@ -411,6 +480,21 @@ INLINE void mul_wide(vu a, uint32_t m, vu *hi, vu *lo)
     __m512i even = _mm512_mul_epu32(x, k), odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), k);
     *lo = (vu)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
     *hi = (vu)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+}
+#elif defined(__AVX2__)
+INLINE void mul_wide(vu a, uint32_t m, vu *hi, vu *lo)
+{
+    const __m256i k = _mm256_set1_epi32((int)m);
+    __m256i x[2], h[2], l[2];
+    memcpy(x, &a, sizeof x);
+    for (int i = 0; i < 2; i++) {
+        __m256i even = _mm256_mul_epu32(x[i], k);
+        __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x[i], 32), k);
+        l[i] = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+        h[i] = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    }
+    memcpy(hi, h, sizeof h);
+    memcpy(lo, l, sizeof l);
 }
 #else
 INLINE void mul_wide(vu a, uint32_t m, vu *hi, vu *lo)

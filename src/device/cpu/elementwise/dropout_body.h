@@ -97,7 +97,7 @@ INLINE vf keep_lanes(vf x, uint32_t bits, float scale)
 #if defined(__AVX512F__)
     return (vf)_mm512_maskz_mul_ps((__mmask16)bits, (__m512)x, _mm512_set1_ps(scale));
 #else
-    vi on = (vi)((bits >> (vu)lane_index() & 1u) == 1u - (vu){0});
+    vi on = -(vi)(bits >> (vu)lane_index() & 1u);
     return select_f(on, x * scale, (vf){0});
 #endif
 }

@@ -152,12 +152,12 @@ INLINE vf gelu_e(vf x)
      * e)
      */
     vf t = x * (-2.3022082f + -0.10294324f * (x * x));
-    return exp2_f(max_f(min_f(t, splat(115.0f)), splat(-126.0f)));
+    return exp2_f(at_least(at_most(t, 115.0f), -126.0f));
 }
 INLINE vf logistic(vf x) /* limits as above, so that the slope of x logistic(x) is finite too */
 {
     vf t = x * -1.44269504f;
-    return reciprocal(1.0f + exp2_f(max_f(min_f(t, splat(126.0f)), splat(-126.0f))));
+    return reciprocal(1.0f + exp2_f(at_least(at_most(t, 126.0f), -126.0f)));
 }
 INLINE vf normal_cdf(vf x)
 {
@@ -174,12 +174,12 @@ INLINE vf normal_cdf(vf x)
     p = p * t + 1.00002368f;
     p = p * t - 1.26551223f;
     vf half = 0.5f * t * exp_f(p - z * z);
-    return select_f(x < (vf){0}, half, 1.0f - half);
+    return select_f(is_below(x, 0), half, 1.0f - half);
 }
 INLINE vf act_f(int act, vf x)
 {
     if (act == KU_ACT_RELU)
-        return max_f((vf){0}, x); /* a NaN, the second operand, stays */
+        return at_least(x, 0);
     if (act == KU_ACT_GELU_TANH)
         return x * reciprocal(1.0f + gelu_e(x));
     if (act == KU_ACT_GELU_ERF)
@@ -191,7 +191,7 @@ INLINE vf act_f(int act, vf x)
 INLINE vf act_slope(int act, vf x)
 {
     if (act == KU_ACT_RELU)
-        return select_f(x > (vf){0}, splat(1), (vf){0});
+        return select_f(is_above(x, 0), splat(1), (vf){0});
     if (act == KU_ACT_GELU_TANH) {
         vf e = gelu_e(x), s = reciprocal(1.0f + e);
         vf du = 1.5957691216057308f * (1.0f + 0.134145f * x * x);

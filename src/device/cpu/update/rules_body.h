@@ -26,8 +26,8 @@ INLINE void lion_as(const struct ku_rule *u, int64_t from, int64_t n, enum kumi_
     FOR_VECTORS(n, {
         vf p = LOAD(KUMI_F32, p0), g = LOAD(tg, g0) * u->scale, m = LOAD(KUMI_F32, s0);
         vf to = u->beta1 * m + u->add1 * g;
-        vf step = select_f(to > (vf){0}, splat(u->lr), (vf){0});
-        step = select_f(to < (vf){0}, splat(-u->lr), step);
+        vf step = select_f(is_above(to, 0), splat(u->lr), (vf){0});
+        step = select_f(is_below(to, 0), splat(-u->lr), step);
         p = p * u->keep - step;
         STORE(KUMI_F32, s0, u->beta2 * m + u->add2 * g);
         STORE(KUMI_F32, p0, p);
@@ -48,7 +48,7 @@ INLINE void rmsprop_as(const struct ku_rule *u, int64_t from, int64_t n, enum ku
             vf mean = u->beta2 * LOAD(KUMI_F32, a0) + u->add2 * g;
             STORE(KUMI_F32, a0, mean);
             v -= mean * mean;
-            v = select_f(v < (vf){0}, (vf){0}, v);
+            v = select_f(is_below(v, 0), (vf){0}, v);
         }
         vf d = g / (sqrt_f(v) + u->eps);
         if (has_momentum) {
