@@ -229,7 +229,8 @@ struct ku_str;
  * gives an equal one. rank: sizes, first indices and addresses of that rank's parts, for reading
  * only; NULL: the program.
  */
-int ku_program_print(const struct ku_program *p, const struct ku_coord *rank, struct ku_str *out);
+KU_STATUS ku_program_print(const struct ku_program *p, const struct ku_coord *rank,
+                           struct ku_str *out);
 /*
  * Builds a program from its text. The result is well formed: ids, shapes and counts are in range.
  * Whether it computes anything useful is not checked.

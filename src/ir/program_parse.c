@@ -6,7 +6,7 @@
  *
  * Limits: 256 MiB of text; 2^22 lines, buffers, operands and handles; addresses below 2^60.
  */
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -49,8 +49,7 @@ static int as_bad(const struct reader *r)
     char text[200];
     if (ku_err_get()->status == KUMI_ENOMEM)
         return KUMI_ENOMEM;
-    strncpy(text, ku_err_get()->text, sizeof text - 1);
-    text[sizeof text - 1] = '\0';
+    snprintf(text, sizeof text, "%.199s", ku_err_get()->text);
     return bad(r, text);
 }
 
@@ -196,6 +195,7 @@ static int intern(struct reader *r, struct table *t, void **array, uint32_t *n, 
     *out = (*n)++;
     t->slot[at] = *out + 1;
     t->n_slots++;
+    KU_ASSERT(t->n_slots < t->cap); /* a search ends at a free slot */
     return KUMI_OK;
 }
 
@@ -218,20 +218,28 @@ static int intern_name(struct reader *r, const char *text, ku_id *out)
     return KUMI_OK;
 }
 
+static int hex_digit(char c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = c ? strchr(digits, c) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
 /* A name, which may be empty. */
 static int name(struct reader *r, ku_id *out)
 {
     char text[KU_NAME_BYTES];
     size_t n = 0;
     for (; *r->p > ' ' && *r->p <= '~' && (*r->p == '\\' || !strchr(KU_NAME_ENDS, *r->p)); r->p++) {
-        char hex[3] = "", *end = hex, c = *r->p;
+        char c = *r->p;
         if (n + 1 >= sizeof text)
             return bad(r, "the name is too long");
         if (c == '\\') {
-            strncpy(hex, r->p[1] == 'x' ? r->p + 2 : "", 2);
-            c = (char)strtoul(hex, &end, 16);
-            if (end != hex + 2 || c == '\0' || hex[0] == '+' || hex[0] == '-' || hex[0] == ' ')
+            int high = r->p[1] == 'x' ? hex_digit(r->p[2]) : -1;
+            int low = high >= 0 ? hex_digit(r->p[3]) : -1;
+            if (low < 0 || high + low == 0)
                 return bad(r, "a backslash must begin \\xHH");
+            c = (char)(high * 16 + low);
             r->p += 3;
         }
         text[n++] = c;
@@ -494,6 +502,7 @@ static int type_of(struct reader *r, ku_id id, uint8_t *dtype_out, ku_id *shape_
                    ku_id *layout_out)
 {
     const struct type *t = &r->type[id];
+    KU_ASSERT(id > 0 && id < r->g->n_buffers);
     int kind = r->g->buffer[id].dtype;
     if (skip(r, "(")) {
         KU_TRY(dtype(r, &kind));
@@ -617,6 +626,7 @@ static int operands(struct reader *r, struct ku_instr *i)
                              n_results <= (uint32_t)op->max_out;
     if (!is_right)
         return bad(r, "the number of operands does not fit the op");
+    KU_ASSERT(i->operand + n_in + n_results == g->n_operands);
     i->n_in = (uint8_t)n_in;
     i->n_out = i->kind == KU_START ? 0 : (uint8_t)n_results;
     i->n_parts = i->kind == KU_START ? n_results : 0;
@@ -784,24 +794,24 @@ static int one_line(struct reader *r)
 {
     static const struct {
         const char *word;
-        int (*read)(struct reader *);
+        int (*parse)(struct reader *);
     } table[] = {{"mesh", mesh_line},      {"arenas", arenas_line}, {"state ", state_line},
                  {"buffer ", buffer_line}, {"input ", input_line},  {"output ", output_line}};
-    int (*read)(struct reader *) = r->line == 1 ? header_line : NULL;
+    int (*parse)(struct reader *) = r->line == 1 ? header_line : NULL;
     if (*r->p == '#')
         return KUMI_OK;
-    for (size_t i = 0; read == NULL && i < sizeof table / sizeof table[0]; i++)
+    for (size_t i = 0; parse == NULL && i < sizeof table / sizeof table[0]; i++)
         if (skip(r, table[i].word))
-            read = table[i].read;
-    if (read == NULL) {
+            parse = table[i].parse;
+    if (parse == NULL) {
         blank(r);
         if (*r->p == '\0')
             return KUMI_OK;
         if (*r->p < '0' || *r->p > '9')
             return bad(r, "no such kind of line");
-        read = instr_line;
+        parse = instr_line;
     }
-    KU_TRY(read(r));
+    KU_TRY(parse(r));
     blank(r);
     return *r->p ? bad(r, "the line does not end here") : KUMI_OK;
 }
@@ -810,6 +820,7 @@ static int one_line(struct reader *r)
 static int finish(struct reader *r)
 {
     struct ku_program *g = r->g;
+    KU_ASSERT(g->n_names > 1 && g->n_attrs > 1 && g->n_layouts > 1); /* begin() */
     uint32_t *state = ku_calloc(g->n_names, sizeof *state);
     uint32_t *begun = ku_calloc((size_t)g->n_handles + 1, sizeof *begun);
     int status = state && begun ? KUMI_OK : KUMI_ENOMEM;

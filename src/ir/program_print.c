@@ -44,6 +44,7 @@ struct printer {
 
 static void print_name(struct printer *w, ku_id name)
 {
+    KU_ASSERT(name > 0 && name < w->p->n_names);
     for (const char *c = w->p->name_of[name]; *c; c++)
         if (*c <= ' ' || *c > '~' || strchr(KU_NAME_ENDS, *c))
             ku_str_add(w->out, "\\x%02x", (unsigned char)*c);
@@ -87,11 +88,14 @@ static void note_types(struct printer *w)
             i < p->n_inputs ? &p->input[i] : &p->output[i - p->n_inputs];
         note_type(w, x->buffer, &(struct type){x->shape, x->layout, 0, 0});
     }
-    for (uint32_t at = 0; at < p->n_instrs; at++)
-        for (uint32_t k = 0; k < n_operands(&p->instr[at]); k++) {
-            const struct ku_operand *o = &p->operand[p->instr[at].operand + k];
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *x = &p->instr[at];
+        const uint32_t n = n_operands(x);
+        for (uint32_t k = 0; k < n; k++) { /* results come first */
+            const struct ku_operand *o = &p->operand[x->operand + (k + x->n_in) % n];
             note_type(w, o->buffer, &(struct type){o->shape, o->layout, o->first_block, 0});
         }
+    }
 }
 
 /* What differs from the type of the buffer. */
@@ -99,6 +103,7 @@ static void print_type(struct printer *w, ku_id buffer, int dtype, ku_id shape, 
 {
     const struct ku_program *p = w->p;
     const struct type *t = &w->type[buffer];
+    KU_ASSERT(t->is_given && shape < p->n_shapes && layout < p->n_layouts);
     if (dtype != p->buffer[buffer].dtype)
         ku_str_add(w->out, "(%s)", kumi_dtype_name((enum kumi_dtype)dtype));
     if (shape != t->shape && !ku_shape_is_equal(&p->shape[shape], &p->shape[t->shape]))
@@ -193,6 +198,7 @@ static void print_instr(struct printer *w, uint32_t at)
 {
     const struct ku_program *p = w->p;
     const struct ku_instr *i = &p->instr[at];
+    KU_ASSERT(i->operand + n_operands(i) <= p->n_operands && i->workspace < p->n_buffers);
     ku_str_add(w->out, "%6u %d%s", at, i->stage, ku_phase_name(i->phase));
     if (i->micro >= 0)
         ku_str_add(w->out, "%d", i->micro);
@@ -242,6 +248,7 @@ static void print_state(struct printer *w, const struct ku_program_state *s)
         print_layout(w, s->blocks, s->shape);
     }
     ku_str_add(w->out, "%s", s->is_kept ? " kept" : "");
+    KU_ASSERT(s->of <= w->p->n_states);
     if (s->of) {
         ku_str_add(w->out, " of=");
         print_name(w, w->p->state[s->of - 1].name);

@@ -21,7 +21,7 @@
  *
  * buffer   name, micro-batch, category, type, address; live: the first and last instruction; `in`:
  *          the buffer whose bytes it has; %: the value of the graph. The type is that of the first
- *          port or operand that names the buffer (inputs, outputs, instructions in order).
+ *          port, result or operand that names the buffer, in the order of the lines.
  * operand  buffer, and what differs from the buffer's type: (dtype), [shape], {placement}; then
  *          <..>: block, slot, piece=i/count, add, out, word. Results repeat the buffer's name.
  * start    exchange, handle, axes, group, reduce, wire; its parts stand where results stand.
