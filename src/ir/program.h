@@ -217,6 +217,10 @@ void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout,
                      int64_t first_block, const struct ku_coord *coord, int64_t *begin,
                      int64_t *end);
 
+/* The max number of elements that any rank owns. O(1). */
+int64_t ku_program_kept_max(const struct ku_mesh *mesh, const struct ku_layout *layout,
+                            int64_t count, int64_t first_block);
+
 /*
  * Types and cost of an instruction as run by the rank at `coord`. Zero unless it is a compute.
  */

@@ -35,4 +35,27 @@ gpt2 2 parallel.zero=3 precision.compute=f16 train.clip_norm=1
 llama 2 parallel.zero=2 precision.compute=bf16 parallel.grad_sync=micro
 llama 2 parallel.zero=3 memory.offload.optimizer=host
 ROWS
+
+# texts alone: what a parsed program prints is the text of the compiled one
+while read -r model n args; do
+    set=()
+    for arg in $args; do set+=(--set "$arg"); done
+    for precision in f32 bf16 f16; do
+        set -- graph "configs/$model.json" -n "$n" "${set[@]}" --set precision.compute=$precision
+        "$kumi" "$@" >"$dir/compiled" 2>"$dir/err" || fail "kumi $*: $(tail -1 "$dir/err")"
+        KUMI_PROGRAM_TEXT=1 "$kumi" "$@" >"$dir/parsed" 2>"$dir/err" || fail "kumi $*, parsed: $(tail -1 "$dir/err")"
+        cmp "$dir/compiled" "$dir/parsed" >&2 || fail "kumi $*: the texts differ"
+    done
+done <<'ROWS'
+bert-tiny 1
+bert-tiny 4 parallel.zero=2 memory.recompute=selective
+gpt2-124m 2 parallel.zero=3 memory.recompute=full
+gpt2-124m 4 parallel.zero=1 parallel.grad_sync=micro
+gpt2-1.3b-offload 2
+llama-tiny 1 memory.recompute=full
+llama-tiny 4 parallel.zero=2 parallel.share_host_state=false
+llama-tiny 2 parallel.zero=3 parallel.share_host_state=false
+resnet18-cifar10 1
+resnet18-cifar10 2 parallel.zero=1 parallel.share_host_state=false
+ROWS
 [ ! -e "$dir/failed" ]
