@@ -489,8 +489,8 @@ static void test_refuses(void **state)
         const char *set, *after, *part;
         int as_dot;
     } row[] = {
-        {0, NULL, NULL, "rank count: -n: 0; give a number from 1 to 512", 0},
-        {513, NULL, NULL, "rank count: -n: 513; ", 0},
+        {0, NULL, NULL, "rank count: -n: 0; give a number from 1 to 1048576", 0},
+        {1048577, NULL, NULL, "rank count: -n: 1048577; ", 0},
         {16, NULL, NULL, "batch: ", 0},
         {2, "train.virtual_shards=3", NULL, "virtual_shards: 3 on 2 ranks", 0},
         {1, "parallel.replicate=2", NULL, "parallel.replicate", 0},
