@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/log.h"
+#include "kumi/launch.h"
 
 int cli_usage(const char *format, ...)
 {
@@ -253,6 +254,16 @@ int cli_bytes(const char *text, uint64_t *bytes)
             return 0;
         }
     return -1;
+}
+
+int cli_planned_ranks(const char *text, int *n)
+{
+    char *end;
+    const long x = strtol(text, &end, 10);
+    if (end == text || *end || x < 1 || x > INT_MAX)
+        return kumi_launch_parse_n(text, n);
+    *n = (int)x;
+    return KUMI_OK;
 }
 
 double cli_seconds(const char *text)

@@ -149,6 +149,8 @@ int cli_launch_hosts(struct cli *c, char *const *argv, const char *n_text, int t
 bool cli_is_rank_of(struct cli *c, const char *n_text, const struct cli_hosts *hosts);
 /* Bytes of "500MB", "2GB" (powers of ten), "1GiB", "4096". < 0: malformed. */
 int cli_bytes(const char *text, uint64_t *bytes);
+/* Parse the -n of a command that starts no ranks: "auto" or any number from 1. A status. */
+KU_STATUS cli_planned_ranks(const char *text, int *n);
 /* Seconds of "[[HH:]MM:]SS"; < 0: malformed. */
 double cli_seconds(const char *text);
 

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "kumi/launch.h"
 
 struct options {
     const char *n, *picture, *axis, *deepspeed, *limit, *params, *replicate;
@@ -16,7 +15,7 @@ struct options {
 static int estimate(const struct cli *c, struct options *o)
 {
     char *end, *text = NULL;
-    int status = kumi_launch_parse_n(o->n, &o->estimate.n_ranks);
+    int status = cli_planned_ranks(o->n, &o->estimate.n_ranks);
     o->estimate.n_params = strtod(o->params, &end);
     if (c->n > 0 || o->picture || o->stages || o->roofline || o->deepspeed || c->n_list || o->limit)
         return cli_usage("kumi plan: --params replaces the configuration; only --memory, --zero, "
@@ -26,7 +25,7 @@ static int estimate(const struct cli *c, struct options *o)
         return cli_usage(
             "kumi plan: --params: %.60s: not a number above 0; give one, such as 175e9", o->params);
     if (status == KUMI_OK && o->replicate)
-        status = kumi_launch_parse_n(o->replicate, &o->estimate.replicate);
+        status = cli_planned_ranks(o->replicate, &o->estimate.replicate);
     if (status == KUMI_OK)
         status = kumi_plan_estimate(&o->estimate, o->as_json, &text);
     return cli_print(status, &text);
@@ -62,7 +61,7 @@ static int plan(struct cli *c, struct options *o)
         return cli_usage(
             "kumi plan: --limit: %.60s: not a size; give bytes, or a unit as in 500MB, 16GiB",
             o->limit);
-    int status = kumi_launch_parse_n(o->n, &n);
+    int status = cli_planned_ranks(o->n, &n);
     const struct kumi_plan_stages_options all = {o->picture, limit, o->as_json};
     if (status == KUMI_OK && o->stages)
         return cli_print(kumi_plan_stages(&s, n, &all, &text), &text);

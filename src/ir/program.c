@@ -77,6 +77,14 @@ void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout,
     KU_ASSERT(0 <= *begin && *begin <= *end && *end <= count);
 }
 
+int64_t ku_program_kept_max(const struct ku_mesh *mesh, const struct ku_layout *layout,
+                            int64_t count, int64_t first_block)
+{
+    const struct ku_coord first = {0};
+    int me, n = block_members(mesh, layout, &first, &me);
+    return ku_blocks_max(count, KU_BLOCK_COUNT, first_block, n);
+}
+
 static int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;

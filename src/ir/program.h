@@ -217,6 +217,10 @@ void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout,
                      int64_t first_block, const struct ku_coord *coord, int64_t *begin,
                      int64_t *end);
 
+/* The max number of elements that any rank owns. O(1). */
+int64_t ku_program_kept_max(const struct ku_mesh *mesh, const struct ku_layout *layout,
+                            int64_t count, int64_t first_block);
+
 /*
  * Types and cost of an instruction as run by the rank at `coord`. Zero unless it is a compute.
  */
@@ -224,9 +228,22 @@ void ku_program_types(const struct ku_program *p, uint32_t instr, const struct k
                       struct ku_op_case *types, struct ku_cost *cost);
 
 struct ku_str;
-/* Prints the program. rank: sizes, first indices and offsets of that rank's parts; NULL: sizes and
- * offsets of the first rank. */
-int ku_program_print(const struct ku_program *p, const struct ku_coord *rank, struct ku_str *out);
+/*
+ * Text form, version 2 (ir/program_text.h): it has every field, and parsing the print of a program
+ * gives an equal one. rank: sizes, first indices and addresses of that rank's parts, for reading
+ * only; NULL: the program.
+ */
+KU_STATUS ku_program_print(const struct ku_program *p, const struct ku_coord *rank,
+                           struct ku_str *out);
+/*
+ * Builds a program from its text. The result is well formed: ids, shapes and counts are in range.
+ * Whether it computes anything useful is not checked.
+ *
+ *   name   of the text, in messages
+ *
+ * Errors: EINVAL with name:line:column and the offending word; ENOMEM.
+ */
+KU_STATUS ku_program_parse(const char *name, const char *text, size_t bytes, struct ku_program **p);
 
 /* Memory report: bytes by category at the instruction where the arenas together are fullest. */
 struct ku_memory_row {

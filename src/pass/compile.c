@@ -3,9 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "ir/placement_rules.h"
 #include "ir/state.h"
 #include "pass/pass.h"
@@ -81,6 +83,25 @@ static int check_live(const struct ku_program *p, const struct ku_compile_opts *
         (long long)o->max_live, p->name, (long long)live, at, p->name_of[p->instr[at].path]);
 }
 
+/*
+ * With KUMI_PROGRAM_TEXT set, what runs is what the text says: the program is printed, parsed, and
+ * replaced by the parsed one. For tests.
+ */
+static int through_text(struct ku_program **p)
+{
+    struct ku_str text = {0};
+    struct ku_program *again = NULL;
+    int status = ku_program_print(*p, NULL, &text);
+    if (status == KUMI_OK)
+        status = ku_program_parse((*p)->name, ku_str_get(&text), text.bytes, &again);
+    ku_str_fini(&text);
+    if (status == KUMI_OK) {
+        ku_program_destroy(*p);
+        *p = again;
+    }
+    return status;
+}
+
 int ku_compile_program(const struct ku_graph *g, const char *name, const struct ku_compile_opts *o,
                        const struct ku_target *t, struct ku_program **out)
 {
@@ -98,6 +119,8 @@ int ku_compile_program(const struct ku_graph *g, const char *name, const struct 
         status = ku_pass_memory(p);
     if (status == KUMI_OK)
         status = check_live(p, o);
+    if (status == KUMI_OK && ku_env("KUMI_PROGRAM_TEXT"))
+        status = through_text(&p);
     if (status < 0) {
         ku_program_destroy(p);
         return status;

@@ -29,6 +29,17 @@ void ku_blocks_range(int64_t count, int64_t block_count, int64_t first_block, in
     *end = e >= n_blocks ? count : e * block;
 }
 
+int64_t ku_blocks_max(int64_t count, int64_t block_count, int64_t first_block, int n)
+{
+    KU_ASSERT(count >= 0 && block_count >= 0 && first_block >= 0 && n > 0);
+    int64_t block = block_count ? block_count : 1;
+    int64_t n_blocks = count / block + (count % block != 0);
+    int64_t each = n_blocks / n, extra = n_blocks % n;
+    /* the last chunk, which may be shorter, counts if a single rank has the max and owns it */
+    int is_short = extra == 1 ? each == 0 || first_block % n == n - 1 : extra == 0 && n == 1;
+    return (each + (extra > 0)) * block - (is_short ? n_blocks * block - count : 0);
+}
+
 int ku_blocks_owner(int64_t count, int64_t block_count, int64_t first_block, int n, int64_t at)
 {
     KU_ASSERT(at >= 0 && at < count);

@@ -25,6 +25,10 @@
 void ku_blocks_range(int64_t count, int64_t block_count, int64_t first_block, int n, int rank,
                      int64_t *begin, int64_t *end);
 /*
+ * The max number of elements that a rank owns. O(1).
+ */
+int64_t ku_blocks_max(int64_t count, int64_t block_count, int64_t first_block, int n);
+/*
  * The rank that owns element `at` (0 <= at < count). O(log n).
  */
 int ku_blocks_owner(int64_t count, int64_t block_count, int64_t first_block, int n, int64_t at);

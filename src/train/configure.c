@@ -43,9 +43,9 @@ int ku_settings_configure(struct ku_session *s, const struct kumi_settings *sett
     const char **set;
     int n;
     KU_TRY(ku_settings_check(settings));
-    if (n_ranks < 1 || n_ranks > KU_MAX_LOCAL)
+    if (n_ranks < 1 || n_ranks > KU_MAX_PLANNED)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
-                      KU_MAX_LOCAL);
+                      KU_MAX_PLANNED);
     KU_TRY(join_settings(settings, more, &set, &n));
     int status = ku_session_configure(s, settings->config, set, n, NULL, n_ranks);
     if (status < 0)

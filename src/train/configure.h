@@ -10,8 +10,10 @@
 
 /* KUMI_EINVAL without a configuration file. */
 KU_STATUS ku_settings_check(const struct kumi_settings *settings);
+/* A program has one text for all ranks, so the cost of a plan does not grow with their number. */
+enum { KU_MAX_PLANNED = 1 << 20 };
 /*
- * Configure a session for n ranks of one host.
+ * Configure a session for n ranks, 1 to KU_MAX_PLANNED, which need not fit on this host.
  *
  *   s      all zero at entry; finished on failure
  *   more   up to 6 settings that override the user's, NULL-terminated; NULL: none

@@ -24,6 +24,7 @@
 #include "base/str.h"
 #include "nn/builder.h"
 #include "pass/pass.h"
+#include "program_equal.h"
 
 /* Two blocks: what recomputation calls units. */
 static struct ku_graph *blocks(int64_t n)
@@ -118,6 +119,15 @@ static void compare(const char *name, const struct ku_str *text)
         fail_msg("%s:%zu: differs; KUMI_UPDATE=1 shows how in git diff", path, line);
     }
     ku_free(want);
+}
+
+static void check_round_trip(const char *name, const struct ku_program *p)
+{
+    struct ku_program *again;
+    const char *what = program_round_trip(p, &again);
+    if (what)
+        fail_msg("%s: %s", name, what);
+    ku_program_destroy(again);
 }
 
 /* Text is a fixed point of parse and print, and what is read verifies. A copy has the same text. */
@@ -383,6 +393,7 @@ static void programs(void **state)
         assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
         assert_int_equal(ku_program_print(p, NULL, &text), 0);
         compare(row[i].name, &text);
+        check_round_trip(row[i].name, p);
         ku_str_fini(&text);
         ku_program_destroy(p);
         ku_graph_destroy(g);
@@ -450,6 +461,7 @@ static void offloads(void **state)
         int n_moves = 0;
         assert_int_equal(ku_program_print(p, NULL, &text), 0);
         compare(offloaded[i].name, &text);
+        check_round_trip(offloaded[i].name, p);
         read_back(offloaded[i].name, &graph);
         for (uint32_t at = 0; at < p->n_instrs; at++) {
             const struct ku_instr *x = &p->instr[at];

@@ -49,15 +49,9 @@ ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int ar
 {
     const struct ku_value *v = &l->g->value[value];
     struct ku_operand o = ku_lower_operand(l, value, 0, layout);
-    int64_t count = ku_shape_count(&l->g->shape[v->shape]), most = 0;
     KU_ASSERT(ku_layout_has(&l->g->layout[layout], KU_Z));
-    for (int r = 0; r < ku_mesh_n_ranks(&l->g->mesh); r++) {
-        struct ku_coord at = ku_mesh_coord(&l->g->mesh, r);
-        int64_t begin, end;
-        ku_program_kept(&l->g->mesh, &l->g->layout[layout], count, o.first_block, &at, &begin,
-                        &end);
-        most = end - begin > most ? end - begin : most;
-    }
+    const int64_t most = ku_program_kept_max(&l->g->mesh, &l->g->layout[layout],
+                                             ku_shape_count(&l->g->shape[v->shape]), o.first_block);
     ku_id b = ku_lower_buffer(l, value, arena, cls);
     if (b) {
         l->p->buffer[b].is_kept = 1;
