@@ -255,7 +255,11 @@ int kumi_trainer_digest(const struct kumi_trainer *t, char *text)
 {
     KU_GIVEN(t, "trainer");
     KU_GIVEN(text, "text");
-    return ku_trainer_digest(t->s.t, 0, text);
+    const struct ku_trainer *x = t->s.t;
+    KU_TRY(ku_trainer_digest(x, 0, text));
+    return ku_trainer_is_spread(x->program[KU_PROG_TRAIN], x->job)
+               ? ku_agree_bytes(x->job, text, 72)
+               : KUMI_OK;
 }
 
 int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)

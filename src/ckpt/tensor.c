@@ -128,8 +128,8 @@ bool ku_ckpt_tensor_is_here(const struct ku_ckpt_tensor *t, int64_t at, int64_t 
 }
 
 /* Finds the next part that contains element `at`, and lowers *end to the end of its contiguous
- * elements, and to the begin of a part after `at` on its way. *part: the previous part, -1 to begin.
- * Returns 0 if there is no further part. */
+ * elements, and to the begin of a part after `at` on its way. *part: the previous part, -1 to
+ * begin. Returns 0 if there is no further part. */
 static int place_of(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end, int *part,
                     struct place *place)
 {

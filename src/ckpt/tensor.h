@@ -46,8 +46,8 @@ struct ku_ckpt_part {
  *   part     [n_parts] parts that cover every element at least once: an element is read from the
  *            first part that contains it and written to all of them. n_parts 0: use data
  *   owner    the elements are divided among owners on several hosts: the parts cover those of this
- *            host alone, which may be none. Copying from memory needs elements of this host; copying
- *            to memory skips the others
+ *            host alone, which may be none. Copies from memory are of elements of this host; copies
+ *            to memory skip the others
  */
 struct ku_ckpt_owners {
     int n;                            /* 0: this host has all elements */
@@ -82,8 +82,8 @@ int64_t ku_ckpt_tensor_count(const struct ku_ckpt_tensor *t); /* elements in fil
 int64_t ku_ckpt_tensor_run(const struct ku_ckpt_tensor *t, int64_t at, int64_t *memory_at);
 
 /*
- * The owner of element `at` of the file, in a tensor with owners. *end: the elements [at, *end) have
- * the same owner and are contiguous in memory.
+ * The owner of element `at` of the file, in a tensor with owners. *end: the elements [at, *end)
+ * have the same owner and are contiguous in memory.
  */
 int ku_ckpt_tensor_owner(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end);
 /* Whether memory of this host may contain one of the elements [at, at + count), count > 0. */

@@ -4,7 +4,7 @@
  * shard) are on several. Saved tensors then have owners, and what a reader of whole tensors needs
  * from other hosts comes through the job's comm, in windows of at most 1 MiB:
  *
- *     checkpoint   the owner sends its bytes of a chunk to the chunk's writer (ckpt/snapshot/spread.h)
+ *     checkpoint   owners send their bytes of a chunk to its writer (ckpt/snapshot/spread.h)
  *     digest       owners of the first copy send their elements to rank 0, in the digest's order
  *     averages     each owner broadcasts its elements
  */

@@ -101,7 +101,7 @@ static int take(void *ctx, const struct ku_piece *p, const unsigned char *data, 
                                   t->dtype, !is_rounded(t->dtype, to->dtype));
 }
 
-/* Whether a chunk has something that this host needs. *at: its first piece; out: the next chunk's. */
+/* Whether this host needs a piece of the chunk. *at: its first piece; out: the next chunk's. */
 static bool is_needed(const struct source *f, uint64_t chunk, int64_t *at)
 {
     bool is = false;

@@ -34,9 +34,9 @@ struct ku_ckpt_world {
 KU_STATUS ku_ckpt_writer_spread(struct ku_ckpt_writer *w, const struct ku_ckpt_world *world);
 
 /*
- * A message of this rank: bytes of one chunk. All messages of the job have one order, in which every
- * rank lists its own, so ranks that exchange them one after the other do not wait for each other in
- * a circle.
+ * A message of this rank: bytes of one chunk. All messages of the job have one order, in which
+ * every rank lists its own, so ranks that exchange them one after the other do not wait for each
+ * other in a circle.
  */
 struct ku_ckpt_message {
     int peer;
@@ -52,8 +52,8 @@ KU_STATUS ku_ckpt_message_pack(const struct ku_ckpt_writer *w, const struct ku_c
 
 /*
  * After all ranks have written: the checksums of pieces [at, at + n) of all files, in one sequence;
- * zero for those of other ranks. The committing rank sets the sums over all ranks before the commit,
- * which writes the .xxh3 files.
+ * zero for those of other ranks. The committing rank sets the sums over all ranks before the
+ * commit, which writes the .xxh3 files.
  */
 int64_t ku_ckpt_writer_n_sums(const struct ku_ckpt_writer *w);
 void ku_ckpt_writer_sums(const struct ku_ckpt_writer *w, int64_t at, int64_t n, uint64_t *sum);
