@@ -8,8 +8,8 @@
  *     segment           |    0    |    1    |    0    |    1    |
  *
  * Where tensors are divided among hosts, the ranks of a host divide the regions of 1 MiB with
- * elements of the host. An element belongs to the segment and rank in which it begins. An element that crosses a
- * segment's end (only in files with unaligned data) is read separately.
+ * elements of the host. An element belongs to the segment and rank in which it begins. An element
+ * that crosses a segment's end (only in files with unaligned data) is read separately.
  */
 #include <fcntl.h>
 #include <stdlib.h>
