@@ -155,6 +155,9 @@ KUMI_API int kumi_trainer_output(const struct kumi_trainer *trainer, const char 
  * Get the current values of a parameter or optimizer tensor as f32, in the shape that files have.
  *
  *   count   elements of out; another number is an error
+ *
+ * Errors: KUMI_EINVAL, also if the tensor's elements are divided among hosts (read it from a
+ * checkpoint then).
  */
 KUMI_API int kumi_trainer_read(const struct kumi_trainer *trainer, const char *name, float *out,
                                int64_t count);
@@ -169,6 +172,8 @@ KUMI_API int kumi_trainer_take_ema(struct kumi_trainer *trainer);
  * Get the digest "sha256:…" over parameters and optimizer state (docs/internals/numerics.md).
  *
  *   text   out: 72 bytes
+ *
+ * Collective if parallel.shard goes beyond a host, else any rank may call it alone.
  */
 KUMI_API int kumi_trainer_digest(const struct kumi_trainer *trainer, char *text);
 

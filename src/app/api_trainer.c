@@ -228,6 +228,12 @@ int kumi_trainer_read(const struct kumi_trainer *t, const char *name, float *out
     if (count != ku_ckpt_tensor_count(x))
         return KU_ERR(KUMI_EINVAL, "trainer: %s: has %lld elements, asked for %lld", name,
                       (long long)ku_ckpt_tensor_count(x), (long long)count);
+    if (x->owner.n)
+        return KU_ERR(
+            KUMI_EINVAL,
+            "trainer: %s: its elements are divided among hosts; read it from a checkpoint "
+            "(kumi_trainer_save)",
+            name);
     _Alignas(16) unsigned char piece[4096];
     const int64_t most = (int64_t)(sizeof piece / kumi_dtype_bytes(x->dtype));
     for (int64_t at = 0; at < count; at += most) {
@@ -249,7 +255,11 @@ int kumi_trainer_digest(const struct kumi_trainer *t, char *text)
 {
     KU_GIVEN(t, "trainer");
     KU_GIVEN(text, "text");
-    return ku_trainer_digest(t->s.t, 0, text);
+    const struct ku_trainer *x = t->s.t;
+    KU_TRY(ku_trainer_digest(x, 0, text));
+    return ku_trainer_is_spread(x->program[KU_PROG_TRAIN], x->job)
+               ? ku_agree_bytes(x->job, text, 72)
+               : KUMI_OK;
 }
 
 int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)

@@ -25,6 +25,19 @@ enum { KU_DIGEST_TEXT_BYTES = 7 + 64 + 1 /* "sha256:", hex digits, NUL */ };
 /* Compute the digest of tensors in memory. parameters_only: without optimizer tensors. */
 KU_STATUS ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_only,
                            char out[KU_DIGEST_TEXT_BYTES]);
+/*
+ * The same of tensors whose elements are divided among hosts.
+ *
+ *   gather   called for all elements in the order of the digest, at most 1 MiB at a time, on every
+ *            rank; where `out` is given it gets elements [at, at + count) of t
+ *   out      NULL: only call gather
+ */
+struct ku_digest_source {
+    int (*gather)(void *ctx, const struct ku_ckpt_tensor *t, int64_t at, int64_t count, void *out);
+    void *ctx;
+};
+KU_STATUS ku_digest_stream(const struct ku_ckpt_tensor *tensor, int n, int parameters_only,
+                           const struct ku_digest_source *from, char out[KU_DIGEST_TEXT_BYTES]);
 /* Compute the digest of a snapshot directory and verify its checksums. Errors: ENOCKPT. */
 KU_STATUS ku_digest_snapshot(const char *path, int parameters_only, char out[KU_DIGEST_TEXT_BYTES]);
 

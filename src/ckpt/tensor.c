@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "tensor/blocks.h"
 
 static int compare_names(const void *a, const void *b)
 {
@@ -36,7 +37,7 @@ static int check_shape(const struct ku_ckpt_tensor *t)
             in_memory > (int64_t)1 << 48)
             return KU_ERR(KUMI_EINVAL, "checkpoint: %s: more than 2^48 elements", t->name);
     }
-    if (count > 0 && t->data == NULL && t->n_parts == 0)
+    if (count > 0 && t->data == NULL && t->n_parts == 0 && t->owner.n == 0)
         return KU_ERR(KUMI_EINVAL, "checkpoint: %s: no memory given", t->name);
     if (t->group != KU_CKPT_MODEL && t->group != KU_CKPT_OPTIMIZER)
         return KU_ERR(KUMI_EINVAL, "checkpoint: %s: group %d", t->name, (int)t->group);
@@ -103,18 +104,44 @@ struct place {
     uint64_t at;
 };
 
+int ku_ckpt_tensor_owner(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end)
+{
+    const struct ku_ckpt_owners *o = &t->owner;
+    int64_t place, n = ku_ckpt_tensor_run(t, at, &place), count = 1, begin, to;
+    for (int i = 0; i < t->ndim; i++)
+        count *= t->padded[i];
+    const int owner = ku_blocks_owner(count, o->block_count, o->first_block, o->n, place);
+    ku_blocks_range(count, o->block_count, o->first_block, o->n, owner, &begin, &to);
+    *end = at + min_i64(n, to - place);
+    return owner;
+}
+
+bool ku_ckpt_tensor_is_here(const struct ku_ckpt_tensor *t, int64_t at, int64_t count)
+{
+    int64_t first, last;
+    bool is_here = t->owner.n == 0;
+    ku_ckpt_tensor_run(t, at, &first);
+    ku_ckpt_tensor_run(t, at + count - 1, &last);
+    for (int i = 0; i < t->n_parts && !is_here; i++)
+        is_here = t->part[i].begin <= last && first < t->part[i].end;
+    return is_here;
+}
+
 /* Finds the next part that contains element `at`, and lowers *end to the end of its contiguous
- * elements. *part: the previous part, -1 to begin. Returns 0 if there is no further part. */
+ * elements, and to the begin of a part after `at` on its way. *part: the previous part, -1 to
+ * begin. Returns 0 if there is no further part. */
 static int place_of(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end, int *part,
                     struct place *place)
 {
     size_t each = kumi_dtype_bytes(t->dtype);
-    if (t->n_parts == 0) {
+    if (t->n_parts == 0 && t->owner.n == 0) {
         *place = (struct place){.data = (char *)t->data + (size_t)at * each};
         return ++*part == 0;
     }
     while (++*part < t->n_parts) {
         const struct ku_ckpt_part *p = &t->part[*part];
+        if (at < p->begin)
+            *end = min_i64(*end, p->begin);
         if (at >= p->begin && at < p->end) {
             *end = min_i64(*end, p->end);
             *place = (struct place){NULL, p->store, p->at + (uint64_t)(at - p->begin) * each};

@@ -2,6 +2,8 @@
 #ifndef KU_CKPT_TENSOR_H
 #define KU_CKPT_TENSOR_H
 
+#include <stdbool.h>
+
 #include "base/err.h"
 #include "tensor/dtype.h"
 #include "tensor/shape.h"
@@ -43,7 +45,14 @@ struct ku_ckpt_part {
  *   data     the whole tensor in plain host memory, aligned for dtype; ignored if there are parts
  *   part     [n_parts] parts that cover every element at least once: an element is read from the
  *            first part that contains it and written to all of them. n_parts 0: use data
+ *   owner    the elements are divided among owners on several hosts: the parts cover those of this
+ *            host alone, which may be none. Copies from memory are of elements of this host; copies
+ *            to memory skip the others
  */
+struct ku_ckpt_owners {
+    int n;                            /* 0: this host has all elements */
+    int64_t block_count, first_block; /* of the partition in memory order (tensor/blocks.h) */
+};
 struct ku_ckpt_tensor {
     const char *name;
     enum kumi_dtype dtype;
@@ -53,6 +62,7 @@ struct ku_ckpt_tensor {
     void *data;
     const struct ku_ckpt_part *part;
     int n_parts;
+    struct ku_ckpt_owners owner;
     enum ku_ckpt_group group;
     uint32_t turn; /* order in which the update changes tensors, ascending; 0: never, or unused */
 };
@@ -70,6 +80,14 @@ int64_t ku_ckpt_tensor_count(const struct ku_ckpt_tensor *t); /* elements in fil
  *   at   0 <= at < count
  */
 int64_t ku_ckpt_tensor_run(const struct ku_ckpt_tensor *t, int64_t at, int64_t *memory_at);
+
+/*
+ * The owner of element `at` of the file, in a tensor with owners. *end: the elements [at, *end)
+ * have the same owner and are contiguous in memory.
+ */
+int ku_ckpt_tensor_owner(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end);
+/* Whether memory of this host may contain one of the elements [at, at + count), count > 0. */
+bool ku_ckpt_tensor_is_here(const struct ku_ckpt_tensor *t, int64_t at, int64_t count);
 
 /* Copy elements [at, at + count) from memory to `out`, in file order. Errors: those of a store. */
 KU_STATUS ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count,

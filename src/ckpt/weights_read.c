@@ -7,8 +7,9 @@
  *     rank              0 0 0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1 1 1 1
  *     segment           |    0    |    1    |    0    |    1    |
  *
- * An element belongs to the segment and rank in which it begins. An element that crosses a
- * segment's end (only in files with unaligned data) is read separately.
+ * Where tensors are divided among hosts, the ranks of a host divide the regions of 1 MiB with
+ * elements of the host. An element belongs to the segment and rank in which it begins. An element
+ * that crosses a segment's end (only in files with unaligned data) is read separately.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 #include "ckpt/read_ahead.h"
 #include "ckpt/weights.h"
 
-enum { CUT_BYTES = 4096, ALIGNED_BYTES = 64 << 10 };
+enum { CUT_BYTES = 4096, ALIGNED_BYTES = 64 << 10, REGION_BYTES = 1 << 20 };
 
 /* A tensor of the file and its destination. */
 struct part {
@@ -110,6 +111,8 @@ static int read_run(struct reading *r, uint64_t at, uint64_t end, int direct_fd)
     const unsigned char *window;
     size_t bytes;
     int status = KUMI_OK;
+    if (at >= end)
+        return KUMI_OK;
     KU_TRY(ku_ahead_open(r->file->fd, direct_fd, at, end, &ahead));
     for (; at < end; at += bytes) {
         KU_TRY_OUT(ku_ahead_next(ahead, &window, &bytes) < 0 ? unreadable(r->file) : KUMI_OK);
@@ -137,6 +140,59 @@ static int check_whole(const struct ku_st *f)
     return KUMI_OK;
 }
 
+/* Whether this host has elements of a part in [at, end) of the file. */
+static bool is_here(const struct part *p, uint64_t at, uint64_t end)
+{
+    const uint64_t each = kumi_dtype_bytes(p->from->dtype), begin = p->from->at;
+    const uint64_t first = at > begin ? (at - begin) / each : 0;
+    uint64_t last = end > begin ? (end - begin + each - 1) / each : 0;
+    last = last < (uint64_t)p->from->count ? last : (uint64_t)p->from->count;
+    return first < last && ku_ckpt_tensor_is_here(p->to, (int64_t)first, (int64_t)(last - first));
+}
+
+/* Whether this host needs [at, end) of the file. *part: the first part that ends after `at`. */
+static bool is_needed(const struct reading *r, uint64_t at, uint64_t end, int *part)
+{
+    bool is = false;
+    while (*part < r->n_parts && r->part[*part].from->at + r->part[*part].from->bytes <= at)
+        ++*part;
+    for (int i = *part; i < r->n_parts && r->part[i].from->at < end && !is; i++)
+        is = is_here(&r->part[i], at, end);
+    return is;
+}
+
+/* The n-th part of n_ranks of the needed regions in [begin, end). */
+static int read_needed(struct reading *r, uint64_t begin, uint64_t end, int rank, int n_ranks,
+                       int direct_fd)
+{
+    uint64_t n = 0, from = begin, to = begin;
+    int part = 0;
+    for (uint64_t at = begin; at < end; at += REGION_BYTES)
+        n += is_needed(r, at, at + REGION_BYTES < end ? at + REGION_BYTES : end, &part);
+    const uint64_t first = n * (uint64_t)rank / (uint64_t)n_ranks;
+    const uint64_t last = n * ((uint64_t)rank + 1) / (uint64_t)n_ranks;
+    n = 0, part = 0;
+    for (uint64_t at = begin, stop; at < end; at = stop) {
+        stop = at + REGION_BYTES < end ? at + REGION_BYTES : end;
+        if (!is_needed(r, at, stop, &part) || n++ < first || n > last)
+            continue;
+        if (at != to) {
+            KU_TRY(read_run(r, from, to, direct_fd));
+            from = at;
+        }
+        to = stop;
+    }
+    return read_run(r, from, to, direct_fd);
+}
+
+static bool is_divided(const struct reading *r)
+{
+    bool is = false;
+    for (int i = 0; i < r->n_parts && !is; i++)
+        is = r->part[i].to->owner.n > 0;
+    return is;
+}
+
 static int read_file(struct reading *r, int rank, int n_ranks)
 {
     if (r->n_parts == 0)
@@ -144,10 +200,12 @@ static int read_file(struct reading *r, int rank, int n_ranks)
     const struct ku_st_tensor *last = r->part[r->n_parts - 1].from;
     uint64_t begin = r->part[0].from->at & ~(uint64_t)(CUT_BYTES - 1), end = last->at + last->bytes;
     uint64_t at = cut(begin, end, rank, n_ranks), to = cut(begin, end, rank + 1, n_ranks);
-    if (at == to)
+    const bool divided = is_divided(r);
+    if (at == to && !divided)
         return KUMI_OK;
     int direct_fd = ku_os_open(r->file->path, O_RDONLY | O_DIRECT, 0);
-    int status = read_run(r, at, to, direct_fd);
+    int status = divided ? read_needed(r, begin, end, rank, n_ranks, direct_fd)
+                         : read_run(r, at, to, direct_fd);
     if (direct_fd >= 0)
         ku_os_close(direct_fd);
     KU_TRY(status);

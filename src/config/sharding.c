@@ -124,8 +124,8 @@ void ku_sharding_print_effect(const struct ku_sharding *s, struct ku_str *out)
                    s->zero, s->local);
 }
 
-/* What several hosts do not have yet: state shared by the ranks of each, or cut between them. */
-static int check_hosts(const struct ku_config *c, int host_ranks, const struct ku_sharding *s)
+/* What several hosts do not have yet: state shared by the ranks of each. */
+static int check_hosts(const struct ku_config *c)
 {
     const json_t *alias = share_host_state_of(c);
     char wanted[160];
@@ -136,13 +136,7 @@ static int check_hosts(const struct ku_config *c, int host_ranks, const struct k
                  is_alias ? "false" : "private");
         return ku_config_refuse(c, key, ku_json_at(c->root, key), wanted);
     }
-    if (s->shard == 1 || host_ranks % s->shard == 0)
-        return KUMI_OK;
-    snprintf(wanted, sizeof wanted,
-             "%d ranks share one copy of the state, which may not go beyond a host: set "
-             "parallel.shard to 1 or a divisor of %d, the ranks of a host",
-             s->shard, host_ranks);
-    return ku_config_refuse_int(c, "parallel.zero", s->zero, wanted);
+    return KUMI_OK;
 }
 
 int ku_sharding_resolve(const struct ku_config *c, int n, int host_ranks, struct ku_sharding *out)
@@ -187,7 +181,7 @@ int ku_sharding_resolve(const struct ku_config *c, int n, int host_ranks, struct
         return refuse_reshard(c, reshard, shard);
     *out = (struct ku_sharding){zero, (int)replicate, (int)shard, 1, (int)reshard};
     if (host_ranks && host_ranks < n)
-        return check_hosts(c, host_ranks, out);
+        return check_hosts(c);
     if (ku_host_state_is_shared(c))
         *out = (struct ku_sharding){zero, 1, 1, n, 1};
     return KUMI_OK;

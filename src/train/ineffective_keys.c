@@ -119,17 +119,22 @@ static const char *device_word(const struct ku_session *s)
 /*
  * The ZeRO stage that the compiler gets. State that the host's ranks share is not partitioned.
  */
+/* Whether ranks share the state that parallel.zero would divide. */
+static bool is_shared(const struct ku_session *s)
+{
+    return s->sharding.zero > 0 && s->sharding.shard == 1 && ku_host_state_is_shared(&s->cfg);
+}
 static const char *zero_word(const struct ku_session *s)
 {
     static const char *const stage[] = {"0", "1", "2", "3"};
-    if (s->sharding.zero > 0 && ku_host_state_is_shared(&s->cfg))
+    if (is_shared(s))
         return "without effect under parallel.host_state: shared";
     return stage[s->sharding.zero];
 }
 /* "shared" only where a stage could partition the state that the ranks share. */
 static const char *host_state_word(const struct ku_session *s)
 {
-    return s->sharding.zero > 0 && ku_host_state_is_shared(&s->cfg) ? "shared" : "private";
+    return is_shared(s) ? "shared" : "private";
 }
 static const char *zero_or_offload_word(const struct ku_session *s)
 {

@@ -9,7 +9,7 @@
  * Each rank has a counter in shared memory: tensors whose turn is below it are copied. The turn of
  * a tensor is the number of the instruction that overwrites it. Before that instruction a rank
  * waits for the counters of all local ranks if the state is shared, and for its own if it is a
- * replica.
+ * replica. Bytes for writers on other hosts leave on the main thread, in ku_saving_start.
  */
 #include "train/saving.h"
 
@@ -161,10 +161,17 @@ int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int st
     KU_ASSERT(s->phase == IDLE);
     if (status == KUMI_OK)
         status = ku_ckpt_writer_create(&d, &s->w);
+    if (status == KUMI_OK)
+        status = ku_trainer_spread_writer(s->t, s->w);
     atomic_store(&own_word(s)->turn, 0); /* visible to all ranks after the next ku_agree_worst */
     status = ku_agree_worst(s->job, status);
     if (status == KUMI_OK)
         status = ku_agree_worst(s->job, s->job->rank == 0 ? ku_ckpt_writer_begin(s->w) : KUMI_OK);
+    if (status == KUMI_OK) {
+        status = ku_trainer_exchange(s->job, s->w);
+        if (status < 0 && s->job->rank == 0)
+            ku_ckpt_writer_abort(s->w);
+    }
     if (status == KUMI_OK)
         begin_phase(s, WRITING);
     else
@@ -184,6 +191,8 @@ static int advance(struct ku_saving *s)
     if (s->status < 0)
         ku_err_put(&s->error);
     int status = ku_agree_worst(s->job, s->status);
+    if (status == KUMI_OK && s->phase == WRITING)
+        status = ku_trainer_add_sums(s->job, s->w);
     if (status == KUMI_OK && s->phase == WRITING) {
         begin_phase(s, COMMITTING);
         return KUMI_OK;

@@ -202,6 +202,17 @@ static int list_parts(const struct ku_program *p, const struct ku_program_state 
     return n;
 }
 
+/* The division of a tensor among owners of which some are on other hosts; n 0: it has none. */
+static struct ku_ckpt_owners owners_of(const struct ku_program *p, const struct ku_program_state *x,
+                                       const struct ku_job *job)
+{
+    const int n = p->mesh.extent[KU_AX_SHARD];
+    if (!x->is_kept || !ku_trainer_is_spread(p, job))
+        return (struct ku_ckpt_owners){0};
+    KU_ASSERT(ku_layout_axes(&p->layout[x->blocks], KU_Z) == 1 << KU_AX_SHARD);
+    return (struct ku_ckpt_owners){n, KU_BLOCK_COUNT, x->first_block};
+}
+
 int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
                         const struct ku_memory *memory, struct ku_ckpt_tensor **tensor, int *n)
 {
@@ -230,6 +241,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         out->part = part;
         if (x->arena == KU_AR_SHARD || ku_arena_is_tier(x->arena)) {
             out->n_parts = list_parts(p, x, memory, store, part);
+            out->owner = owners_of(p, x, memory->job);
         } else {
             part[0] = part_of(x, memory, store, memory->job->local_rank, 0);
             part[0].end = ku_shape_count(shape);
@@ -623,11 +635,6 @@ int ku_trainer_bad_gradient(const struct ku_trainer *t, const char **name)
         i++;
     *name = i < t->n_params ? t->param[i] : NULL;
     return ku_range_unmap(&map);
-}
-
-int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72])
-{
-    return ku_digest_memory(t->tensor, t->n_tensors, only_params, out);
 }
 
 int ku_trainer_verify_replicas(struct ku_trainer *t)

@@ -2,6 +2,8 @@
 #ifndef KU_TRAIN_TRAINER_H
 #define KU_TRAIN_TRAINER_H
 
+#include <stdbool.h>
+
 #include "base/err.h"
 #include "base/exact.h"
 #include "ckpt/snapshot/snapshot.h"
@@ -267,7 +269,31 @@ KU_STATUS ku_trainer_read_scalars(struct ku_trainer *t);
 size_t ku_trainer_host_bytes(const struct ku_trainer *t);
 /* ku_replicas_verify of the state. */
 KU_STATUS ku_trainer_verify_replicas(struct ku_trainer *t);
-/* For tests and tools. */
+/*
+ * Whether ranks that share one copy of the state are on different hosts, so that a host has only a
+ * part of it.
+ */
+bool ku_trainer_is_spread(const struct ku_program *p, const struct ku_job *job);
+/*
+ * The digest of the state. Of one that is spread: collective over the job, and the text is rank
+ * 0's; on other ranks it is empty. Otherwise any rank may call it alone.
+ */
 KU_STATUS ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);
+/* The same on rank 0 alone, called by all ranks: the others only take part where they must. */
+KU_STATUS ku_trainer_digest_first(const struct ku_trainer *t, char out[72]);
+/*
+ * For saving: exchange what chunks of a checkpoint have of several hosts, before they are written;
+ * and their checksums, before the commit. Collective; with one host without effect. Errors: those
+ * of storage, on all ranks; the job's root cause.
+ */
+KU_STATUS ku_trainer_spread_writer(const struct ku_trainer *t, struct ku_ckpt_writer *w);
+KU_STATUS ku_trainer_exchange(struct ku_job *job, const struct ku_ckpt_writer *w);
+KU_STATUS ku_trainer_add_sums(struct ku_job *job, struct ku_ckpt_writer *w);
+/*
+ * For averages: copy a tensor to another one, element by element, wherever each rank's host has
+ * them. Collective.
+ */
+KU_STATUS ku_trainer_copy_spread(const struct ku_trainer *t, const struct ku_ckpt_tensor *to,
+                                 const struct ku_ckpt_tensor *from);
 
 #endif

@@ -35,7 +35,9 @@ static int write_phases(struct ku_job *job, struct ku_ckpt_writer *w)
 {
     struct ku_ckpt_writing how = {.copied = tick, .ctx = job};
     KU_TRY(ku_agree_worst(job, job->rank == 0 ? ku_ckpt_writer_begin(w) : KUMI_OK));
+    KU_TRY(ku_trainer_exchange(job, w));
     KU_TRY(ku_agree_worst(job, ku_ckpt_writer_write_so(w, job->rank, job->n, &how)));
+    KU_TRY(ku_trainer_add_sums(job, w));
     return ku_agree_worst(job, job->rank == 0 ? ku_ckpt_writer_commit(w) : KUMI_OK);
 }
 
@@ -56,6 +58,8 @@ int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int s
     d.tick = (struct ku_ckpt_tick){tick_commit, t->job};
     if (status == KUMI_OK)
         status = ku_ckpt_writer_create(&d, &w);
+    if (status == KUMI_OK)
+        status = ku_trainer_spread_writer(t, w);
     status = ku_agree_worst(t->job, status);
     if (status == KUMI_OK) {
         status = write_phases(t->job, w);
@@ -134,7 +138,7 @@ static int take_averages(struct ku_trainer *t)
         const struct ku_ckpt_tensor *to = &t->tensor[i], *from = average_of(t, to->name);
         if (to->group != KU_CKPT_MODEL || from == NULL)
             continue;
-        KU_TRY(copy_tensor(to, from));
+        KU_TRY(from->owner.n ? ku_trainer_copy_spread(t, to, from) : copy_tensor(to, from));
         n++;
     }
     if (n)
@@ -147,7 +151,8 @@ static int take_averages(struct ku_trainer *t)
 
 int ku_trainer_take_ema(struct ku_trainer *t)
 {
-    const int is_reader = ku_trainer_n_readers(t) == 1 || t->job->local_rank == 0;
+    const int is_reader = ku_trainer_n_readers(t) == 1 || t->job->local_rank == 0 ||
+                          ku_trainer_is_spread(t->program[KU_PROG_TRAIN], t->job);
     KU_TRY(ku_agree(t->job, KUMI_OK)); /* other ranks may still read it */
     KU_TRY(ku_agree(t->job, is_reader ? take_averages(t) : KUMI_OK));
     return ku_trainer_derive(t);

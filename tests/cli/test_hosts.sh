@@ -72,7 +72,6 @@ refuse() {
     [ $is = "$code" ] && grep -q -e "$words" "$dir/log" && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] || say "$*: exit $is: $(cat "$dir/log")"
     rm -rf "$dir/refused"
 }
-refuse 2 'which may not go beyond a host' -H a:2,b:2 --rsh none --set parallel.zero=1
 refuse 2 'not supported with ranks on several hosts' -H a:2,b:2 --rsh none --set parallel.host_state=shared
 
 # a rank of another host is killed, or stopped

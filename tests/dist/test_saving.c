@@ -23,6 +23,7 @@ struct saving_case {
     const char *dir;
     int is_async;
     size_t staging_bytes;
+    const char *hosts; /* ranks of each host; NULL: one host */
 };
 
 static int save(struct ku_trainer *t, struct ku_saving *s, const struct saving_case *x,
@@ -58,8 +59,7 @@ static int saving_rank(struct ku_job *job, void *arg)
     if (s)
         KU_TRY(ku_saving_wait(s));
     KU_ASSERT(!ku_saving_is_pending(s));
-    if (job->rank == 0)
-        KU_TRY(ku_trainer_digest(t, 0, x->c.digest));
+    KU_TRY(ku_trainer_digest_first(t, job->rank == 0 ? x->c.digest : (char[72]){0}));
     ku_saving_destroy(s);
     ku_trainer_destroy(t);
     return KUMI_OK;
@@ -67,8 +67,9 @@ static int saving_rank(struct ku_job *job, void *arg)
 
 static void run(struct saving_case *x)
 {
-    if (ku_comm_threads(x->c.n, NULL, saving_rank, x) < 0)
-        fail_msg("n=%d: %s", x->c.n, ku_err_get()->text);
+    const struct ku_job_opts opts = {.hosts = x->hosts};
+    if (ku_comm_threads(x->c.n, &opts, saving_rank, x) < 0)
+        fail_msg("n=%d %s: %s", x->c.n, x->hosts ? x->hosts : "", ku_err_get()->text);
 }
 
 static void expect_same_files(const char *a, const char *b, int step)
@@ -115,8 +116,14 @@ static void same_bytes(void **state)
     static const struct {
         int n, no_sharing, zero;
         size_t staging_bytes;
-    } row[] = {{1, 0, 0, 4 << 20},  {2, 0, 0, 4 << 20}, {2, 1, 0, 4 << 20}, {4, 0, 0, 4 << 20},
-               {2, 0, 0, 64 << 20}, {4, 1, 0, 8 << 20}, {4, 1, 1, 4 << 20}};
+        const char *hosts;
+        int is_sync, replicate;
+    } row[] = {{1, 0, 0, 4 << 20, NULL, 0, 0},      {2, 0, 0, 4 << 20, NULL, 0, 0},
+               {2, 1, 0, 4 << 20, NULL, 0, 0},      {4, 0, 0, 4 << 20, NULL, 0, 0},
+               {2, 0, 0, 64 << 20, NULL, 0, 0},     {4, 1, 0, 8 << 20, NULL, 0, 0},
+               {4, 1, 1, 4 << 20, NULL, 0, 0},      {4, 1, 0, 4 << 20, "2,2", 0, 0},
+               {4, 1, 3, 4 << 20, "2,2", 0, 0},     {4, 1, 2, 64 << 20, "1,3", 0, 0},
+               {4, 1, 1, 4 << 20, "1,1,1,1", 1, 0}, {4, 1, 3, 4 << 20, "1,3", 0, 2}};
     char dir[2][40] = {"/tmp/kumi-saving-XXXXXX", "/tmp/kumi-saving-XXXXXX"};
     (void)state;
     assert_non_null(mkdtemp(dir[0]));
@@ -126,7 +133,8 @@ static void same_bytes(void **state)
         strcpy(dir[1], "/tmp/kumi-saving-XXXXXX");
         assert_non_null(mkdtemp(dir[1]));
         struct saving_case x = case_of(row[i].n, dir[1]);
-        x.is_async = 1;
+        x.is_async = !row[i].is_sync;
+        x.hosts = row[i].hosts, x.c.replicate = row[i].replicate;
         x.c.no_sharing = row[i].no_sharing, x.c.zero = row[i].zero;
         x.staging_bytes = row[i].staging_bytes;
         run(&x);

@@ -53,35 +53,63 @@ static int compare(const void *x, const void *y)
     return strcmp(a->name, b->name);
 }
 
-static int add_tensor(struct ku_sha256 *h, const struct ku_ckpt_tensor *t, void *buffer)
+static int add_tensor(struct ku_sha256 *h, const struct ku_ckpt_tensor *t,
+                      const struct ku_digest_source *from, void *buffer)
 {
     size_t each = kumi_dtype_bytes(t->dtype);
     int64_t count = ku_ckpt_tensor_count(t), most = PIECE_BYTES / (int64_t)each;
-    add_head(h, t->name, ku_st_type_name(t->dtype), t->dim, t->ndim);
+    if (h)
+        add_head(h, t->name, ku_st_type_name(t->dtype), t->dim, t->ndim);
     for (int64_t at = 0, n; at < count; at += n) {
         n = count - at < most ? count - at : most;
-        KU_TRY(ku_ckpt_tensor_gather(t, at, n, buffer));
-        ku_sha256_update(h, buffer, (size_t)n * each);
+        KU_TRY(from->gather(from->ctx, t, at, n, buffer));
+        if (h)
+            ku_sha256_update(h, buffer, (size_t)n * each);
     }
     return KUMI_OK;
+}
+
+static int gather_here(void *ctx, const struct ku_ckpt_tensor *t, int64_t at, int64_t count,
+                       void *out)
+{
+    (void)ctx;
+    return ku_ckpt_tensor_gather(t, at, count, out);
 }
 
 int ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_only,
                      char out[KU_DIGEST_TEXT_BYTES])
 {
+    static const struct ku_digest_source here = {.gather = gather_here};
+    return ku_digest_stream(tensor, n, parameters_only, &here, out);
+}
+
+static int add_sorted(struct ku_sha256 *h, const struct ku_ckpt_tensor **sorted, int n,
+                      int parameters_only, const struct ku_digest_source *from, void *buffer)
+{
+    qsort(sorted, (size_t)n, sizeof *sorted, compare);
+    for (int i = 0; i < n; i++)
+        if (sorted[i]->group == KU_CKPT_MODEL || !parameters_only)
+            KU_TRY(add_tensor(h, sorted[i], from, buffer));
+    return KUMI_OK;
+}
+
+int ku_digest_stream(const struct ku_ckpt_tensor *tensor, int n, int parameters_only,
+                     const struct ku_digest_source *from, char out[KU_DIGEST_TEXT_BYTES])
+{
     struct ku_sha256 h = {0};
     char text[KU_DIGEST_TEXT_BYTES];
     KU_TRY(ku_ckpt_tensors_check(tensor, n));
     const struct ku_ckpt_tensor **sorted = ku_calloc((size_t)n + 1, sizeof *sorted);
-    void *buffer = ku_malloc(PIECE_BYTES);
-    int status = sorted == NULL || buffer == NULL ? KUMI_ENOMEM : ku_sha256_init(&h);
-    if (status == KUMI_OK) {
-        for (int i = 0; i < n; i++)
-            sorted[i] = &tensor[i];
-        qsort(sorted, (size_t)n, sizeof *sorted, compare);
-        for (int i = 0; i < n && status == KUMI_OK; i++)
-            if (sorted[i]->group == KU_CKPT_MODEL || !parameters_only)
-                status = add_tensor(&h, sorted[i], buffer);
+    void *buffer = out ? ku_malloc(PIECE_BYTES) : NULL;
+    int status = sorted == NULL || (out && buffer == NULL) ? KUMI_ENOMEM : KUMI_OK;
+    for (int i = 0; i < n && status == KUMI_OK; i++)
+        sorted[i] = &tensor[i];
+    if (status == KUMI_OK && out == NULL)
+        status = add_sorted(NULL, sorted, n, parameters_only, from, NULL);
+    if (status == KUMI_OK && out)
+        status = ku_sha256_init(&h);
+    if (status == KUMI_OK && out) {
+        status = add_sorted(&h, sorted, n, parameters_only, from, buffer);
         finish(&h, text); /* also frees the hash context */
         if (status == KUMI_OK)
             memcpy(out, text, sizeof text);

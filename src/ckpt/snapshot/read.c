@@ -2,7 +2,8 @@
 /*
  * Reads a snapshot. The tensors of both safetensors files are matched first, so that a mismatch
  * changes no memory. Then each rank scans its chunks of every file, verifies each piece and copies
- * it to its tensor.
+ * it to its tensor. Of tensors that are divided among hosts, a host reads the chunks with elements
+ * of its own.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +101,52 @@ static int take(void *ctx, const struct ku_piece *p, const unsigned char *data, 
                                   t->dtype, !is_rounded(t->dtype, to->dtype));
 }
 
+/* Whether this host needs a piece of the chunk. *at: its first piece; out: the next chunk's. */
+static bool is_needed(const struct source *f, uint64_t chunk, int64_t *at)
+{
+    bool is = false;
+    for (; *at < f->scan.n_pieces && f->scan.piece[*at].at < (chunk + 1) * KU_CHUNK_BYTES; ++*at) {
+        const struct ku_piece *p = &f->scan.piece[*at];
+        const struct ku_st_tensor *t = ku_st_at(&f->scan.st, p->at);
+        const struct ku_ckpt_tensor *to = t ? f->to[t - f->scan.st.tensor] : NULL;
+        const int64_t each = t ? (int64_t)kumi_dtype_bytes(t->dtype) : 1;
+        is = is || to == NULL ||
+             ku_ckpt_tensor_is_here(to, (int64_t)(p->at - t->at) / each,
+                                    ((int64_t)p->bytes + each - 1) / each);
+    }
+    return is;
+}
+
+static bool is_divided(const struct source *f)
+{
+    bool is = false;
+    for (int i = 0; i < f->scan.st.n && f->scan.has_st && !is; i++)
+        is = f->to[i] && f->to[i]->owner.n > 0;
+    return is;
+}
+
+/* Reads this rank's part of the chunks that its host needs. */
+static int read_needed(struct source *f, int rank, int n_ranks)
+{
+    const uint64_t n_chunks = ku_pieces_n_chunks(f->scan.bytes);
+    uint64_t n = 0, first, end, begin = 0, last = 0;
+    int64_t at = 0;
+    for (uint64_t c = 0; c < n_chunks; c++)
+        n += is_needed(f, c, &at);
+    ku_pieces_share(n, rank, n_ranks, &first, &end);
+    n = 0, at = 0;
+    for (uint64_t c = 0; c < n_chunks; c++) {
+        if (!is_needed(f, c, &at) || n++ < first || n > end)
+            continue;
+        if (c != last) {
+            KU_TRY(ku_scan_run(&f->scan, begin, last, take, f));
+            begin = c;
+        }
+        last = c + 1;
+    }
+    return ku_scan_run(&f->scan, begin, last, take, f);
+}
+
 static int read_files(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
                       int n_ranks, int is_part)
 {
@@ -122,6 +169,10 @@ static int read_files(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tens
         uint64_t first, end;
         if (is_part && i != KU_CKPT_FILE_CONFIG && r.file[i].n_asked == 0)
             continue;
+        if (is_divided(&r.file[i])) {
+            KU_TRY_OUT(read_needed(&r.file[i], rank, n_ranks));
+            continue;
+        }
         ku_pieces_share(ku_pieces_n_chunks(r.file[i].scan.bytes), rank, n_ranks, &first, &end);
         KU_TRY_OUT(ku_scan_run(&r.file[i].scan, first, end, take, &r.file[i]));
     }

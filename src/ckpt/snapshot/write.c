@@ -94,6 +94,7 @@ void ku_ckpt_writer_destroy(struct ku_ckpt_writer *w)
         ku_free(f->end);
         ku_free(f->piece);
     }
+    ku_ckpt_spread_destroy(w->spread);
     ku_free(w->temporary);
     ku_free(w->final);
     ku_free(w);
@@ -328,6 +329,8 @@ static int sync_folders(const struct ku_ckpt_writer *w)
 int ku_ckpt_writer_commit(struct ku_ckpt_writer *w)
 {
     int status;
+    for (int i = 0; i < KU_CKPT_N_FILES && w->spread; i++)
+        KU_TRY_OUT(ku_ckpt_write_sums(&w->file[i], 0, w->file[i].n_pieces));
     KU_TRY_OUT(write_companions(w));
     KU_TRY_OUT(write_manifest(w));
     KU_TRY_OUT(sync_folders(w));

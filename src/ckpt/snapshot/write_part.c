@@ -27,7 +27,7 @@ struct window {
     uint64_t first, end; /* chunks */
 };
 
-/* This rank's part of a file. */
+/* This rank's part of a file. first, end: chunks, of a rank that has them in one piece */
 struct share {
     int fd, direct_fd; /* -1: not open; direct_fd: with O_DIRECT */
     uint64_t first, end;
@@ -44,9 +44,12 @@ struct part {
 };
 
 /* Copies the bytes of one piece and computes their checksum. */
-static int fill(const struct ku_ckpt_out_file *f, struct ku_piece *p, unsigned char *out)
+static int fill(const struct ku_ckpt_writer *w, int file, struct ku_piece *p, unsigned char *out)
 {
-    if (p->part == 0) {
+    const struct ku_ckpt_out_file *f = &w->file[file];
+    if (p->part > 0 && w->spread) {
+        KU_TRY(ku_ckpt_spread_fill(w, file, p, out));
+    } else if (p->part == 0) {
         memcpy(out, f->head.text + p->at, p->bytes);
     } else {
         const struct ku_ckpt_tensor *t = f->tensor[p->part - 1];
@@ -67,7 +70,7 @@ static int copy_window(struct part *p, int64_t i)
     uint64_t at = x->first * KU_CHUNK_BYTES, to = x->end * KU_CHUNK_BYTES;
     for (int64_t n = ku_pieces_first(f->piece, f->n_pieces, at);
          n < f->n_pieces && f->piece[n].at < to; n++)
-        KU_TRY(fill(f, &f->piece[n], out + (f->piece[n].at - at)));
+        KU_TRY(fill(p->w, x->file, &f->piece[n], out + (f->piece[n].at - at)));
     return KUMI_OK;
 }
 
@@ -116,7 +119,7 @@ static int write_windows(struct part *p)
     return KUMI_OK;
 }
 
-static int write_sums(const struct ku_ckpt_out_file *f, int64_t first, int64_t end)
+int ku_ckpt_write_sums(const struct ku_ckpt_out_file *f, int64_t first, int64_t end)
 {
     int status = KUMI_OK;
     char *text = ku_calloc((size_t)(end - first) + 1, KU_PIECE_LINE_BYTES);
@@ -157,8 +160,45 @@ static int compare_windows(const void *x, const void *y)
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
-/* Determines this rank's chunks, opens their files, and lists the segments in order. */
-static int open_part(struct part *p, int rank, int n_ranks)
+static int open_share(const struct ku_ckpt_out_file *f, struct share *s)
+{
+    s->fd = ku_os_open(f->path, O_WRONLY, 0);
+    if (s->fd < 0)
+        return ku_ckpt_storage_error(f->path);
+    s->direct_fd = ku_os_open(f->path, O_WRONLY | O_DIRECT, 0);
+    return KUMI_OK;
+}
+
+static void add_windows(struct part *p, int file, uint64_t first, uint64_t end)
+{
+    for (uint64_t at = first, to; at < end; at = to) {
+        to = at + WINDOW_CHUNKS < end ? at + WINDOW_CHUNKS : end;
+        p->window[p->n_windows++] =
+            (struct window){file, turn_of(&p->w->file[file], at, to), at, to};
+    }
+}
+
+/* This rank's chunks, as chosen for several hosts. */
+static int take_chunks(struct part *p)
+{
+    const struct ku_ckpt_spread *s = p->w->spread;
+    p->window = ku_calloc((size_t)s->n_chunks + 1, sizeof *p->window);
+    if (p->window == NULL)
+        return KUMI_ENOMEM;
+    for (int64_t i = 0, end; i < s->n_chunks; i = end) {
+        const int file = s->chunk[i].file;
+        for (end = i + 1; end < s->n_chunks && s->chunk[end].file == file &&
+                          s->chunk[end].at == s->chunk[end - 1].at + 1;)
+            end++;
+        add_windows(p, file, s->chunk[i].at, s->chunk[end - 1].at + 1);
+        if (p->share[file].fd < 0)
+            KU_TRY(open_share(&p->w->file[file], &p->share[file]));
+    }
+    return KUMI_OK;
+}
+
+/* An equal part of the chunks of each file. */
+static int share_chunks(struct part *p, int rank, int n_ranks)
 {
     size_t most = 0;
     for (int i = 0; i < KU_CKPT_N_FILES; i++) {
@@ -169,21 +209,21 @@ static int open_part(struct part *p, int rank, int n_ranks)
         s->begin_piece = ku_pieces_first(f->piece, f->n_pieces, s->first * KU_CHUNK_BYTES);
         s->end_piece = ku_pieces_first(f->piece, f->n_pieces, s->end * KU_CHUNK_BYTES);
         most += (size_t)(s->end - s->first) / WINDOW_CHUNKS + 1;
-        if (s->first == s->end)
-            continue;
-        s->fd = ku_os_open(f->path, O_WRONLY, 0);
-        if (s->fd < 0)
-            return ku_ckpt_storage_error(f->path);
-        s->direct_fd = ku_os_open(f->path, O_WRONLY | O_DIRECT, 0);
+        if (s->first < s->end)
+            KU_TRY(open_share(f, s));
     }
     p->window = ku_calloc(most, sizeof *p->window);
     if (p->window == NULL)
         return KUMI_ENOMEM;
     for (int i = 0; i < KU_CKPT_N_FILES; i++)
-        for (uint64_t at = p->share[i].first, to; at < p->share[i].end; at = to) {
-            to = at + WINDOW_CHUNKS < p->share[i].end ? at + WINDOW_CHUNKS : p->share[i].end;
-            p->window[p->n_windows++] = (struct window){i, turn_of(&p->w->file[i], at, to), at, to};
-        }
+        add_windows(p, i, p->share[i].first, p->share[i].end);
+    return KUMI_OK;
+}
+
+/* Determines this rank's chunks, opens their files, and lists the segments in order. */
+static int open_part(struct part *p, int rank, int n_ranks)
+{
+    KU_TRY(p->w->spread ? take_chunks(p) : share_chunks(p, rank, n_ranks));
     qsort(p->window, (size_t)p->n_windows, sizeof *p->window, compare_windows);
     return KUMI_OK;
 }
@@ -215,7 +255,8 @@ int ku_ckpt_writer_write_so(struct ku_ckpt_writer *w, int rank, int n_ranks,
         if (s->fd < 0)
             continue;
         KU_TRY_OUT(ku_os_fsync(s->fd) < 0 ? ku_ckpt_storage_error(w->file[i].path) : KUMI_OK);
-        KU_TRY_OUT(write_sums(&w->file[i], s->begin_piece, s->end_piece));
+        if (w->spread == NULL) /* else the committing rank writes them */
+            KU_TRY_OUT(ku_ckpt_write_sums(&w->file[i], s->begin_piece, s->end_piece));
     }
 out:
     for (int i = 0; i < KU_CKPT_N_FILES; i++) {

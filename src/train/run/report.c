@@ -290,8 +290,7 @@ static void note_state(struct ku_run_report *r, int64_t step, const char *checkp
 int ku_run_report_complete(struct ku_run_report *r, int64_t step, const char *checkpoint)
 {
     note_state(r, step, checkpoint);
-    return ku_agree(r->job,
-                    is_first(r) ? ku_trainer_digest(r->s->t, 0, r->result->digest) : KUMI_OK);
+    return ku_agree(r->job, ku_trainer_digest_first(r->s->t, r->result->digest));
 }
 
 int ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
@@ -307,12 +306,10 @@ int ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
     int64_t sum[N_SUMS], n_skipped;
     KU_TRY(add_up(r, 0, sum));
     KU_TRY(ku_session_count_skipped(r->s, r->job, &n_skipped));
-    int status = KUMI_OK;
+    int status = r->trial == NULL ? ku_trainer_digest_first(r->s->t, result->digest) : KUMI_OK;
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);
         note_curve(r);
-        if (r->trial == NULL)
-            status = ku_trainer_digest(r->s->t, 0, result->digest);
         struct ku_summary summary = {.result = result,
                                      .metrics = r->metrics,
                                      .limits = &r->limits,
