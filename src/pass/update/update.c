@@ -38,7 +38,7 @@ static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int 
                                                     .in = {value},
                                                     .attr = &a,
                                                     .path = path});
-    return node ? ku_out(g, node, 0) : 0; /* placement C, the default of ku_graph_value */
+    return node && ku_place_complete(g, node) == KUMI_OK ? ku_out(g, node, 0) : 0;
 }
 
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
