@@ -61,6 +61,7 @@ int ku_place_check_convert(const struct ku_graph *g, ku_id node)
     const struct ku_layout *from = &g->layout[x->layout], *to = &g->layout[y->layout];
     const bool is_max = ku_place_is_max(g, ku_in(g, n, 0));
     char one[8], two[8];
+    KU_ASSERT(n->op == KU_OP_convert);
     for (int axis = 0; axis < KU_N_AXES; axis++) {
         const struct ku_place p = from->at[axis], q = to->at[axis];
         const char *why = NULL;

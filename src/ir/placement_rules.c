@@ -151,23 +151,12 @@ static int check_sum(const struct view *v, int out)
     return KUMI_OK;
 }
 
-/* How often a dim's name occurs. */
-static int n_named(const struct ku_shape *s, char name)
-{
-    int n = 0;
-    for (int d = 0; d < s->ndim; d++)
-        n += s->dim[d].name == name;
-    return n;
-}
-
 /* Every operand that has the split dim must be split along it. */
 static int check_split(const struct view *v)
 {
     for (int i = 0; i < v->n->n_in; i++) {
-        int n = n_named(shape_of(v->g, ku_in(v->g, v->n, i)), v->letter);
-        if (n > 1)
-            return refuse(v, "the name of the split dim stands for two dims of an operand");
-        if (n > 0 && v->at[i].kind != KU_S)
+        const struct ku_shape *s = shape_of(v->g, ku_in(v->g, v->n, i));
+        if (ku_shape_find(s, v->letter) >= 0 && v->at[i].kind != KU_S)
             return refuse(v, "an operand is whole along a dim along which another is split");
         if (v->at[i].kind == KU_Z)
             return refuse(v, "blocks beside a split");
@@ -183,8 +172,6 @@ static int place_split(const struct view *v, struct ku_layout *out)
     for (int o = 0; o < v->n->n_out; o++) {
         const struct ku_shape *s = shape_of(v->g, ku_out(v->g, v->id, o));
         int dim = ku_shape_find(s, v->letter), pair = ku_op_pair(v->op->inout, o);
-        if (n_named(s, v->letter) > 1)
-            return refuse(v, "the name of the split dim stands for two dims of the result");
         if (!has_letter(dim >= 0 ? v->op->map : v->op->sum, v->letter))
             return refuse(v, "the op cannot be split along this dim");
         if (dim >= 0 && pair >= 0 && v->at[pair].kind == KU_P)
@@ -328,6 +315,7 @@ int ku_place_node(struct ku_graph *g, ku_id node)
 
 int ku_place_complete(struct ku_graph *g, ku_id node)
 {
+    KU_ASSERT(g->node[node].op == KU_OP_convert);
     struct ku_layout l = g->layout[g->value[ku_in(g, &g->node[node], 0)].layout];
     for (int axis = 0; axis < KU_N_AXES; axis++)
         if (l.at[axis].kind == KU_P)

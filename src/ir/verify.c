@@ -139,6 +139,27 @@ static int verify_dual(const struct ku_graph *g, const struct ku_use *use)
     return KUMI_OK;
 }
 
+/*
+ * After placement: what a step starts from is no partial sum, and in blocks only once the update
+ * pass has built the phase that reads them.
+ */
+static int verify_sources(const struct ku_graph *g)
+{
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_layout *l = &g->layout[g->value[g->tensor[t].value].layout];
+        if (ku_layout_has(l, KU_P) || (ku_layout_has(l, KU_Z) && !(g->has & KU_HAS_UPDATE)))
+            return KU_ERR(KUMI_EBUG, "verify: %s: state is a partial sum, or in blocks too early",
+                          g->tensor[t].name);
+    }
+    for (uint32_t i = 0; i < g->n_inputs; i++) {
+        const struct ku_layout *l = &g->layout[g->value[g->input[i].value].layout];
+        if (ku_layout_has(l, KU_P) || ku_layout_has(l, KU_Z))
+            return KU_ERR(KUMI_EBUG, "verify: port %s is a partial sum or in blocks",
+                          g->input[i].name);
+    }
+    return KUMI_OK;
+}
+
 /* After the update pass: a partial sum in the next state or in an output is not complete. */
 static int verify_complete(const struct ku_graph *g)
 {
@@ -230,6 +251,8 @@ int ku_graph_verify(struct ku_graph *g)
             if ((g->has & KU_HAS_PLACEMENT) && !(g->has & KU_HAS_ZERO))
                 KU_TRY(verify_dual(g, &g->use[u]));
         }
+    if (g->has & KU_HAS_PLACEMENT)
+        KU_TRY(verify_sources(g));
     if ((g->has & KU_HAS_UPDATE) && (g->has & KU_HAS_PLACEMENT))
         KU_TRY(verify_complete(g));
     return g->has & KU_HAS_UPDATE ? verify_state(g) : KUMI_OK;

@@ -309,12 +309,13 @@ static int emit(struct diff *d, ku_id node, const struct statement *s, const str
     return KUMI_OK;
 }
 
-/* A convert's gradient is the dual convert: what was split is gathered, what was summed is whole. */
+/* A convert's gradient is the dual convert. */
 static int differentiate_convert(struct diff *d, ku_id node)
 {
     struct ku_graph *g = d->g;
     const struct ku_node n = g->node[node];
     const ku_id x = ku_in(g, &n, 0), y = ku_out(g, node, 0);
+    KU_ASSERT(n.op == KU_OP_convert && n.n_in == 1 && d->adjoint[y] != 0);
     const struct ku_layout *from = &g->layout[g->value[x].layout],
                            *to = &g->layout[g->value[y].layout];
     struct ku_layout dual = g->layout[g->value[d->adjoint[y]].layout];
