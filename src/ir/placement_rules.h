@@ -14,13 +14,23 @@
  *       x S(c), w S(c) -> y P             the output lacks c: partial sum
  *       x R,    w S(f) -> y S(f)
  *
- * On an axis with a split, operands without that dim must be R or C. P passes through linear ops
- * if the first operand has it (add: both). Ops on one micro-batch (KU_OP_MICRO) read P as it is.
- * Errors: KUMI_EINVAL names axis, op and operand.
+ * The rules are exact (placement_rules.c): a value that is C is read beside R, P or S only if it
+ * has no adjoint. P passes through linear ops if the first operand has it (add: both), without bias
+ * and activation. Ops on one micro-batch (KU_OP_MICRO) read their statistics in P as they are.
+ * Errors: KUMI_EINVAL names op, path, axis, the operands' placements and the rule.
  */
 KU_STATUS ku_place_infer(const struct ku_graph *g, ku_id node, struct ku_layout *out);
 /* Infers the placements and sets them in the results. */
 KU_STATUS ku_place_node(struct ku_graph *g, ku_id node);
+/* Checks that a convert makes only redistributions that exist (convert_rules.c). */
+KU_STATUS ku_place_check_convert(const struct ku_graph *g, ku_id node);
+/* Whether `value` is a maximum (KU_OP_MAX), so that its P is completed by a maximum. */
+bool ku_place_is_max(const struct ku_graph *g, ku_id value);
+/*
+ * Sets the placement of a convert's result: C on the axes on which the operand is a partial sum, as
+ * the operand on the others.
+ */
+KU_STATUS ku_place_complete(struct ku_graph *g, ku_id node);
 /*
  * Inserts a convert that completes the partial sums of `value` over data-parallel ranks, in any
  * phase. Returns its result, or 0 with the error record set.

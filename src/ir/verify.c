@@ -82,6 +82,8 @@ static int verify_convert(const struct ku_graph *g, ku_id id)
     const struct ku_node *n = &g->node[id];
     if ((n->n_in > 1) != (n->n_out > 1))
         return broken(g, id, "stats must be both an operand and a result");
+    if (ku_place_check_convert(g, id) < 0)
+        return broken(g, id, ku_err_get()->text);
     if (n->n_in == 1)
         return KUMI_OK;
     if (g->attr[n->attr].by_micro && n->n_in > 2)
@@ -114,6 +116,60 @@ static int verify_placement(const struct ku_graph *g, ku_id id)
     for (int i = 0; i < n->n_out; i++)
         if (!ku_layout_is_equal(&g->layout[g->value[ku_out(g, id, i)].layout], &out[i]))
             return broken(g, id, "a result's placement does not follow from the op's rule");
+    return KUMI_OK;
+}
+
+/* After autodiff, until state is partitioned: a use's gradient has the dual placement. */
+static int verify_dual(const struct ku_graph *g, const struct ku_use *use)
+{
+    const struct ku_node *n = &g->node[use->node];
+    if (use->grad == 0 || n->op == KU_OP_NONE || use->operand >= n->n_in)
+        return KUMI_OK;
+    const struct ku_layout *l = &g->layout[g->value[ku_in(g, n, use->operand)].layout],
+                           *grad = &g->layout[g->value[use->grad].layout];
+    for (int axis = 0; axis < KU_N_AXES; axis++) {
+        struct ku_place p = ku_place_dual(l->at[axis]);
+        if (p.kind != grad->at[axis].kind || p.dim != grad->at[axis].dim)
+            return KU_ERR(KUMI_EBUG,
+                          "verify: node %u (%s %s): axis %s: the gradient of %s is not placed as "
+                          "the dual of the use",
+                          use->node, ku_ops[n->op].name, g->name[n->path], ku_axis_name(axis),
+                          g->tensor[use->tensor].name);
+    }
+    return KUMI_OK;
+}
+
+/*
+ * After placement: what a step starts from is no partial sum, and in blocks only once the update
+ * pass has built the phase that reads them.
+ */
+static int verify_sources(const struct ku_graph *g)
+{
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_layout *l = &g->layout[g->value[g->tensor[t].value].layout];
+        if (ku_layout_has(l, KU_P) || (ku_layout_has(l, KU_Z) && !(g->has & KU_HAS_UPDATE)))
+            return KU_ERR(KUMI_EBUG, "verify: %s: state is a partial sum, or in blocks too early",
+                          g->tensor[t].name);
+    }
+    for (uint32_t i = 0; i < g->n_inputs; i++) {
+        const struct ku_layout *l = &g->layout[g->value[g->input[i].value].layout];
+        if (ku_layout_has(l, KU_P) || ku_layout_has(l, KU_Z))
+            return KU_ERR(KUMI_EBUG, "verify: port %s is a partial sum or in blocks",
+                          g->input[i].name);
+    }
+    return KUMI_OK;
+}
+
+/* After the update pass: a partial sum in the next state or in an output is not complete. */
+static int verify_complete(const struct ku_graph *g)
+{
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        if (ku_layout_has(&g->layout[g->value[g->tensor[t].next].layout], KU_P))
+            return KU_ERR(KUMI_EBUG, "verify: %s: its next version is a partial sum",
+                          g->tensor[t].name);
+    for (uint32_t i = 0; i < g->n_outputs; i++)
+        if (ku_layout_has(&g->layout[g->value[g->output[i].value].layout], KU_P))
+            return KU_ERR(KUMI_EBUG, "verify: output %s is a partial sum", g->output[i].name);
     return KUMI_OK;
 }
 
@@ -192,6 +248,12 @@ int ku_graph_verify(struct ku_graph *g)
                 return KU_ERR(KUMI_EBUG,
                               "verify: %s: a use of this trainable tensor has no gradient",
                               t->name);
+            if ((g->has & KU_HAS_PLACEMENT) && !(g->has & KU_HAS_ZERO))
+                KU_TRY(verify_dual(g, &g->use[u]));
         }
+    if (g->has & KU_HAS_PLACEMENT)
+        KU_TRY(verify_sources(g));
+    if ((g->has & KU_HAS_UPDATE) && (g->has & KU_HAS_PLACEMENT))
+        KU_TRY(verify_complete(g));
     return g->has & KU_HAS_UPDATE ? verify_state(g) : KUMI_OK;
 }

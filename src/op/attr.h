@@ -101,10 +101,10 @@
     X(F, max_momentum, 0.95, 0)                                                                    \
     X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
     X(E, wire, -1, ku_attr_dtypes) /* convert, fold: parts and sums round to it; -1: no */         \
-    X(I, axes, 0, 0)               /* convert: mask of changed mesh axes */                        \
-    X(I, remat, 0, 0)              /* convert: later phases clone it */                            \
-    X(I, by_micro, 0, 0)           /* convert: reduce each micro-batch first */                    \
-    X(I, kernel_h, 1, 0)           /* conv2d, max_pool, avg_pool: window */                        \
+    X(I, axes, 0, 0)     /* convert: mask of changed axes; embedding_dw: of row splits */          \
+    X(I, remat, 0, 0)    /* convert: later phases clone it */                                      \
+    X(I, by_micro, 0, 0) /* convert: reduce each micro-batch first */                              \
+    X(I, kernel_h, 1, 0) /* conv2d, max_pool, avg_pool: window */                                  \
     X(I, kernel_w, 1, 0)                                                                           \
     X(I, stride_h, 1, 0)                                                                           \
     X(I, stride_w, 1, 0)                                                                           \

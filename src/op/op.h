@@ -67,7 +67,9 @@ enum ku_op_trait {
     KU_OP_SELECTIVE = 1024,
     KU_OP_CHUNKS = 2048, /* sums inside canonical chunks: a flat input 0 begins with a chunk */
     /* Input 0 has sums over whole tensors: summed over ranks first if they partition the update. */
-    KU_OP_TOTALS = 4096
+    KU_OP_TOTALS = 4096,
+    KU_OP_ADDS = 8192, /* adds its inputs: partial sums pass through if all inputs are partial */
+    KU_OP_MAX = 16384  /* its partial results are maxima, not sums */
 };
 
 enum { KU_MAX_IN = 10 /* one digit in gradient templates */, KU_MAX_OUT = 5 };

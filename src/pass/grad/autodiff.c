@@ -153,12 +153,33 @@ static ku_id as_gradient(struct diff *d, ku_id node, ku_id value)
     return cast && ku_place_node(g, cast) == KUMI_OK ? ku_out(g, cast, 0) : 0;
 }
 
+/* An adjoint has the dual placement of its value: what it lacks would never be summed. */
+static int check_dual(const struct ku_graph *g, ku_id node, ku_id value, ku_id adjoint)
+{
+    const struct ku_layout *l = &g->layout[g->value[value].layout],
+                           *have = &g->layout[g->value[adjoint].layout];
+    char one[128], two[128];
+    struct ku_layout want = *l;
+    for (int axis = 0; axis < KU_N_AXES; axis++)
+        want.at[axis] = ku_place_dual(l->at[axis]);
+    if (ku_layout_is_equal(&want, have))
+        return KUMI_OK;
+    return KU_ERR(
+        KUMI_EBUG,
+        "autodiff: %s %s: the gradient of an operand placed %s is placed %s, which is not "
+        "its dual",
+        ku_ops[g->node[node].op].name, g->name[g->node[node].path],
+        ku_layout_print(l, &g->shape[g->value[value].shape], one, sizeof one),
+        ku_layout_print(have, &g->shape[g->value[adjoint].shape], two, sizeof two));
+}
+
 /* Adds to the adjoint of an operand; if the operand is a parameter, stores it as the gradient of
  * the use. */
 static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
 {
     struct ku_graph *g = d->g;
     ku_id v = ku_in(g, &g->node[node], operand);
+    KU_TRY(check_dual(g, node, v, adjoint));
     if (parameter_of(g, v)) {
         adjoint = as_gradient(d, node, adjoint);
         if (adjoint == 0)
@@ -240,6 +261,17 @@ static int sync_operands(struct diff *d, const struct statement *s, struct ku_ma
     return KUMI_OK;
 }
 
+/* The axes on which the rows of an embedding table are split. */
+static int64_t axes_of_rows(const struct ku_graph *g, ku_id table)
+{
+    const struct ku_layout *l = &g->layout[g->value[table].layout];
+    int64_t axes = 0;
+    for (int axis = 0; axis < KU_N_AXES; axis++)
+        if (l->at[axis].kind == KU_S && l->at[axis].dim == 0)
+            axes |= INT64_C(1) << axis;
+    return axes;
+}
+
 static int emit(struct diff *d, ku_id node, const struct statement *s, const struct statement *next)
 {
     struct ku_graph *g = d->g;
@@ -254,6 +286,8 @@ static int emit(struct diff *d, ku_id node, const struct statement *s, const str
         a.dtype = g->value[ku_in(g, &g->node[node], 0)].dtype;
     if (kumi_dtype_bytes(d->grads) < kumi_dtype_bytes(KUMI_F32) && is_gradient(d, node, s))
         a.dtype = d->grads;
+    if (s->op == KU_OP_embedding_dw)
+        a.axes = axes_of_rows(g, ku_in(g, &g->node[node], 0));
     struct ku_make m = {.op = s->op,
                         .phase = is_data ? KU_PH_I : KU_PH_W,
                         .n_in = s->n_in,
@@ -275,6 +309,38 @@ static int emit(struct diff *d, ku_id node, const struct statement *s, const str
     return KUMI_OK;
 }
 
+/* A convert's gradient is the dual convert. */
+static int differentiate_convert(struct diff *d, ku_id node)
+{
+    struct ku_graph *g = d->g;
+    const struct ku_node n = g->node[node];
+    const ku_id x = ku_in(g, &n, 0), y = ku_out(g, node, 0);
+    KU_ASSERT(n.op == KU_OP_convert && n.n_in == 1 && d->adjoint[y] != 0);
+    const struct ku_layout *from = &g->layout[g->value[x].layout],
+                           *to = &g->layout[g->value[y].layout];
+    struct ku_layout dual = g->layout[g->value[d->adjoint[y]].layout];
+    struct ku_attrs a = ku_attrs_default;
+    if (ku_place_is_max(g, x) || ku_layout_has(from, KU_Z) || ku_layout_has(to, KU_Z))
+        return KU_ERR(KUMI_EINVAL, "autodiff: %s: this convert has no gradient", g->name[n.path]);
+    for (int axis = 0; axis < KU_N_AXES; axis++)
+        if (from->at[axis].kind != to->at[axis].kind || from->at[axis].dim != to->at[axis].dim) {
+            dual.at[axis] = ku_place_dual(from->at[axis]);
+            a.axes |= INT64_C(1) << axis;
+        }
+    ku_id layout = ku_graph_layout(g, &dual);
+    ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = d->data[x] ? KU_PH_I : KU_PH_W,
+                                                    .n_in = 1,
+                                                    .in = {d->adjoint[y]},
+                                                    .attr = &a,
+                                                    .path = g->name[n.path],
+                                                    .source = n.source});
+    if (layout == 0 || made == 0)
+        return ku_err_get()->status;
+    g->value[ku_out(g, made, 0)].layout = layout;
+    return contribute(d, node, 0, ku_out(g, made, 0));
+}
+
 static int differentiate(struct diff *d, ku_id node)
 {
     const struct ku_graph *g = d->g;
@@ -284,6 +350,8 @@ static int differentiate(struct diff *d, ku_id node)
         has_adjoint |= d->adjoint[ku_out(g, node, i)] != 0;
     if (!has_adjoint || !d->wanted[ku_out(g, node, 0)])
         return KUMI_OK;
+    if (g->node[node].op == KU_OP_convert)
+        return differentiate_convert(d, node);
     if (info->grad[0] == '\0')
         return KU_ERR(KUMI_EINVAL, "autodiff: %s: op %s has no gradient",
                       g->name[g->node[node].path], info->name);

@@ -89,6 +89,7 @@ static int complete_sums(struct ku_graph *g, ku_id reader, int axes)
                                                     .path = path});
     if (node == 0)
         return ku_err_get()->status;
+    KU_TRY(ku_place_complete(g, node));
     for (ku_id n = 1; n < node; n++)
         if ((ku_ops[g->node[n].op].traits & KU_OP_TOTALS) && ku_in(g, &g->node[n], 0) == sums)
             g->refs[g->node[n].in] = ku_out(g, node, 0);
@@ -103,8 +104,6 @@ static int complete_sums(struct ku_graph *g, ku_id reader, int axes)
 static int partition_derived(struct ku_graph *g)
 {
     const int axes = 1 << KU_AX_LOCAL;
-    struct ku_layout whole = ku_layout_all(KU_C);
-    ku_id layout = ku_zero_in_blocks(g, ku_graph_layout(g, &whole), axes);
     for (ku_id n = 1, n_nodes = g->n_nodes; n < n_nodes; n++) {
         if (g->node[n].op != KU_OP_derive || g->node[n].phase != KU_PH_O)
             continue;
@@ -118,7 +117,8 @@ static int partition_derived(struct ku_graph *g)
                                                        .path = g->name[g->node[n].path]});
         if (cut == 0)
             return ku_err_get()->status;
-        g->value[ku_out(g, cut, 0)].layout = layout;
+        ku_id whole = g->value[ku_in(g, &g->node[n], 0)].layout;
+        g->value[ku_out(g, cut, 0)].layout = ku_zero_in_blocks(g, whole, axes);
         g->refs[g->node[n].in] = ku_out(g, cut, 0);
     }
     return ku_graph_sort(g);

@@ -50,6 +50,7 @@ static int track(struct ku_graph *g, ku_id node)
                                                      .path = g->name[g->node[node].path]});
     if (stack == 0)
         return ku_err_get()->status;
+    KU_TRY(ku_place_complete(g, stack));
     rule.scale = 1.0 / n_shards;
     KU_TRY(move(g, KU_OP_batch_norm_track, &rule, tensor, 2, ku_out(g, stack, 0), node));
     a = ku_attrs_default;

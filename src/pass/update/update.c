@@ -38,7 +38,7 @@ static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int 
                                                     .in = {value},
                                                     .attr = &a,
                                                     .path = path});
-    return node ? ku_out(g, node, 0) : 0; /* placement C, the default of ku_graph_value */
+    return node && ku_place_complete(g, node) == KUMI_OK ? ku_out(g, node, 0) : 0;
 }
 
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
@@ -221,6 +221,31 @@ static ku_update_fn *const builder_of[KU_N_OPS] = {
 #undef KU_OP
 };
 
+/*
+ * The gradient as `sumsq` reads it. One that every tp rank holds whole would be counted once per
+ * rank, beside others that are split: each rank reads its own blocks. 0 on failure.
+ */
+static ku_id count_once(struct ku_graph *g, ku_id grad, const char *path)
+{
+    struct ku_attrs a = ku_attrs_default;
+    struct ku_layout l = g->layout[g->value[grad].layout];
+    if (g->mesh.extent[KU_AX_TP] == 1 || l.at[KU_AX_TP].kind != KU_C)
+        return grad;
+    a.axes = 1 << KU_AX_TP;
+    l.at[KU_AX_TP].kind = KU_Z;
+    ku_id layout = ku_graph_layout(g, &l);
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = KU_PH_O,
+                                                    .n_in = 1,
+                                                    .in = {grad},
+                                                    .attr = &a,
+                                                    .path = path});
+    if (layout == 0 || node == 0)
+        return 0;
+    g->value[ku_out(g, node, 0)].layout = layout;
+    return ku_out(g, node, 0);
+}
+
 /* stats: the exact sum of squares of all gradients, then one count of non-finite elements per
  * gradient. */
 static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
@@ -235,15 +260,21 @@ static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
     for (ku_id t = 1; t < n_params && node; t++) {
         if (grad[t] == 0)
             continue;
+        ku_id own = count_once(g, grad[t], g->tensor[t].name);
+        if (own == 0)
+            return 0;
         node = ku_update_once(g, (struct ku_make){.op = KU_OP_sumsq,
                                                   .n_in = 2,
-                                                  .in = {grad[t], ku_out(g, node, 0)},
+                                                  .in = {own, ku_out(g, node, 0)},
                                                   .attr = &a,
                                                   .path = g->tensor[t].name,
                                                   .source = ku_update_source(g, t)});
         a.index++;
     }
-    return node ? ku_out(g, node, 0) : 0;
+    ku_id stats = node ? ku_out(g, node, 0) : 0;
+    if (stats && ku_layout_has(&g->layout[g->value[stats].layout], KU_P))
+        stats = complete(g, stats, KU_FOLD_SUM, -1, 0, "norm");
+    return stats;
 }
 
 /* The shift of the loss_seed node: backward starts at 2^-shift. */
