@@ -124,7 +124,7 @@ static void owned_range(const struct ku_work *w, int part, int d, int64_t *begin
     ku_blocks_range(p->count, p->block_count, p->first_block, w->coll.n_owners, local, begin, end);
 }
 
-/* n_owners: d's slice of its shard. The slices of a shard are contiguous, in the order of places. */
+/* n_owners: d's slice of its shard. Slices of a shard are contiguous, in the order of places. */
 static void host_slice(const struct ku_work *w, int part, int d, int64_t *begin, int64_t *end)
 {
     const struct ku_far *far = w->comm->priv->far;
