@@ -28,8 +28,8 @@ struct ku_sharding {
 /*
  * Resolve parallel.zero, strategy, replicate, shard, reshard_after_forward and host_state for
  * n_ranks data-parallel ranks. With several hosts each rank has memory of its own: host_state auto
- * is private, and ku_sharding_share lets the ranks of a host share; and a host's ranks have the whole
- * state, so shard divides host_ranks.
+ * is private, and ku_sharding_share lets the ranks of a host share; and a host's ranks have the
+ * whole state, so shard divides host_ranks.
  *
  *   host_ranks   ranks of a host, of hosts of different sizes their greatest common divisor; 0: all
  *                ranks are on one host
