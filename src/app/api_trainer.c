@@ -44,6 +44,7 @@ int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
     KU_TRY_OUT(ku_builder_take(graph, &g));
     KU_TRY_OUT(ku_ids_list(g, &t->ids));
     t->s.host_ranks = ku_job_host_ranks(job);
+    t->s.has_even_hosts = ku_job_hosts_are_even(job);
     KU_TRY_OUT(ku_api_configure(options ? options : &defaults, g, job->n, &t->s));
     if (job->rank == 0)
         ku_effect_warn(&t->s);

@@ -91,6 +91,7 @@ static const uint8_t steps[][MAX_STEPS] = {
                                    KU_STEP_DONE, KU_STEP_END},
     [KU_PATH_FAR_ALL_REDUCE] = {ARRIVED, KU_STEP_FAR_REDUCE, KU_STEP_FAR_GATHER, OVER},
     [KU_PATH_FAR_REDUCE_SCATTER] = {ARRIVED, KU_STEP_FAR_REDUCE, OVER},
+    [KU_PATH_FAR_HOST_SCATTER] = {ARRIVED, KU_STEP_FAR_REDUCE, KU_STEP_FAR_GATHER, OVER},
     [KU_PATH_FAR_ALL_GATHER] = {ARRIVED, KU_STEP_FAR_GATHER, KU_STEP_MOVE, OVER},
     [KU_PATH_FAR_STAGED_GATHER] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, KU_STEP_FAR_GATHER, FILLED,
                                    KU_STEP_MOVE, KU_STEP_FREED, KU_STEP_NEXT, KU_STEP_DONE,
@@ -176,7 +177,7 @@ static enum ku_coll_path far_program_path(const struct ku_coll *c, int max_near)
 {
     switch (c->kind) {
     case KU_COLL_REDUCE_SCATTER:
-        return KU_PATH_FAR_REDUCE_SCATTER;
+        return c->n_owners ? KU_PATH_FAR_HOST_SCATTER : KU_PATH_FAR_REDUCE_SCATTER;
     case KU_COLL_ALL_REDUCE:
         return KU_PATH_FAR_ALL_REDUCE;
     case KU_COLL_ALL_GATHER:
@@ -235,6 +236,12 @@ static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
         return KU_ERR(KUMI_EINVAL,
                       "collective: %s: premul_sum does not support parts; scale the input first",
                       kind);
+    if (c->n_owners &&
+        (c->kind != KU_COLL_REDUCE_SCATTER || c->see || c->n_owners != ku_comm_host_members(comm)))
+        return KU_ERR(KUMI_EINVAL,
+                      "collective: %s: %d shards on each host; they need a reduce_scatter over "
+                      "several hosts of as many members each",
+                      kind, c->n_owners);
     for (int i = 0; i < c->n_parts; i++) {
         const struct ku_coll_part *p = &c->part[i];
         if (p->count < 0 || p->first_block < 0 || p->block_count < 0)

@@ -121,6 +121,16 @@ struct ku_coll {
     int n_parts;
     ku_coll_see *see; /* reduce_scatter; NULL: none */
     void *see_ctx;
+    /*
+     * reduce_scatter of parts over hosts with equal numbers of members: 0, or the members of a
+     * host. Then a part has as many shards, and member i ends with shard i mod n_owners of the sum
+     * over all members: every host has the whole sum, in shards. The order of the sum is that of
+     * n members. Without `see`.
+     *
+     *     2 hosts x 2 members        member   0    1    2    3
+     *                                shard    0/2  1/2  0/2  1/2
+     */
+    int n_owners;
 
     /*
      * Public calls (n_parts = 0): any memory. Blocks lie packed in rank order. The arrays are
@@ -188,6 +198,8 @@ static inline bool ku_comm_is_near(const struct ku_comm *c, int member)
     const int local = ku_comm_rank(c, member) - c->job->first_rank;
     return local >= 0 && local < c->job->local_n;
 }
+/* Members on each of several hosts; 0: one host, or not as many on each */
+int ku_comm_host_members(const struct ku_comm *c);
 /* Local rank of a member on this host */
 static inline int ku_comm_local(const struct ku_comm *c, int member)
 {
@@ -287,6 +299,7 @@ enum ku_coll_path {
     KU_PATH_FAR_INLINE_GATHER, /* gather, all_gather, all_to_all, internal ones */
     KU_PATH_FAR_ALL_REDUCE,    /* programs */
     KU_PATH_FAR_REDUCE_SCATTER,
+    KU_PATH_FAR_HOST_SCATTER,   /* with n_owners */
     KU_PATH_FAR_ALL_GATHER,     /* one near member: received in place */
     KU_PATH_FAR_STAGED_GATHER,  /* more: through the stages; programs and public calls */
     KU_PATH_FAR_STAGED_SUM,     /* public calls: all_reduce, reduce */

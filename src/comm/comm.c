@@ -9,6 +9,7 @@
  */
 #include "base/err.h"
 #include "base/mem.h"
+#include "comm/far.h"
 #include "comm/private.h"
 
 #include <stdio.h>
@@ -298,6 +299,11 @@ int ku_comm_destroy(struct ku_comm *c)
         status = check_channels(c);
     ku_comm_free(c);
     return status;
+}
+
+int ku_comm_host_members(const struct ku_comm *c)
+{
+    return c->priv->far ? ku_far_host_members(c) : 0;
 }
 
 int ku_comm_check_hash(struct ku_comm *c, const char *name, uint64_t hash)

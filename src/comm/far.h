@@ -41,6 +41,8 @@ void ku_far_destroy(struct ku_far *far, bool has_failed);
 int ku_far_awaited(const struct ku_work *work);
 /* Members on the largest host */
 int ku_far_max_near(const struct ku_comm *comm);
+/* Members on each host; 0: not as many on each */
+int ku_far_host_members(const struct ku_comm *comm);
 /* Sections of a stage in KU_PATH_FAR_STAGED_GATHER: one for each block that a member brings in */
 int ku_far_n_sections(const struct ku_comm *comm);
 /*

@@ -42,6 +42,7 @@ static void fingerprint(struct ku_work *w)
     w->extra = 0;
     if (c->n_parts) {
         w->total = 0;
+        w->extra = (uint64_t)c->n_owners;
         for (int i = 0; i < c->n_parts; i++) {
             const struct ku_coll_part *p = &c->part[i];
             const int64_t row[] = {p->count,

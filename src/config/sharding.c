@@ -124,18 +124,30 @@ void ku_sharding_print_effect(const struct ku_sharding *s, struct ku_str *out)
                    s->zero, s->local);
 }
 
-/* What several hosts do not have yet: state shared by the ranks of each. */
-static int check_hosts(const struct ku_config *c)
+int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
+                      struct ku_sharding *s)
 {
     const json_t *alias = share_host_state_of(c);
-    char wanted[160];
     const int is_alias = alias && strcmp(c->parallel_host_state, "auto") == 0;
-    if (strcmp(c->parallel_host_state, "shared") == 0 || (is_alias && json_is_true(alias))) {
-        const char *key = is_alias ? "parallel.share_host_state" : "parallel.host_state";
-        snprintf(wanted, sizeof wanted, "not supported with ranks on several hosts; give %s",
-                 is_alias ? "false" : "private");
+    const int is_asked =
+        is_alias ? json_is_true(alias) : strcmp(c->parallel_host_state, "shared") == 0;
+    const char *key = is_alias ? "parallel.share_host_state" : "parallel.host_state";
+    const char *no = is_alias ? "false" : "private";
+    char wanted[160] = "";
+    if (host_ranks == 0 || !is_asked)
+        return KUMI_OK;
+    if (s->zero > 0)
+        snprintf(
+            wanted, sizeof wanted,
+            "not supported on several hosts with parallel.zero %d; give %s, or parallel.zero 0",
+            s->zero, no);
+    else if (!is_even)
+        snprintf(wanted, sizeof wanted,
+                 "not supported on hosts with different numbers of ranks; give %s", no);
+    if (wanted[0])
         return ku_config_refuse(c, key, ku_json_at(c->root, key), wanted);
-    }
+    s->replicate /= host_ranks;
+    s->local = host_ranks;
     return KUMI_OK;
 }
 
@@ -181,7 +193,7 @@ int ku_sharding_resolve(const struct ku_config *c, int n, int host_ranks, struct
         return refuse_reshard(c, reshard, shard);
     *out = (struct ku_sharding){zero, (int)replicate, (int)shard, 1, (int)reshard};
     if (host_ranks && host_ranks < n)
-        return check_hosts(c);
+        return KUMI_OK;
     if (ku_host_state_is_shared(c))
         *out = (struct ku_sharding){zero, 1, 1, n, 1};
     return KUMI_OK;

@@ -17,6 +17,7 @@
  *                                shard  0 1 2 3 | 0 1 2 3      replica 0 | replica 1
  *
  *     host_state shared, 8 ranks of one host: replicate 1 x shard 1 x local 8
+ *                        2 hosts with 4 ranks each: replicate 2 x shard 1 x local 4
  */
 struct ku_sharding {
     int zero, replicate, shard, local;
@@ -27,7 +28,8 @@ struct ku_sharding {
 /*
  * Resolve parallel.zero, strategy, replicate, shard, reshard_after_forward and host_state for
  * n_ranks data-parallel ranks. With several hosts each rank has memory of its own: host_state auto
- * is private. The shards of a copy may be on several hosts.
+ * is private, and ku_sharding_share lets the ranks of a host share. The shards of a copy may be on
+ * several hosts.
  *
  *   host_ranks   ranks of a host, of hosts of different sizes their greatest common divisor; 0: all
  *                ranks are on one host
@@ -36,6 +38,17 @@ struct ku_sharding {
  */
 KU_STATUS ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
                               struct ku_sharding *out);
+
+/*
+ * Several hosts: where parallel.host_state asks for it, let the ranks of each share one copy of the
+ * state. Changes what ku_sharding_resolve gave; nothing if host_ranks is 0.
+ *
+ *   is_even   the hosts have equal numbers of ranks
+ *
+ * Errors: EINVAL, asked for on hosts of different sizes, or with a stage above 0.
+ */
+KU_STATUS ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
+                            struct ku_sharding *s);
 
 /* Whether the ranks of a host share one copy of the state: parallel.host_state, or its older name
  * parallel.share_host_state. */

@@ -157,6 +157,14 @@ static int n_members(const struct ku_mesh *mesh, int axes)
     return n;
 }
 
+/* Several hosts whose ranks share one copy each: the axes of a reduction that leaves the sum on
+ * every host, in shards of axis local. 0: other meshes. */
+static int shared_axes(const struct ku_mesh *mesh)
+{
+    const int axes = 1 << KU_AX_REPLICATE | 1 << KU_AX_LOCAL;
+    return ku_mesh_wide(mesh, axes) == axes ? axes : 0;
+}
+
 /* The communicator of these mesh axes, or of a group on them. */
 static struct ku_comm *comm_of(const struct ku_exec *e, int axes, int group)
 {
@@ -164,6 +172,8 @@ static struct ku_comm *comm_of(const struct ku_exec *e, int axes, int group)
         return e->comms.group;
     if (e->comms.shard && axes == 1 << KU_AX_SHARD)
         return e->comms.shard;
+    if (e->comms.local && axes == 1 << KU_AX_LOCAL)
+        return e->comms.local;
     if (e->comms.replicate && axes == 1 << KU_AX_REPLICATE)
         return e->comms.replicate;
     return e->comms.dp;
@@ -231,6 +241,8 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
         coll.wire = (enum kumi_dtype)i->wire;
         part[k] = bind_part(e, o, i->op);
     }
+    if (i->op == KU_X_REDUCE_SCATTER && i->axes == shared_axes(&p->mesh))
+        coll.n_owners = p->mesh.extent[KU_AX_LOCAL];
     if (i->n_in)
         bind_squares(e, i, &coll);
     s->work = &e->work[i->handle];

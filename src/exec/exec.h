@@ -28,8 +28,9 @@
 struct ku_exec;
 /* Communicators of the data-parallel axes. */
 struct ku_exec_comms {
-    struct ku_comm *dp;                /* all data-parallel ranks */
-    struct ku_comm *replicate, *shard; /* one axis each, if both have more than one rank */
+    struct ku_comm *dp; /* all data-parallel ranks */
+    /* one axis each, if replicate and one of the others have more than one rank */
+    struct ku_comm *replicate, *shard, *local;
     /* Neighbours on axis shard, for parameters sharded within groups. */
     struct ku_comm *group;
 };

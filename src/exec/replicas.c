@@ -5,6 +5,7 @@
  *     replicate 2 x shard 2     rank     0     1     2     3
  *     whole tensor              copies   abcd  abcd  abcd  abcd    compared over all ranks
  *     partitioned tensor        copies   ab..  ..cd  ab..  ..cd    compared over 0 2 and over 1 3
+ *     one copy for each host    copies   abcd        abcd          halves, as partitioned ones
  */
 #include "exec/replicas.h"
 
@@ -20,22 +21,28 @@
 
 enum { PIECE_BYTES = 1 << 20 };
 
-/* Bytes of this rank's copy, or of its part of a partitioned tensor. */
-static size_t own_bytes(const struct ku_program *p, const struct ku_program_state *x, int rank)
+/*
+ * Where this rank's copy begins in memory, and its bytes; of a partitioned tensor its part, of a
+ * copy that the ranks of the host share the chunks that it owns.
+ */
+static size_t own_bytes(const struct ku_program *p, const struct ku_program_state *x, int rank,
+                        size_t *first)
 {
-    const int64_t count = ku_shape_count(&p->shape[x->shape]);
-    int64_t begin = 0, end = count;
+    const size_t each = kumi_dtype_bytes((enum kumi_dtype)x->dtype);
+    int64_t begin = 0, end = ku_shape_count(&p->shape[x->shape]);
     struct ku_coord at = ku_mesh_coord(&p->mesh, rank);
-    if (x->is_kept)
+    if (x->is_kept || x->arena == KU_AR_HOST)
         ku_state_owned(p, x, &at, &begin, &end);
-    return (size_t)(end - begin) * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
+    *first = x->is_kept ? 0 : (size_t)begin * each;
+    return (size_t)(end - begin) * each;
 }
 
 /* Hash of this rank's copy, piece by piece; file: a buffer for pieces of arena `file`. */
 static int hash_copy(const struct ku_memory *m, const struct ku_program *p,
                      const struct ku_program_state *x, void *file, uint64_t *hash)
 {
-    const size_t bytes = own_bytes(p, x, m->job->rank);
+    size_t first;
+    const size_t bytes = own_bytes(p, x, m->job->rank, &first);
     const bool is_in_file = x->arena == KU_AR_FILE;
     uint64_t sum = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
@@ -43,7 +50,7 @@ static int hash_copy(const struct ku_memory *m, const struct ku_program *p,
         struct ku_range r = ku_memory_state(m, x);
         struct ku_mapping map = {.data = file};
         n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        r.at += at;
+        r.at += first + at;
         r.bytes = n;
         KU_TRY(is_in_file ? ku_range_read(r, file)
                           : ku_range_map(r, flips ? KU_ACCESS_UPDATE : KU_ACCESS_READ, &map));

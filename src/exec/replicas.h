@@ -8,8 +8,9 @@
 /*
  * Compare the copies of the state on different ranks (parameters and their compute copies, buffers,
  * optimizer tensors, counters): of a tensor that every rank has, over all ranks; of a partitioned
- * one, each rank's part over the replicas (parallel.replicate). State with one copy, shared or
- * partitioned over all ranks, is not compared.
+ * one, each rank's part over the replicas (parallel.replicate); of one that the ranks of each host
+ * share, the chunks that a rank owns over the hosts. State with one copy, shared or partitioned
+ * over all ranks, is not compared.
  *
  *   replicate   the ranks with the same part of partitioned state; NULL: none, or all ranks
  *

@@ -23,6 +23,11 @@ int ku_job_host_ranks(const struct ku_job *job)
     return divisor;
 }
 
+bool ku_job_hosts_are_even(const struct ku_job *job)
+{
+    return job->n_hosts <= 1 || ku_job_host_ranks(job) * job->n_hosts == job->n;
+}
+
 int ku_job_host_of(const struct ku_job *job, int rank)
 {
     return ku_segment_host_of(job->seg, rank);

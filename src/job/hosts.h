@@ -2,6 +2,7 @@
 #ifndef KU_JOB_HOSTS_H
 #define KU_JOB_HOSTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,6 +42,8 @@ _Static_assert(sizeof(struct ku_host_row) == 128, "sent as it is");
 const struct ku_host_row *ku_job_hosts(const struct ku_job *job);
 /* The greatest common divisor of the numbers of ranks of the hosts; 0 with one host */
 int ku_job_host_ranks(const struct ku_job *job);
+/* Whether all hosts have as many ranks */
+bool ku_job_hosts_are_even(const struct ku_job *job);
 /* The host of a rank: a binary search. */
 int ku_job_host_of(const struct ku_job *job, int rank);
 

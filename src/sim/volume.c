@@ -30,8 +30,14 @@ static void add_part(const struct ku_program *p, const struct ku_instr *i,
     double bytes = (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
     if (i->op == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z))
         count /= members(&p->mesh, ku_layout_axes(&p->layout[o->layout], KU_Z)); /* owned, mean */
-    double sent = count * (n - 1) / n * (i->op == KU_X_ALL_REDUCE ? 2 : 1);
-    double stored = i->op == KU_X_REDUCE_SCATTER          ? count / n
+    const int both = 1 << KU_AX_REPLICATE | 1 << KU_AX_LOCAL;
+    double sent = count * (n - 1) / n * (i->op == KU_X_ALL_REDUCE ? 2 : 1), owners = n;
+    if (i->op == KU_X_REDUCE_SCATTER && i->axes == both && ku_mesh_wide(&p->mesh, both) == both) {
+        const double hosts = p->mesh.extent[KU_AX_REPLICATE];
+        owners = p->mesh.extent[KU_AX_LOCAL]; /* each host gets the whole sum */
+        sent += count * (hosts - 1) / n;      /* and a rank receives the rest of its shard */
+    }
+    double stored = i->op == KU_X_REDUCE_SCATTER          ? count / owners
                     : i->op == KU_X_ALL_GATHER && !o->out ? count * (n - 1) / n
                                                           : count;
     v->elements += count;

@@ -41,6 +41,7 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 {
     const struct ku_config *c = &s->cfg;
     KU_TRY(ku_sharding_resolve(c, n_ranks, s->host_ranks, &s->sharding));
+    KU_TRY(ku_sharding_share(c, s->host_ranks, s->has_even_hosts, &s->sharding));
     s->batch = (struct ku_batch){
         .n_ranks = n_ranks,
         .is_free = strcmp(c->parallel_order, "free") == 0,

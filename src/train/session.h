@@ -43,6 +43,7 @@ struct ku_session {
     int is_eval_only;                /* evaluation only: parameters without optimizer state */
     const struct ku_graph *graph;    /* a program's own graph, instead of model; else NULL */
     int host_ranks;                  /* as ku_sharding_resolve takes it */
+    bool has_even_hosts;             /* as ku_sharding_share takes it */
     struct ku_batch batch;
     struct ku_sharding sharding;
     struct ku_batch_source *source; /* never opened if a program fills the ports */

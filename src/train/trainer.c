@@ -375,14 +375,19 @@ static int open_comms(struct ku_trainer *t, int group)
 {
     const struct ku_mesh *m = &t->program[KU_PROG_TRAIN]->mesh;
     int shard = m->extent[KU_AX_SHARD], replicate = m->extent[KU_AX_REPLICATE];
+    int local = m->extent[KU_AX_LOCAL];
     int rank = t->job->rank;
     t->comms.dp = t->job->world;
     if (group)
         KU_TRY(ku_comm_mesh(t->job, "group", rank / group * group, 1, group, &t->comms.group));
-    if (shard == 1 || replicate == 1)
+    if (shard * local == 1 || replicate == 1)
         return KUMI_OK;
-    KU_TRY(ku_comm_mesh(t->job, "shard", rank / shard * shard, 1, shard, &t->comms.shard));
-    return ku_comm_mesh(t->job, "replicate", rank % shard, shard, replicate, &t->comms.replicate);
+    if (shard > 1)
+        KU_TRY(ku_comm_mesh(t->job, "shard", rank / shard * shard, 1, shard, &t->comms.shard));
+    else /* hosts */
+        KU_TRY(ku_comm_mesh(t->job, "local", rank / local * local, 1, local, &t->comms.local));
+    return ku_comm_mesh(t->job, "replicate", rank % (shard * local), shard * local, replicate,
+                        &t->comms.replicate);
 }
 
 /* Resolve the names of the ports of steps, in all shapes. */
@@ -480,6 +485,7 @@ void ku_trainer_destroy(struct ku_trainer *t)
     KU_IGNORE(ku_comm_destroy(t->comms.group), "the job keeps its cause");
     KU_IGNORE(ku_comm_destroy(t->comms.replicate), "the job keeps its cause");
     KU_IGNORE(ku_comm_destroy(t->comms.shard), "the job keeps its cause");
+    KU_IGNORE(ku_comm_destroy(t->comms.local), "the job keeps its cause");
     if (t->device)
         t->ops->close(t->device);
     for (int i = 0; i < 2 * t->n_shapes; i++)

@@ -39,21 +39,46 @@ train three a:2,b:1,c:1 --set parallel.overlap=false
 train eight a:4,b:4 --set parallel.zero=3 --set parallel.shard=4
 train hybrid a:2,b:2 --set parallel.zero=2 --set parallel.shard=2 --set checkpoint.async=true --set checkpoint.every=1
 same one two square four uneven three eight hybrid
+# the ranks of each host share one copy of the state
+shared=(--set parallel.host_state=shared)
+train shared a:2,b:2 "${shared[@]}" --set parallel.bucket_mb=0.01 --set train.verify_every=1
+train shared-async a:2,b:2,c:2,d:2 "${shared[@]}" --set checkpoint.async=true --set checkpoint.every=1
+train shared-one a:1,b:1 "${shared[@]}"
+same one shared shared-async shared-one
+six=(--set train.virtual_shards=6 --set train.global_batch=12)
+train six 1 "${six[@]}"
+train six-hosts a:2,b:2,c:2 "${six[@]}" "${shared[@]}"
+train six-odd a:3,b:3 "${six[@]}" "${shared[@]}" --set optimizer.type=adamw --set memory.offload.optimizer=host
+same six six-hosts six-odd
+layerwise=(--set optimizer.type=lamb)
+train lamb 2 "${layerwise[@]}"
+train lamb-shared a:2,b:2 "${layerwise[@]}" "${shared[@]}"
+same lamb lamb-shared
 # bf16 on the wire, rounded at every node of the tree
 narrow=(--set precision.compute=bf16 --set precision.reduce=bf16 --set parallel.grad_sync=micro)
 train narrow 4 "${narrow[@]}"
 train narrow-hosts a:2,b:2 "${narrow[@]}"
 train narrow-four a:1,b:1,c:1,d:1 "${narrow[@]}"
-same narrow narrow-hosts narrow-four
+train narrow-shared a:2,b:2 "${narrow[@]}" "${shared[@]}"
+same narrow narrow-hosts narrow-four narrow-shared
 cmp -s "$dir/one.digest" "$dir/narrow.digest" && say "bf16 and f32 have one digest"
 
 # a run goes on in another layout, with the same bits
 train resumed a:2,b:2 --until 1
-for where in "-n 2" "-H a:1,b:1 --rsh none" "-H a:3,b:1 --rsh none --set parallel.zero=0"; do
+for where in "-n 2" "-H a:1,b:1 --rsh none" "-H a:3,b:1 --rsh none --set parallel.zero=0" \
+    "-H a:4,b:4 --rsh none --set parallel.host_state=shared"; do
     rm -rf "$dir/again" && cp -r "$dir/resumed" "$dir/again"
     # shellcheck disable=SC2086
     timeout 300 "$kumi" train "${config[@]}" $where --out "$dir/again" --resume=auto >"$dir/log" 2>&1 || say "resume, $where: $(cat "$dir/log")"
     "$kumi" ckpt digest "$dir/again" | tail -1 | cmp -s - "$dir/one.digest" || say "resume, $where: digests differ"
+done
+
+train halted a:2,b:2 --until 1 "${shared[@]}"
+for where in "-n 2" "-H a:2,b:2 --rsh none" "-H a:3,b:1 --rsh none"; do
+    rm -rf "$dir/again" && cp -r "$dir/halted" "$dir/again"
+    # shellcheck disable=SC2086
+    timeout 300 "$kumi" train "${config[@]}" $where --out "$dir/again" --resume=auto >"$dir/log" 2>&1 || say "resume of shared, $where: $(cat "$dir/log")"
+    "$kumi" ckpt digest "$dir/again" | tail -1 | cmp -s - "$dir/one.digest" || say "resume of shared, $where: digests differ"
 done
 
 # 256 ranks on 64 hosts
@@ -72,16 +97,24 @@ refuse() {
     [ $is = "$code" ] && grep -q -e "$words" "$dir/log" && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] || say "$*: exit $is: $(cat "$dir/log")"
     rm -rf "$dir/refused"
 }
-refuse 2 'not supported with ranks on several hosts' -H a:2,b:2 --rsh none --set parallel.host_state=shared
+refuse 2 'not supported on hosts with different numbers of ranks; give private' -H a:2,b:1,c:1 --rsh none "${shared[@]}"
+refuse 2 'not supported on several hosts with parallel.zero 1; give private, or parallel.zero 0' -H a:2,b:2 --rsh none --set parallel.zero=1 \
+    --set parallel.shard=2 "${shared[@]}"
 
 # a rank of another host is killed, or stopped
-break_rank() { # SIGNAL RANK CODE WORDS
+break_rank() { # SIGNAL RANK CODE WORDS OPTIONS..
     local signal=$1 rank=$2 code=$3 words=$4
+    shift 4
     timeout 300 "$kumi" train "${config[@]}" -H a:2,b:2 --rsh none --out "$dir/broken" --set train.steps=1000000 --set checkpoint.every=0 \
-        --set parallel.timeout_s=5 >"$dir/log" 2>&1 &
+        --set parallel.timeout_s=5 "$@" >"$dir/log" 2>&1 &
     local pid=$! victim
     for _ in $(seq 600); do grep -q 'step 1' "$dir/log" && break; sleep 0.1; done
-    victim=$(pgrep -f -- "--out $dir/broken" | while read -r p; do tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx "KUMI_RANK=$rank" && echo "$p"; done | head -1)
+    for _ in $(seq 50); do
+        victim=$(pgrep -f -- "--out $dir/broken" | while read -r p; do tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx "KUMI_RANK=$rank" && echo "$p"; done | head -1)
+        [ -n "$victim" ] && break
+        sleep 0.1
+    done
+    [ -n "$victim" ] || kill "$pid"
     kill "-$signal" "$victim" || say "$signal: rank $rank was not found: $(cat "$dir/log")"
     wait $pid
     local is=$?
@@ -92,5 +125,6 @@ break_rank() { # SIGNAL RANK CODE WORDS
 }
 break_rank KILL 0 6 'rank died: rank 0 on host a'
 break_rank KILL 3 6 'rank died: rank 3 on host b'
+break_rank KILL 2 6 'rank died: rank 2 on host b' "${shared[@]}"
 break_rank STOP 2 7 'time-out: rank 2'
 exit $failed

@@ -28,4 +28,16 @@ flip 4 3 5 "$(differ '[a-z0-9_.]*\.(weight|bias)' 3 1)" "${hybrid[@]}"
 flip 4 3 28 "$(differ '[a-z0-9_.]*\.exp_avg(_sq)?' 3 1)" "${hybrid[@]}"
 # shared state: the counters, which every rank has
 flip 2 1 1 "$(differ 'update' 1 0)" --set parallel.share_host_state=true
+# hosts of which each has one copy: a rank's chunks are compared with those of the same local rank on the other host
+hosts=(--set parallel.host_state=shared --set parallel.share_host_state=null)
+across() { # RANK N EXPECTED
+    local got code
+    # shellcheck disable=SC2016
+    got=$(timeout 120 "$kumi" run -H a:2,b:2 --rsh none -- sh -c '[ $RANK != '"$1"' ] || export KUMI_FAULT=flip:'"$2"'; exec "$@"' sh "$kumi" train "${small[@]}" \
+        "${hosts[@]}" 2>&1)
+    code=$?
+    [[ $code = 9 && $got =~ $3 && $got == *"step 1/3"* ]] || { echo "$3: exit $code: $got"; failed=1; }
+}
+across 2 2 "$(differ '[a-z0-9_.]*\.(weight|bias)' 2 0)"
+across 3 20 "$(differ '[a-z0-9_.]*\.exp_avg(_sq)?' 3 1)"
 exit $failed

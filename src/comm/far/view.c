@@ -17,7 +17,7 @@ enum { LINE_BYTES = 64 };
 static bool is_program(const struct ku_work *w)
 {
     return w->path == KU_PATH_FAR_ALL_REDUCE || w->path == KU_PATH_FAR_REDUCE_SCATTER ||
-           w->path == KU_PATH_FAR_ALL_GATHER;
+           w->path == KU_PATH_FAR_HOST_SCATTER || w->path == KU_PATH_FAR_ALL_GATHER;
 }
 
 int ku_far_n_parts(const struct ku_work *w)
@@ -85,6 +85,11 @@ int ku_far_max_near(const struct ku_comm *c)
     return c->priv->far->topology.max_local;
 }
 
+int ku_far_host_members(const struct ku_comm *c)
+{
+    return c->priv->far->topology.per_host;
+}
+
 int ku_far_n_sections(const struct ku_comm *c)
 {
     const struct ku_topology *t = &c->priv->far->topology;
@@ -109,12 +114,37 @@ static void slice(const struct ku_work *w, int64_t count, int first, int d, int6
     ku_exchange_slice(&s, d, begin, end);
 }
 
+/* n_owners: the shard of all members with d's local index */
+static void owned_range(const struct ku_work *w, int part, int d, int64_t *begin, int64_t *end)
+{
+    const struct ku_coll_part *p = &w->coll.part[part];
+    const int local =
+        ku_exchange_place(&w->comm->priv->far->exchange, d) / w->comm->priv->far->topology.n_hosts;
+    KU_ASSERT(local < w->coll.n_owners);
+    ku_blocks_range(p->count, p->block_count, p->first_block, w->coll.n_owners, local, begin, end);
+}
+
+/* n_owners: d's slice of its shard. Slices of a shard are contiguous, in the order of places. */
+static void host_slice(const struct ku_work *w, int part, int d, int64_t *begin, int64_t *end)
+{
+    const struct ku_far *far = w->comm->priv->far;
+    const int n = far->topology.n_hosts, host = ku_exchange_place(&far->exchange, d) % n;
+    int64_t shard, shard_end;
+    owned_range(w, part, d, &shard, &shard_end);
+    ku_blocks_range(shard_end - shard, LINE_BYTES / (int64_t)ku_far_each(w), part, n, host, begin,
+                    end);
+    *begin += shard;
+    *end += shard;
+}
+
 void ku_far_range(const struct ku_work *w, int part, int d, int64_t *begin, int64_t *end)
 {
     if (is_program(w)) {
         const struct ku_coll_part *p = &w->coll.part[part];
         if (w->coll.kind == KU_COLL_ALL_REDUCE)
             slice(w, p->count, part, d, begin, end);
+        else if (w->coll.n_owners)
+            host_slice(w, part, d, begin, end);
         else
             ku_blocks_range(p->count, p->block_count, p->first_block, w->comm->n, d, begin, end);
         return;
@@ -153,7 +183,10 @@ unsigned char *ku_far_partial(const struct ku_work *w, const struct far_segment 
 /* Offset in a buffer that holds the whole vector, or with is_kept this member's shard alone */
 static size_t offset_of(const struct ku_work *w, const struct far_segment *s, int is_kept)
 {
-    return (size_t)(is_kept ? s->begin - s->range_begin : s->begin) * ku_far_each(w);
+    int64_t first = is_kept ? s->range_begin : 0, end;
+    if (is_kept && w->coll.n_owners)
+        owned_range(w, s->part, s->dest, &first, &end);
+    return (size_t)(s->begin - first) * ku_far_each(w);
 }
 
 static int program_places(const struct ku_work *w, const struct far_segment *s, void **dst,
@@ -199,7 +232,8 @@ unsigned char *ku_far_gathered(const struct ku_work *w, const struct far_segment
         if (w->coll.kind == KU_COLL_ALL_GATHER && s->dest == c->me)
             return ku_move_ref(c->job, &p->in, ku_comm_near(c, me)) +
                    offset_of(w, s, p->kept & KU_KEPT_IN);
-        return ku_move_ref(c->job, &p->out, ku_comm_near(c, me)) + offset_of(w, s, 0);
+        return ku_move_ref(c->job, &p->out, ku_comm_near(c, me)) +
+               offset_of(w, s, w->coll.n_owners ? p->kept & KU_KEPT_OUT : 0);
     }
     /* sums of a staged call lie in the piece after the one that holds its input */
     return ku_move_stage_piece(w, me, w->stage + (w->path == KU_PATH_FAR_STAGED_SUM)) +

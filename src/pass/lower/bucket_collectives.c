@@ -44,7 +44,18 @@ static int block_axes(const struct ku_lower *l, uint32_t b)
 }
 static int sum_axes(const struct ku_lower *l, uint32_t b)
 {
-    return ku_lower_axes(l, converts(l, b)[0]) & ~block_axes(l, b);
+    const int blocks = block_axes(l, b);
+    return blocks == 1 << KU_AX_LOCAL ? 0 : ku_lower_axes(l, converts(l, b)[0]) & ~blocks;
+}
+
+/*
+ * All axes of a bucket's first collective. Where each host shares one copy of the state, one
+ * reduction sums over all hosts and leaves on each rank its shard of axis local.
+ */
+static int first_axes(const struct ku_lower *l, uint32_t b)
+{
+    const int blocks = block_axes(l, b), sums = sum_axes(l, b);
+    return blocks && sums ? blocks : ku_lower_axes(l, converts(l, b)[0]);
 }
 
 /* Whether each micro-batch is reduced and added to the local shard (grad_sync: micro). */
@@ -167,13 +178,12 @@ static int start_reduction(struct ku_lower *l, uint32_t b)
         status = keep_reduced(l, b);
     for (uint32_t i = 0; i < n && status == KUMI_OK; i++) {
         part[i] = part_of(l, convert[i], &stats);
-        l->reduced[convert[i]] |= (uint8_t)(blocks ? blocks : sum_axes(l, b));
+        l->reduced[convert[i]] |= (uint8_t)first_axes(l, b);
     }
     if (status == KUMI_OK)
-        status = ku_lower_start(l, kind, blocks ? blocks : sum_axes(l, b),
-                                (int)g->attr[g->node[convert[0]].attr].reduce,
-                                stats.buffer ? &stats : NULL, part, n, g->node[convert[0]].path,
-                                &l->bucket[b].handle);
+        status = ku_lower_start(
+            l, kind, first_axes(l, b), (int)g->attr[g->node[convert[0]].attr].reduce,
+            stats.buffer ? &stats : NULL, part, n, g->node[convert[0]].path, &l->bucket[b].handle);
     if (status == KUMI_OK)
         set_wire(l, convert[0]);
     ku_free(part);

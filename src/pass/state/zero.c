@@ -9,7 +9,8 @@
  *     owner     0    1    1    2    2    3       consecutive chunks; ranks 1 and 2 get one more
  *
  *     local    the ranks of a host share one copy: each rank updates its owned shard, all read in
- *              place. The stage changes nothing.
+ *              place. The stage changes nothing. Several hosts: replicate is the number of hosts,
+ *              and each has a copy; the chunks are dealt within a host.
  *     shard    stage 1 and up: a rank stores its shard of the optimizer state and of masters;
  *              parameters that forward reads are gathered after the update. Stage 3: these are
  *              partitioned too (zero_params.c).
@@ -226,11 +227,13 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
     const int axes = ku_state_owner_axes(&g->mesh);
     const bool is_sharded = ku_state_is_sharded(&g->mesh);
     /*
-     * No configuration splits the ranks over shard and local: ku_sharding_resolve puts all of them
-     * on local, or on replicate and shard, and refuses shards without a stage.
+     * No configuration splits the ranks over shard and local: ku_sharding_resolve puts them on
+     * replicate and local, or on replicate and shard, and refuses shards without a stage.
      */
     KU_ASSERT(!is_sharded || (o->zero > 0 && !ku_state_is_common(&g->mesh)));
-    assign_chunks(g, is_sharded ? g->mesh.extent[KU_AX_SHARD] : ku_mesh_dp(&g->mesh));
+    assign_chunks(g, is_sharded                     ? g->mesh.extent[KU_AX_SHARD]
+                     : ku_state_is_common(&g->mesh) ? g->mesh.extent[KU_AX_LOCAL]
+                                                    : ku_mesh_dp(&g->mesh));
     if (axes == 0)
         return KUMI_OK;
     if (is_sharded)

@@ -132,6 +132,7 @@ static int configure_session(struct run *r)
 {
     const struct kumi_settings *set = &r->o->settings;
     r->s.host_ranks = ku_job_host_ranks(r->job);
+    r->s.has_even_hosts = ku_job_hosts_are_even(r->job);
     struct ku_ckpt c;
     if (r->found[0] == '\0')
         return ku_session_configure(&r->s, set->config, set->set, set->n_sets, NULL, r->job->n);

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: comm job tensor base */
+/* tsan */
+/*
+ * A reduce-scatter of parts over several hosts that leaves the sum on every host (n_owners): its
+ * shards have the bits of an all-reduce, also with an addend, with shards in buffers of their own,
+ * and with a narrow wire.
+ */
+#include "suite.h"
+
+#include "tensor/blocks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { N_PARTS = 23, STEPS = 2, BLOCK = 64, PLANE_BYTES = 1 << 17, N_PLANES = 5 };
+/* Parts of an arena: input and sum of the all-reduce; input, sum and addend of the other */
+enum { WHOLE, WHOLE_ADDEND, IN, OUT, ADDEND };
+
+struct form {
+    enum kumi_dtype wire;
+    int has_addend, is_kept;
+};
+
+static int64_t count_of(int part)
+{
+    return part == 0 ? 9973 : (part * 37) % 301;
+}
+
+static size_t offset_of(int part)
+{
+    size_t at = 0;
+    for (int i = 0; i < part; i++)
+        at += (size_t)(count_of(i) + 15) / 16 * 64;
+    return at;
+}
+
+/* Sums of such values depend on their order. */
+static float value(int rank, int part, int64_t i, int step)
+{
+    return 1.0F / (float)(1 + rank * 7 + part + i % 97 + step * 3);
+}
+
+static float *plane(const struct ku_job *job, const struct ku_arena *a, int which, int part)
+{
+    return (float *)(void *)(ku_arena_part(a, job->local_rank) + which * PLANE_BYTES +
+                             offset_of(part));
+}
+
+static struct ku_ref ref_of(const struct ku_arena *a, int which, int part)
+{
+    return (struct ku_ref){.arena = a->id, .off = (size_t)which * PLANE_BYTES + offset_of(part)};
+}
+
+static void lay_parts(const struct ku_arena *a, const struct form *f, int owners,
+                      struct ku_coll_part *whole, struct ku_coll_part *shard)
+{
+    int64_t first = 0;
+    for (int i = 0; i < N_PARTS; i++) {
+        const int64_t count = count_of(i);
+        whole[i] = (struct ku_coll_part){.in = ref_of(a, WHOLE, i),
+                                         .out = ref_of(a, WHOLE, i),
+                                         .addend = ref_of(a, WHOLE_ADDEND, i),
+                                         .has_addend = f->has_addend,
+                                         .count = count};
+        shard[i] = (struct ku_coll_part){.in = ref_of(a, IN, i),
+                                         .out = ref_of(a, f->is_kept ? OUT : IN, i),
+                                         .addend = ref_of(a, ADDEND, i),
+                                         .has_addend = f->has_addend,
+                                         .count = count,
+                                         .first_block = first,
+                                         .block_count = BLOCK,
+                                         .kept = f->is_kept ? KU_KEPT_OUT | KU_KEPT_ADDEND : 0};
+        first = (first + (count + BLOCK - 1) / BLOCK) % owners;
+    }
+}
+
+static void shard_of(const struct ku_job *job, const struct ku_coll_part *p, int64_t *begin,
+                     int64_t *end)
+{
+    ku_blocks_range(p->count, BLOCK, p->first_block, job->local_n, job->local_rank, begin, end);
+}
+
+static void fill(const struct ku_job *job, const struct ku_arena *a, const struct form *f,
+                 const struct ku_coll_part *shard, int step)
+{
+    for (int p = 0; p < N_PARTS; p++) {
+        int64_t begin, end;
+        shard_of(job, &shard[p], &begin, &end);
+        for (int64_t i = 0; i < count_of(p); i++) {
+            plane(job, a, WHOLE, p)[i] = plane(job, a, IN, p)[i] = value(job->rank, p, i, step);
+            plane(job, a, WHOLE_ADDEND, p)[i] = value(99, p, i, step);
+        }
+        for (int64_t i = begin; i < end; i++)
+            plane(job, a, ADDEND, p)[f->is_kept ? i - begin : i] = value(99, p, i, step);
+    }
+}
+
+/* Every rank has its shard, and stored only that. */
+static int check(const struct ku_job *job, const struct ku_arena *a, const struct form *f,
+                 const struct ku_coll_part *shard, uint64_t stored)
+{
+    uint64_t owned = 0;
+    for (int p = 0; p < N_PARTS; p++) {
+        int64_t begin, end;
+        shard_of(job, &shard[p], &begin, &end);
+        const float *want = plane(job, a, WHOLE, p) + begin,
+                    *got = plane(job, a, f->is_kept ? OUT : IN, p) + (f->is_kept ? 0 : begin);
+        const size_t bytes = (size_t)(end - begin) * sizeof *got;
+        if (memcmp(want, got, bytes) != 0) {
+            printf("rank %d of %d: part %d differs, wire %d addend %d kept %d\n", job->rank, job->n,
+                   p, (int)f->wire, f->has_addend, f->is_kept);
+            return -70;
+        }
+        owned += bytes;
+    }
+    if (stored != owned)
+        printf("rank %d: stored %llu bytes of %llu\n", job->rank, (unsigned long long)stored,
+               (unsigned long long)owned);
+    return stored == owned ? 0 : -70;
+}
+
+static int run_form(struct ku_job *job, const struct ku_arena *a, const struct form *f)
+{
+    struct ku_coll_part whole[N_PARTS], shard[N_PARTS];
+    struct ku_work reduce, scatter;
+    lay_parts(a, f, job->local_n, whole, shard);
+    struct ku_coll coll = {.kind = KU_COLL_ALL_REDUCE,
+                           .dtype = KUMI_F32,
+                           .wire = f->wire,
+                           .part = whole,
+                           .n_parts = N_PARTS};
+    SUITE_TRY(ku_work_init(&reduce, job->world, &coll));
+    coll.kind = KU_COLL_REDUCE_SCATTER;
+    coll.part = shard;
+    coll.n_owners = job->local_n;
+    SUITE_TRY(ku_work_init(&scatter, job->world, &coll));
+    for (int step = 0; step < STEPS; step++) {
+        fill(job, a, f, shard, step);
+        SUITE_TRY(ku_work_start(&reduce));
+        SUITE_TRY(ku_work_wait(&reduce));
+        const uint64_t before = ku_job_moved_bytes(job);
+        SUITE_TRY(ku_work_start(&scatter));
+        SUITE_TRY(ku_work_wait(&scatter));
+        SUITE_TRY(check(job, a, f, shard, ku_job_moved_bytes(job) - before));
+    }
+    return 0;
+}
+
+static int run(struct ku_job *job, void *arg)
+{
+    static const struct form form[] = {
+        {KUMI_F32, 0, 0}, {KUMI_F32, 1, 0}, {KUMI_F32, 1, 1}, {KUMI_BF16, 0, 0}};
+    const struct ku_arena *a;
+    struct ku_work refused;
+    (void)arg;
+    if (offset_of(N_PARTS) > PLANE_BYTES)
+        return -70;
+    SUITE_TRY(ku_arena_create(job, "grad", 0, N_PLANES * PLANE_BYTES, &a));
+    for (size_t i = 0; i < sizeof form / sizeof *form; i++)
+        SUITE_TRY(run_form(job, a, &form[i]));
+    struct ku_coll_part part = {.in = {.arena = a->id}, .out = {.arena = a->id}, .count = 1};
+    struct ku_coll coll = {.kind = KU_COLL_REDUCE_SCATTER,
+                           .dtype = KUMI_F32,
+                           .part = &part,
+                           .n_parts = 1,
+                           .n_owners = job->local_n + 1};
+    if (ku_work_init(&refused, job->world, &coll) != KUMI_EINVAL)
+        return -70;
+    return ku_arena_destroy(job, a);
+}
+
+static void test_host_scatter(void **state)
+{
+    static const struct {
+        const char *hosts;
+        int n;
+    } row[] = {{"1,1", 2}, {"2,2", 4}, {"3,3", 6}, {"2,2,2", 6}, {"4,4", 8}, {"2,2,2,2", 8}};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const struct ku_job_opts opts = {.hosts = row[i].hosts};
+        if (ku_comm_threads(row[i].n, &opts, run, NULL) != 0)
+            fail_msg("hosts %s: %s", row[i].hosts, ku_err_get()->text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_host_scatter)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
