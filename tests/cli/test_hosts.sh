@@ -47,6 +47,18 @@ train narrow-four a:1,b:1,c:1,d:1 "${narrow[@]}"
 same narrow narrow-hosts narrow-four
 cmp -s "$dir/one.digest" "$dir/narrow.digest" && say "bf16 and f32 have one digest"
 
+# bytes between hosts: those planned were sent, to the byte on even hosts
+for name in two square four hybrid eight narrow-hosts uneven; do
+    python3 - "$dir/$name/summary.json" $name <<'EOF' || say "$name: bytes between hosts"
+import json, sys
+step = json.load(open(sys.argv[1]))["exchanged_a_step"]
+planned, sent = step["planned_far_bytes"], step["far_bytes"]
+assert 0 < planned and abs(planned - sent) <= (1e-3 * sent if sys.argv[2] == "uneven" else 0), step
+assert step["planned_bytes"] == step["moved_bytes"], step
+EOF
+done
+grep -q far_bytes "$dir/one/summary.json" "$dir/narrow/summary.json" && say "bytes between hosts on one host"
+
 # a run goes on in another layout, with the same bits
 train resumed a:2,b:2 --until 1
 for where in "-n 2" "-H a:1,b:1 --rsh none" "-H a:3,b:1 --rsh none --set parallel.zero=0"; do
