@@ -43,7 +43,7 @@ int ku_settings_configure(struct ku_session *s, const struct kumi_settings *sett
     const char **set;
     int n;
     KU_TRY(ku_settings_check(settings));
-    if (n_ranks < 1 || n_ranks > KU_MAX_LOCAL)
+    if (n_ranks < 1 || (n_ranks > KU_MAX_LOCAL && !s->host_ranks))
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
                       KU_MAX_LOCAL);
     KU_TRY(join_settings(settings, more, &set, &n));

@@ -11,9 +11,9 @@
 /* KUMI_EINVAL without a configuration file. */
 KU_STATUS ku_settings_check(const struct kumi_settings *settings);
 /*
- * Configure a session for n ranks of one host.
+ * Configure a session for n ranks.
  *
- *   s      all zero at entry; finished on failure
+ *   s      all zero at entry but for host_ranks; finished on failure
  *   more   up to 6 settings that override the user's, NULL-terminated; NULL: none
  */
 KU_STATUS ku_settings_configure(struct ku_session *s, const struct kumi_settings *settings,
