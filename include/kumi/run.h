@@ -229,6 +229,15 @@ KUMI_API int kumi_eval_bleu(const struct kumi_bleu_options *options,
 KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,
                               char **text);
 /*
+ * The same on several hosts, as `kumi train -H` numbers their ranks: memory is that of the largest
+ * host, and the bytes that travel between hosts are listed. Without settings that need less memory.
+ *
+ *   hosts     "a:4,b:4": names, which need not exist, and the ranks of each
+ *   n_ranks   the first so many; 0: all
+ */
+KUMI_API int kumi_plan_memory_hosts(const struct kumi_settings *settings, const char *hosts,
+                                    int n_ranks, int as_json, char **text);
+/*
  * Check that a rank's plan (its own arenas and its share of the host's) is within limit_bytes.
  *
  * Errors: KUMI_ENOMEM with the shortage and the bytes by class.

@@ -6,7 +6,7 @@
 #include "cli/cli.h"
 
 struct options {
-    const char *n, *picture, *axis, *deepspeed, *limit, *params, *replicate;
+    const char *n, *hosts, *picture, *axis, *deepspeed, *limit, *params, *replicate;
     struct kumi_estimate estimate;
     int memory, stages, roofline, as_json, is_strict;
 };
@@ -15,6 +15,8 @@ struct options {
 static int estimate(const struct cli *c, struct options *o)
 {
     char *end, *text = NULL;
+    if (o->hosts)
+        return cli_usage("kumi plan: -H needs CONFIG; with --params give -n");
     int status = cli_planned_ranks(o->n, &o->estimate.n_ranks);
     o->estimate.n_params = strtod(o->params, &end);
     if (c->n > 0 || o->picture || o->stages || o->roofline || o->deepspeed || c->n_list || o->limit)
@@ -36,7 +38,7 @@ static int plan(struct cli *c, struct options *o)
     struct kumi_settings s;
     char *text = NULL;
     uint64_t limit = 0;
-    int n;
+    int n = 0;
     if (c->n == 0)
         return cli_usage("kumi plan: CONFIG, or --params N, is missing");
     if (!cli_settings(c, o->deepspeed, o->is_strict, &s))
@@ -61,7 +63,11 @@ static int plan(struct cli *c, struct options *o)
         return cli_usage(
             "kumi plan: --limit: %.60s: not a size; give bytes, or a unit as in 500MB, 16GiB",
             o->limit);
-    int status = cli_planned_ranks(o->n, &n);
+    if (o->hosts && (o->picture || o->stages || o->roofline || o->limit))
+        return cli_usage("kumi plan: -H excludes --picture, --stages, --roofline and --limit");
+    int status = o->hosts && !o->n ? KUMI_OK : cli_planned_ranks(o->n, &n);
+    if (status == KUMI_OK && o->hosts)
+        return cli_print(kumi_plan_memory_hosts(&s, o->hosts, n, o->as_json, &text), &text);
     const struct kumi_plan_stages_options all = {o->picture, limit, o->as_json};
     if (status == KUMI_OK && o->stages)
         return cli_print(kumi_plan_stages(&s, n, &all, &text), &text);
@@ -76,9 +82,10 @@ static int plan(struct cli *c, struct options *o)
 
 int cmd_plan(struct cli *c)
 {
-    struct options o = {.n = "1"};
+    struct options o = {0};
     const struct cli_option option[] = {
-        {"n", CLI_TEXT, "ranks to plan for (default 1)", &o.n},
+        {"n", CLI_TEXT, "ranks to plan for (default 1; with -H: all slots)", &o.n},
+        {"H", CLI_TEXT, "hosts to plan for and the ranks of each: a:4,b:4", &o.hosts},
         {"set", CLI_LIST, "section.key=value, overrides the file", NULL},
         {"memory", CLI_FLAG, "the memory plan (the default)", &o.memory},
         {"stages", CLI_FLAG, "a rank's memory under each ZeRO stage", &o.stages},
@@ -104,5 +111,7 @@ int cmd_plan(struct cli *c)
         {"json", CLI_FLAG, "print one JSON object", &o.as_json}};
     if (!CLI_PARSE(c, option, 0, 1))
         return c->code;
+    if (o.n == NULL && !o.hosts)
+        o.n = "1";
     return o.params ? estimate(c, &o) : plan(c, &o);
 }

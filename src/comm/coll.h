@@ -393,5 +393,7 @@ uint64_t ku_job_staged_bytes(const struct ku_job *job);
 int64_t ku_job_moved_ns(const struct ku_job *job);
 /* Bytes of floating-point elements that this rank stored for them: sums, on any rank, and copies */
 uint64_t ku_job_moved_bytes(const struct ku_job *job);
+/* Bytes of floating-point elements that this rank sent to other hosts for reductions and gathers */
+uint64_t ku_job_far_bytes(const struct ku_job *job);
 
 #endif

@@ -60,7 +60,7 @@ struct ku_comm_rank {
     struct ku_tickets tickets[KU_SLOTS];
     uint64_t staged_bytes;
     int64_t moved_ns;
-    uint64_t moved_bytes;
+    uint64_t moved_bytes, far_bytes;
     struct kumi_work *free_works;
 };
 

@@ -816,3 +816,8 @@ uint64_t ku_job_moved_bytes(const struct ku_job *job)
 {
     return job->comm->moved_bytes;
 }
+
+uint64_t ku_job_far_bytes(const struct ku_job *job)
+{
+    return job->comm->far_bytes;
+}

@@ -47,8 +47,9 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
         size_t bytes;
     } more[] = {
         {"staging buffers of checkpoints, one for each rank", ku_session_staging_bytes(&p->s)},
+        {"chunks of exchanges between hosts, for each rank", p->exchange_bytes},
         {"samples read ahead (data.workers, data.prefetch), for each rank", p->loader_bytes}};
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         if (more[i].bytes)
             ku_str_add(out, "%-70s %10s %15zu\n", more[i].what, ku_text_bytes(more[i].bytes, text),
                        more[i].bytes);
@@ -63,11 +64,11 @@ static void print_bytes(struct ku_str *out, const char *label, uint64_t bytes)
 
 static void print_total(const struct ku_plan *p, struct ku_str *out)
 {
-    const int n = p->s.batch.n_ranks;
-    const uint64_t on_disk = p->arena_bytes[KU_AR_FILE] * (uint64_t)n;
+    const uint64_t on_disk = p->arena_bytes[KU_AR_FILE] * (uint64_t)p->max_local;
     const uint64_t available = ku_os_mem_available();
     char host[32];
-    snprintf(host, sizeof host, "this host, %3d rank%s:", n, n == 1 ? "" : "s");
+    snprintf(host, sizeof host, "%s host, %3d rank%s:", p->host ? "a" : "this", p->max_local,
+             p->max_local == 1 ? "" : "s");
     ku_str_add(out, "\n");
     print_bytes(out, "private to a rank:", p->rank_bytes);
     print_bytes(out, host, p->host_bytes);
@@ -130,8 +131,12 @@ static int plan_print(const struct ku_plan *p, const struct ku_advice *a, int n_
 {
     const struct ku_batch *b = &p->s.batch;
     struct ku_str out = {0}, again = {0};
-    ku_str_add(&out, "memory plan: %d rank%s on one host, %s, ", b->n_ranks,
-               b->n_ranks == 1 ? "" : "s", p->s.cfg.parallel_device);
+    ku_str_add(&out, "memory plan: %d rank%s on ", b->n_ranks, b->n_ranks == 1 ? "" : "s");
+    if (p->host)
+        ku_str_add(&out, "%d hosts", p->n_hosts);
+    else
+        ku_str_add(&out, "one host");
+    ku_str_add(&out, ", %s, ", p->s.cfg.parallel_device);
     ku_precision_print(&p->s.cfg, &out);
     ku_str_add(&out, "\n");
     ku_str_add(&out, "%lld parameters; ", (long long)p->s.n_params);
@@ -218,6 +223,13 @@ static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_a
         programs, "to_hold_less", less, "sharding", ku_plan_volumes_json(p));
     json_object_set_new(root, "params", json_integer((json_int_t)p->s.n_params));
     json_object_set_new(root, "recompute_levels", levels);
+    if (p->host) {
+        json_t *hosts = json_array();
+        for (int h = 0; h < p->n_hosts; h++)
+            json_array_append_new(hosts, json_integer(p->host[h].n));
+        json_object_set_new(root, "hosts", hosts);
+        json_object_set_new(root, "exchange_bytes", json_integer((json_int_t)p->exchange_bytes));
+    }
     return ku_text_json(root, text);
 }
 
@@ -229,6 +241,28 @@ int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_j
     int n_advice;
     KU_TRY(ku_plan_init_advised(&p, settings, n_ranks, advice, &n_advice));
     int status = (as_json ? plan_json : plan_print)(&p, advice, n_advice, text);
+    ku_plan_fini(&p);
+    return status;
+}
+
+int kumi_plan_memory_hosts(const struct kumi_settings *settings, const char *hosts, int n_ranks,
+                           int as_json, char **text)
+{
+    KU_GIVEN(hosts, "hosts");
+    KU_GIVEN(text, "text");
+    struct ku_hostlist list = {0};
+    struct ku_plan p;
+    if (n_ranks < 0)
+        return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1, or 0: all slots",
+                      n_ranks);
+    int status = ku_hostlist_add(&list, hosts);
+    if (status == KUMI_OK)
+        status = ku_hostlist_fill(&list, n_ranks);
+    if (status == KUMI_OK)
+        status = ku_plan_init_hosts(&p, settings, &list);
+    ku_hostlist_fini(&list);
+    KU_TRY(status);
+    status = (as_json ? plan_json : plan_print)(&p, NULL, 0, text);
     ku_plan_fini(&p);
     return status;
 }

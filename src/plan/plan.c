@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/mem.h"
+#include "sim/between_hosts.h"
 #include "train/configure.h"
 #include "base/progress_line.h"
 
@@ -13,6 +15,7 @@ void ku_plan_fini(struct ku_plan *p)
     for (int i = 0; i < KU_N_PROGS; i++)
         ku_program_destroy(p->program[i]);
     ku_session_fini(&p->s);
+    ku_free(p->host);
     memset(p, 0, sizeof *p);
 }
 
@@ -80,12 +83,31 @@ int ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, int n_
     return status;
 }
 
+/* The chunk pools of the largest host's ranks: the largest of them */
+static int plan_exchange(struct ku_plan *p)
+{
+    int largest = 0;
+    for (int h = 1; h < p->n_hosts; h++)
+        largest = p->host[h].n > p->host[largest].n ? h : largest;
+    for (int r = 0; p->host && r < p->host[largest].n; r++) {
+        size_t bytes;
+        KU_TRY(ku_plan_far_pool(&p->program[KU_PROG_TRAIN]->mesh, p->host, p->n_hosts,
+                                p->host[largest].first + r, &bytes));
+        p->exchange_bytes = bytes > p->exchange_bytes ? bytes : p->exchange_bytes;
+    }
+    return KUMI_OK;
+}
+
 int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch, const size_t *other_bytes)
 {
     struct ku_compile_line line;
-    const uint64_t n_ranks = (uint64_t)p->s.batch.n_ranks;
+    if (p->host == NULL)
+        p->max_local = p->s.batch.n_ranks;
+    const uint64_t n_local = (uint64_t)p->max_local;
     p->s.watch = watch ? *watch : ku_compile_line_start(&line);
     int status = compile_all(p, other_bytes);
+    if (status == KUMI_OK)
+        status = plan_exchange(p);
     p->s.watch = (struct ku_watch){0};
     if (watch == NULL)
         ku_compile_line_end(&line);
@@ -95,9 +117,9 @@ int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch, const size_
     }
     for (int a = 0; a < KU_N_ARENAS; a++)
         p->rank_bytes += a == KU_AR_HOST || a == KU_AR_FILE ? 0 : p->arena_bytes[a];
-    p->rank_bytes += ku_session_staging_bytes(&p->s) + p->loader_bytes;
-    p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * n_ranks;
-    p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * n_ranks;
+    p->rank_bytes += ku_session_staging_bytes(&p->s) + p->loader_bytes + p->exchange_bytes;
+    p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * n_local;
+    p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * n_local;
     return KUMI_OK;
 }
 
@@ -106,6 +128,40 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
 {
     KU_TRY(ku_plan_open(p, settings, n_ranks, more));
     return ku_plan_compile(p, watch, NULL);
+}
+
+static int divisor_of(int a, int b)
+{
+    return b ? divisor_of(b, a % b) : a;
+}
+
+int ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
+                       const struct ku_hostlist *hosts)
+{
+    int n_ranks = 0, host_ranks = 0;
+    memset(p, 0, sizeof *p);
+    if (hosts->n == 1)
+        return ku_plan_init(p, settings, hosts->host[0].n, NULL, NULL);
+    p->host = ku_calloc(hosts->n, sizeof *p->host);
+    if (p->host == NULL)
+        return KUMI_ENOMEM;
+    p->n_hosts = (int)hosts->n;
+    for (int h = 0; h < p->n_hosts; h++) {
+        const int n = hosts->host[h].n;
+        p->host[h] = (struct ku_host_ranks){n_ranks, n};
+        n_ranks += n;
+        host_ranks = divisor_of(n, host_ranks);
+        p->max_local = n > p->max_local ? n : p->max_local;
+    }
+    p->s.host_ranks = host_ranks;
+    int status = ku_settings_configure(&p->s, settings, n_ranks, NULL);
+    if (status == KUMI_OK)
+        status = ku_session_open_shapes(&p->s);
+    if (status < 0) {
+        ku_plan_fini(p);
+        return status;
+    }
+    return ku_plan_compile(p, NULL, NULL);
 }
 
 size_t ku_plan_unused_bytes(const struct ku_memory_report *r)

@@ -3,12 +3,14 @@
 #define KU_PLAN_PLAN_H
 
 #include "base/err.h"
+#include "comm/far_cost.h"
+#include "job/launch/hostlist.h"
 #include "kumi/run.h"
 #include "sim/roofline.h"
 #include "train/session.h"
 
 /*
- * `kumi plan`: the programs of a configuration on n ranks of one host, compiled exactly as for a
+ * `kumi plan`: the programs of a configuration on n ranks, compiled exactly as for a
  * run, and reports about them.
  *
  *                  ku_plan_init
@@ -28,8 +30,11 @@ struct ku_plan {
     int shape;
     size_t arena_bytes[KU_N_ARENAS]; /* mapped by a run */
     size_t other_bytes[KU_N_ARENAS]; /* needed by the programs other than training */
+    struct ku_host_ranks *host;      /* [n_hosts]; NULL: one host */
+    int n_hosts, max_local;          /* ranks of the largest host */
+    size_t exchange_bytes;           /* chunks of exchanges between hosts, per rank of that host */
     size_t loader_bytes;             /* of rows read ahead, per rank */
-    uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks with the shared arena */
+    uint64_t rank_bytes, host_bytes; /* a rank's own; those of the largest host */
     uint64_t table_bytes;            /* page tables of all ranks: 8 bytes per page */
 };
 /*
@@ -52,6 +57,9 @@ KU_STATUS ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch,
 /* Both; all programs. */
 KU_STATUS ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
                        const char *const *more, const struct ku_watch *watch);
+/* The same for the ranks of these hosts. */
+KU_STATUS ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
+                             const struct ku_hostlist *hosts);
 void ku_plan_fini(struct ku_plan *p);
 
 /*

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/volume_table.h"
+#include "base/err.h"
 #include "base/str.h"
 #include "ir/state.h"
 #include "plan/picture.h"
+#include "sim/between_hosts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -38,6 +40,15 @@ static void print_summed(const struct ku_program *p, int zero, const char *grads
                    k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
 }
 
+/* Without memory for it far_bytes stay 0. */
+static int rows_of(const struct ku_plan *p, struct ku_volume row[KU_MAX_VOLUMES])
+{
+    const struct ku_program *train = p->program[KU_PROG_TRAIN];
+    const int n = ku_plan_volumes(train, row);
+    KU_IGNORE(ku_plan_far_volumes(train, p->host, p->n_hosts, row, n), "only these bytes lack");
+    return n;
+}
+
 void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
 {
     const struct ku_sharding *s = &p->s.sharding;
@@ -56,9 +67,9 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
     if (s->zero > 0 && s->local > 1)
         ku_str_add(out, "\n  ");
     ku_sharding_print_effect(s, out);
-    ku_str_add(out, "\n  %-17s %-16s %12s %12s %12s\n", "per step and rank", "mesh axis",
-               "elements", "ring sends", "shm writes");
-    int n = ku_plan_volumes(train, row);
+    ku_str_add(out, "\n  %-17s %-16s %12s %12s %12s%s\n", "per step and rank", "mesh axis",
+               "elements", "ring sends", "shm writes", p->host ? "  between hosts" : "");
+    int n = rows_of(p, row);
     for (int i = 0; i < n; i++) {
         char over[48] = "", factor[32];
         for (int a = 0; a < KU_AX_FIRST_TIME; a++)
@@ -69,9 +80,13 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
             over + strlen(over), sizeof over - strlen(over), row[i].group ? "/%d (%d)" : " (%d)",
             row[i].group ? p->s.sharding.shard / row[i].group : row[i].n_ranks, row[i].n_ranks);
         snprintf(factor, sizeof factor, "%.2f x model", row[i].elements / (double)p->s.n_params);
-        ku_str_add(out, "  %-17s %-16s %12s %12s %12s\n", ku_exchange_name(row[i].exchange), over,
+        ku_str_add(out, "  %-17s %-16s %12s %12s %12s", ku_exchange_name(row[i].exchange), over,
                    factor, ku_text_bytes((uint64_t)row[i].ring_bytes, text[0]),
                    ku_text_bytes((uint64_t)row[i].stored_bytes, text[1]));
+        if (p->host) /* the mean over ranks: those of small hosts send more */
+            ku_str_add(out, "  %13s",
+                       ku_text_bytes((uint64_t)(row[i].far_bytes / p->s.batch.n_ranks), text[0]));
+        ku_str_add(out, "\n");
     }
     print_summed(train, s->zero, p->s.cfg.precision_grads, out);
 }
@@ -80,13 +95,17 @@ json_t *ku_plan_volumes_json(const struct ku_plan *p)
 {
     struct ku_volume row[KU_MAX_VOLUMES];
     json_t *list = json_array();
-    int n = ku_plan_volumes(p->program[KU_PROG_TRAIN], row);
-    for (int i = 0; i < n; i++)
+    int n = rows_of(p, row);
+    for (int i = 0; i < n; i++) {
         json_array_append_new(list,
                               json_pack("{s:s, s:i, s:f, s:f, s:f}", "exchange",
                                         ku_exchange_name(row[i].exchange), "ranks", row[i].n_ranks,
                                         "elements", row[i].elements, "ring_bytes",
                                         row[i].ring_bytes, "stored_bytes", row[i].stored_bytes));
+        if (p->host)
+            json_object_set_new(json_array_get(list, (size_t)i), "far_bytes",
+                                json_real(row[i].far_bytes));
+    }
     struct ku_str why = {0};
     ku_sharding_print_effect(&p->s.sharding, &why);
     json_t *root = json_pack("{s:i, s:i, s:i, s:i, s:s*, s:o}", "zero", p->s.sharding.zero,

@@ -41,6 +41,8 @@ static void add_part(const struct ku_program *p, const struct ku_instr *i,
                     : i->op == KU_X_ALL_GATHER && !o->out ? count * (n - 1) / n
                                                           : count;
     v->elements += count;
+    v->wire_bytes += count * (double)kumi_dtype_bytes((enum kumi_dtype)i->wire);
+    v->dtype_bytes += count * bytes;
     v->ring_bytes += sent * (double)kumi_dtype_bytes((enum kumi_dtype)i->wire);
     v->stored_bytes += stored * bytes;
 }

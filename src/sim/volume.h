@@ -16,6 +16,8 @@ struct ku_volume {
     int n_ranks;
     double elements; /* elements of all parts, before the ring factor */
     double ring_bytes, stored_bytes;
+    double wire_bytes, dtype_bytes; /* of the elements, in the wire dtype and in their own */
+    double far_bytes; /* sent between hosts by all ranks: ku_plan_far_volumes; else 0 */
 };
 /*
  * Every exchange over every set of rank axes, on the whole axis or in groups; a program has one

@@ -12,6 +12,7 @@
 #include "ckpt/digest.h"
 #include "exec/replicas.h"
 #include "ir/state.h"
+#include "sim/between_hosts.h"
 
 static int note_params(const struct ku_graph *g, char ***params, int *n_params)
 {
@@ -289,7 +290,24 @@ size_t ku_trainer_host_bytes(const struct ku_trainer *t)
         if (a != KU_AR_FILE)
             total += a == KU_AR_HOST ? most[a] : most[a] * (size_t)t->job->local_n;
     }
-    return total + (t->staging_bytes + t->loader_bytes) * (size_t)t->job->local_n;
+    return total + t->pool_bytes + (t->staging_bytes + t->loader_bytes) * (size_t)t->job->local_n;
+}
+
+/* The chunk pools that the ranks of this host need for exchanges with other hosts */
+static int plan_pools(struct ku_trainer *t)
+{
+    const struct ku_job *job = t->job;
+    const struct ku_mesh *m = &t->program[KU_PROG_TRAIN]->mesh;
+    struct ku_host_ranks *host;
+    int status = KUMI_OK;
+    KU_TRY(ku_hosts_of_job(job, &host));
+    for (int r = 0; r < job->local_n && host && status == KUMI_OK; r++) {
+        size_t bytes;
+        status = ku_plan_far_pool(m, host, job->n_hosts, job->first_rank + r, &bytes);
+        t->pool_bytes += status == KUMI_OK ? bytes : 0;
+    }
+    ku_free(host);
+    return status;
 }
 
 /* Check the plan against the available memory. */
@@ -367,6 +385,7 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
         KU_TRY(check_shape(t->program[KU_PROG_TRAIN], program[KU_PROG_TRAIN], i));
     }
     t->compile_ns = ku_clock_ns() - begin;
+    KU_TRY(plan_pools(t));
     return check_memory(t);
 }
 
@@ -605,11 +624,12 @@ static int read_port(struct ku_range r, void *to, size_t bytes)
 
 int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report)
 {
-    uint64_t before = ku_job_moved_bytes(t->job);
+    uint64_t before = ku_job_moved_bytes(t->job), far_before = ku_job_far_bytes(t->job);
     KU_TRY(set_control(t, ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_CONTROL), step));
     KU_TRY(ku_exec_run(t->exec[KU_PROG_TRAIN]));
     t->n_steps++;
     t->step_bytes += (int64_t)(ku_job_moved_bytes(t->job) - before);
+    t->far_bytes += (int64_t)(ku_job_far_bytes(t->job) - far_before);
     KU_TRY(ku_trainer_read_scalars(t));
     KU_TRY(read_port(ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_REPORT), t->report,
                      sizeof t->report));

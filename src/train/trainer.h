@@ -103,6 +103,8 @@ struct ku_trainer {
     int64_t n_updates;            /* its value; this and scaler.words are read after each run */
     double report[KU_REPORT_WORDS];
     int64_t n_steps, step_bytes; /* steps of this rank; bytes it stored in their collectives */
+    int64_t far_bytes;           /* bytes that it sent to other hosts in them */
+    size_t pool_bytes;           /* chunk pools of exchanges between hosts, all ranks of this one */
 };
 
 /*

@@ -63,6 +63,41 @@ train narrow-shared a:2,b:2 "${narrow[@]}" "${shared[@]}"
 same narrow narrow-hosts narrow-four narrow-shared
 cmp -s "$dir/one.digest" "$dir/narrow.digest" && say "bf16 and f32 have one digest"
 
+# bytes between hosts: those planned were sent, to the byte on even hosts
+for name in two square four hybrid eight narrow-hosts uneven; do
+    python3 - "$dir/$name/summary.json" $name <<'EOF' || say "$name: bytes between hosts"
+import json, sys
+step = json.load(open(sys.argv[1]))["exchanged_a_step"]
+planned, sent = step["planned_far_bytes"], step["far_bytes"]
+assert 0 < planned and abs(planned - sent) <= (1e-3 * sent if sys.argv[2] == "uneven" else 0), step
+assert step["planned_bytes"] == step["moved_bytes"], step
+EOF
+done
+grep -q far_bytes "$dir/one/summary.json" "$dir/narrow/summary.json" && say "bytes between hosts on one host"
+
+# kumi plan -H: the bytes and the memory of the run
+planned() { # name args..
+    local name=$1
+    shift
+    "$kumi" plan "${config[@]}" "$@" --json >"$dir/plan.json" 2>"$dir/log" || say "plan $*: $(cat "$dir/log")"
+    python3 - "$dir/plan.json" "$dir/$name/summary.json" <<'EOF' || say "plan $*: not what the run counted"
+import json, sys
+plan, run = (json.load(open(p)) for p in sys.argv[1:])
+assert sum(r["far_bytes"] for r in plan["sharding"]["a_step"]) == run["exchanged_a_step"]["planned_far_bytes"], plan["sharding"]
+assert plan["host_bytes"] == run["memory_planned_bytes"] and plan["exchange_bytes"] > 0, (plan["host_bytes"], run)
+assert len(plan["hosts"]) > 1
+EOF
+}
+planned two -H a:1,b:1
+planned eight -H a:4,b:4 --set parallel.zero=3 --set parallel.shard=4
+"$kumi" plan "${config[@]}" -H a:2,b:2 >"$dir/plan" 2>&1
+grep -q '^memory plan: 4 ranks on 2 hosts' "$dir/plan" && grep -q 'between hosts' "$dir/plan" || say "plan -H: $(cat "$dir/plan")"
+for bad in '-H a:2,b:2 -n 5' '-H a:x' '-H a:2,b:2 --roofline' '-H a:2,b:2 --set parallel.zero=1'; do
+    # shellcheck disable=SC2086
+    "$kumi" plan "${config[@]}" $bad >"$dir/plan" 2>&1
+    [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/plan")" = 1 ] || say "plan $bad: $(cat "$dir/plan")"
+done
+
 # a run goes on in another layout, with the same bits
 train resumed a:2,b:2 --until 1
 for where in "-n 2" "-H a:1,b:1 --rsh none" "-H a:3,b:1 --rsh none --set parallel.zero=0" \

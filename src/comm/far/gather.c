@@ -35,6 +35,8 @@ static int post_more(struct ku_work *w, struct far_lane *lane, bool is_send)
             .head =
                 ku_far_head(w, (uint32_t)(far->exchange.n_stages + far->stage), lane->n_posted)};
         locate(w, chunk);
+        if (is_send)
+            ku_far_count_bytes(w, &chunk->req);
         KU_TRY((is_send ? net->ops->send : net->ops->recv)(lane->link, &chunk->req));
         lane->n_posted++;
         w->comm->job->comm->has_moved = 1;

@@ -5,6 +5,7 @@
 #include "comm/exchange.h"
 #include "comm/far.h"
 #include "comm/private.h"
+#include "tensor/dtype.h"
 
 /*
  * A lane is one direction of one peer in a stage of the exchange. Its data is a sequence: the
@@ -126,6 +127,12 @@ bool ku_far_next_chunk(const struct ku_work *w, const struct ku_exchange_set *se
 KU_STATUS ku_far_open_stage(struct ku_work *w, enum ku_half half, int stage);
 /* Whether nothing of the stage is left to send or receive */
 bool ku_far_stage_is_done(const struct ku_far *far);
+/* Count what a chunk sends to another host. */
+static inline void ku_far_count_bytes(const struct ku_work *w, const struct ku_net_req *req)
+{
+    for (int i = 0; i < req->n_pieces && ku_dtype_is_float(w->coll.dtype); i++)
+        w->comm->job->comm->far_bytes += req->piece[i].bytes;
+}
 static inline size_t ku_far_each(const struct ku_work *w)
 {
     return kumi_dtype_bytes(w->coll.dtype);

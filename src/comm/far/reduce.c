@@ -112,6 +112,7 @@ static int send_more(struct ku_work *w, struct far_lane *lane)
         const int64_t bytes = chunk->count * (int64_t)ku_far_each(w);
         if (p->budget_bytes > 0)
             p->budget_bytes = p->budget_bytes > bytes ? p->budget_bytes - bytes : 0;
+        ku_far_count_bytes(w, &chunk->req);
         KU_TRY(p->net->ops->send(lane->link, &chunk->req));
         lane->n_posted++;
         p->has_moved = 1;

@@ -158,6 +158,7 @@ enum sums {
     SUM_ONCE_NS,
     SUM_TIER_NS,
     SUM_STEP_BYTES, /* bytes stored for collectives in all steps of this process */
+    SUM_FAR_BYTES,  /* bytes sent between hosts in them */
     N_SUMS
 };
 
@@ -180,6 +181,7 @@ static int add_up(struct ku_run_report *r, int64_t max_age_ns, int64_t sum[N_SUM
     sum[SUM_ONCE_NS] = times.once_ns;
     sum[SUM_TIER_NS] = times.tier_ns;
     sum[SUM_STEP_BYTES] = r->s->t->step_bytes;
+    sum[SUM_FAR_BYTES] = r->s->t->far_bytes;
     KU_TRY(ku_agree_sum(r->job, sum, N_SUMS));
     if (sum[SUM_CAN_TELL] < r->job->n)
         sum[SUM_HELD_BYTES] = 0;
@@ -317,6 +319,7 @@ int ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
                                      .loss = r->loss,
                                      .held_bytes = sum[SUM_HELD_BYTES],
                                      .step_bytes = sum[SUM_STEP_BYTES],
+                                     .far_bytes = sum[SUM_FAR_BYTES],
                                      .n_unread = n_skipped};
         if (status == KUMI_OK)
             status = ku_summary_write(dir, &summary);

@@ -9,7 +9,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "sim/volume.h"
+#include "sim/between_hosts.h"
 
 enum { MAX_SUMMARY_BYTES = 64 << 20 };
 
@@ -27,7 +27,7 @@ static json_t *measured(double x)
 /*
  * Bytes that all ranks store for collectives per step: planned and measured. NULL: one rank.
  */
-static json_t *exchanged(const struct ku_trainer *t, int64_t step_bytes)
+static json_t *exchanged(const struct ku_trainer *t, int64_t step_bytes, int64_t far_bytes)
 {
     struct ku_volume row[KU_MAX_VOLUMES];
     int n = ku_plan_volumes(t->program[KU_PROG_TRAIN], row), n_ranks = t->job->n;
@@ -38,8 +38,21 @@ static json_t *exchanged(const struct ku_trainer *t, int64_t step_bytes)
         ring += row[i].ring_bytes * n_ranks;
         stored += row[i].stored_bytes * n_ranks;
     }
-    return json_pack("{s:f, s:f, s:f}", "ring_bytes", ring, "planned_bytes", stored, "moved_bytes",
-                     (double)step_bytes / (double)t->n_steps);
+    json_t *o = json_pack("{s:f, s:f, s:f}", "ring_bytes", ring, "planned_bytes", stored,
+                          "moved_bytes", (double)step_bytes / (double)t->n_steps);
+    struct ku_host_ranks *host;
+    if (o && t->job->n_hosts > 1 && ku_hosts_of_job(t->job, &host) == KUMI_OK) {
+        double far_planned = 0;
+        if (ku_plan_far_volumes(t->program[KU_PROG_TRAIN], host, t->job->n_hosts, row, n) ==
+            KUMI_OK) {
+            for (int i = 0; i < n; i++)
+                far_planned += row[i].far_bytes;
+            json_object_set_new(o, "planned_far_bytes", json_real(far_planned));
+            json_object_set_new(o, "far_bytes", json_real((double)far_bytes / (double)t->n_steps));
+        }
+        ku_free(host);
+    }
+    return o;
 }
 
 static char *path_of(const char *dir)
@@ -119,7 +132,7 @@ static json_t *print(const struct ku_summary *s)
         json_object_set_new(o, "loss_scale", real(scale));
         json_object_set_new(o, "skipped_steps", json_integer(ku_trainer_n_skipped(s->t)));
     }
-    json_t *step = exchanged(s->t, s->step_bytes);
+    json_t *step = exchanged(s->t, s->step_bytes, s->far_bytes);
     if (step)
         json_object_set_new(o, "exchanged_a_step", step);
     if (s->n_unread)

@@ -16,6 +16,7 @@ struct ku_summary {
     double loss;        /* of the last step; NaN: this process ran none */
     int64_t held_bytes; /* memory of all ranks; 0: unknown */
     int64_t step_bytes; /* stored for collectives by all ranks, in all steps of this process */
+    int64_t far_bytes;  /* sent between hosts for them */
     int64_t n_unread;   /* samples that could not be read */
 };
 /*

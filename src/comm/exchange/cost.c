@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Of each byte of a vector host h sends nodes(h) for every destination on another host:
+ *
+ *     reduce half    sum over hosts of nodes(h) * (n - members(h)) / n
+ *     gather half    hosts - 1
+ *
+ * Staged plans have groups of hosts that are one node, so their reduce half is hosts - 1 too.
+ */
+#include "comm/far_cost.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "comm/exchange.h"
+#include "job/hosts.h"
+#include "job/job.h"
+
+int ku_hosts_of_job(const struct ku_job *job, struct ku_host_ranks **host)
+{
+    *host = NULL;
+    if (job->n_hosts <= 1)
+        return KUMI_OK;
+    struct ku_host_ranks *list = ku_calloc((size_t)job->n_hosts, sizeof *list);
+    if (list == NULL)
+        return KUMI_ENOMEM;
+    for (int h = 0; h < job->n_hosts; h++)
+        list[h] =
+            (struct ku_host_ranks){ku_job_hosts(job)[h].first_rank, ku_job_hosts(job)[h].n_ranks};
+    *host = list;
+    return KUMI_OK;
+}
+
+/* The topology of a communicator as its member `me` sees it. Errors: KUMI_ENOMEM. */
+static int find_topology(const struct ku_members *c, const struct ku_host_ranks *host, int n_hosts,
+                         int me, struct ku_topology *t)
+{
+    struct ku_run *run = ku_calloc((size_t)n_hosts, sizeof *run);
+    int n = 0, h = 0;
+    if (run == NULL)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < c->n; i++) {
+        const int rank = c->first + i * c->stride;
+        while (h < n_hosts - 1 && rank >= host[h + 1].first)
+            h++;
+        if (n > 0 && run[n - 1].host == h)
+            run[n - 1].count++;
+        else
+            run[n++] = (struct ku_run){.first = i, .count = 1, .host = h};
+    }
+    const int status = ku_topology_init(t, run, n, me);
+    ku_free(run);
+    return status;
+}
+
+int ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *host, int n_hosts,
+                      double *reduce, double *gather)
+{
+    struct ku_topology t = {0};
+    KU_TRY(find_topology(c, host, n_hosts, 0, &t));
+    double sent = 0;
+    for (int h = 0; h < t.n_hosts && t.n_hosts > 1; h++)
+        sent += (double)ku_topology_cover(&t, h, h + 1, NULL, 0) *
+                (t.n - ku_topology_local_n(&t, h)) / t.n;
+    const int is_power = t.per_host && (t.per_host & (t.per_host - 1)) == 0;
+    *gather = t.n_hosts - 1;
+    *reduce = is_power ? t.n_hosts - 1 : sent;
+    ku_topology_fini(&t);
+    return KUMI_OK;
+}
+
+int ku_far_cost_pool(const struct ku_members *c, const struct ku_host_ranks *host, int n_hosts,
+                     int me, size_t *bytes)
+{
+    struct ku_topology t = {0};
+    struct ku_exchange x = {0};
+    KU_TRY(find_topology(c, host, n_hosts, me, &t));
+    const int status = ku_exchange_plan(&t, NULL, &x);
+    *bytes = 0;
+    if (status == KUMI_OK && t.n_hosts > 1) /* and what a member keeps of its own, as there */
+        *bytes = ku_exchange_staging_bytes(&x, KU_EXCHANGE_CHUNK_BYTES) + KU_EXCHANGE_CHUNK_BYTES;
+    ku_exchange_fini(&x);
+    ku_topology_fini(&t);
+    return status;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_SIM_BETWEEN_HOSTS_H
+#define KU_SIM_BETWEEN_HOSTS_H
+
+#include "comm/far_cost.h"
+#include "sim/volume.h"
+
+/*
+ * What a training program sends between hosts, and the memory that this takes, by the
+ * communicators that the trainer opens: all ranks, shards, groups and replicas.
+ *
+ * Set far_bytes of rows from ku_plan_volumes: payload bytes that all ranks together send to other
+ * hosts in a step. O(ranks) time for each row. Errors: KUMI_ENOMEM.
+ */
+KU_STATUS ku_plan_far_volumes(const struct ku_program *p, const struct ku_host_ranks *host,
+                              int n_hosts, struct ku_volume *row, int n);
+/* Bytes of a rank's chunk pools. Errors: KUMI_ENOMEM. */
+KU_STATUS ku_plan_far_pool(const struct ku_mesh *m, const struct ku_host_ranks *host, int n_hosts,
+                           int rank, size_t *bytes);
+
+#endif
