@@ -180,14 +180,16 @@ static int move(struct ku_proof *c, const struct ku_instr *i, const struct ku_op
         return ku_proof_refuse(c, from, "moves a buffer before it is written");
     if (c->p->buffer[from].dtype != c->p->buffer[to].dtype)
         return ku_proof_refuse(c, from, "moves between dtypes");
+    uint32_t s = c->state_of[o->buffer];
+    if (s && ku_proof_blocks(c, o) && o->first_block != c->p->state[s - 1].first_block)
+        return ku_proof_refuse(c, o->buffer, "owned chunks are not those of the state plan");
     value.readers = 0;
     value.handle = i->handle;
     value.peers_read = value.own_read = 0;
     if (i->op == KU_X_READ || o->piece_count == 0) {
         KU_TRY(ku_proof_write(c, to, &value));
     } else {
-        c->begun[to] = value;
-        c->begun[to].handle = 0;
+        KU_TRY(ku_proof_begin_run(c, o, &value));
         bool is_last = ku_proof_is_last_run(c, o);
         if (o->piece != (int)c->pieces[to] - 1)
             return ku_proof_refuse(c, to, "writes run %d after %u", o->piece, c->pieces[to] - 1);

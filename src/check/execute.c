@@ -68,6 +68,17 @@ const struct ku_held *ku_proof_run(const struct ku_proof *c, const struct ku_ope
     return is_begun ? &c->begun[o->buffer] : &c->held[o->buffer];
 }
 
+int ku_proof_begin_run(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *value)
+{
+    const int kind = KU_HELD_GRADIENT | KU_HELD_REPORT;
+    if (c->pieces[o->buffer] && c->p->buffer[o->buffer].cls != KU_CL_WINDOW &&
+        (c->begun[o->buffer].flags ^ value->flags) & kind)
+        return ku_proof_refuse(c, o->buffer, "run %d is not updated as the others are", o->piece);
+    c->begun[o->buffer] = *value;
+    c->begun[o->buffer].handle = 0;
+    return KUMI_OK;
+}
+
 bool ku_proof_is_last_run(struct ku_proof *c, const struct ku_operand *o)
 {
     int64_t count = ku_shape_count(&c->p->shape[o->shape]);
@@ -190,18 +201,13 @@ static uint64_t gradient_of(const struct ku_proof *c, uint32_t tensor)
 }
 
 /* The tensor that an op of phase O updates: of its state operands, else of its path. */
-static uint32_t subject(const struct ku_proof *c, const struct ku_operand *o,
-                        const struct ku_held *in, const char *roles)
+static uint32_t subject(const struct ku_proof *c, const struct ku_held *in, const char *roles)
 {
     const struct ku_instr *i = &c->p->instr[c->at];
     for (int k = 0; k < i->n_in; k++)
         if (strchr("pP012ABe", roles[k]) && in[k].tensor)
             return in[k].tensor;
-    for (uint32_t s = 0; s < c->p->n_states; s++)
-        if (c->p->state[s].name == i->path)
-            return s + 1;
-    (void)o;
-    return 0;
+    return i->path < c->p->n_names ? c->state_by_name[i->path] : 0;
 }
 
 static int check_role(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *h,
@@ -213,10 +219,10 @@ static int check_role(struct ku_proof *c, const struct ku_operand *o, const stru
     int k = at == NULL ? -1 : role == 'A' ? 0 : role == 'B' ? 1 : role - '0';
     if (role != 't' && h->partial)
         return ku_proof_refuse(c, o->buffer, "reads a partial sum");
-    if (role == 'g' &&
-        (gradient_of(c, tensor) == 0 ||
-         (h->term != gradient_of(c, tensor) &&
-          !(h->flags & KU_HELD_GRADIENT && h->tensor == tensor && !(h->flags & KU_HELD_STATE)))))
+    bool is_late = c->report && c->clips && op != KU_OP_clip_value;
+    bool is_clipped = h->flags & KU_HELD_CLIPPED && h->tensor == tensor && op != KU_OP_clip_value;
+    if (role == 'g' && (gradient_of(c, tensor) == 0 ||
+                        (is_late ? !is_clipped : h->term != gradient_of(c, tensor))))
         return ku_proof_refuse(
             c, o->buffer,
             "reads a value that is not the complete gradient of the tensor: every "
@@ -226,8 +232,7 @@ static int check_role(struct ku_proof *c, const struct ku_operand *o, const stru
     if ((at || role == 'p' || role == 'P') &&
         (h->tensor != tensor || !is_state(c, o->buffer, h, op, k)))
         return ku_proof_refuse(c, o->buffer, "reads state of another tensor or kind");
-    if ((role == 'p' || (k >= 0 && role < 'A')) && h->flags & KU_HELD_GRADIENT &&
-        h->flags & KU_HELD_STATE)
+    if ((role == 'p' || (k >= 0 && role < 'A')) && h->flags & KU_HELD_GRADIENT)
         return ku_proof_refuse(c, o->buffer, "reads state after its update");
     if ((role == 'P' || role == 'A' || role == 'B') && !(h->flags & KU_HELD_REPORT))
         return ku_proof_refuse(c, o->buffer, "reads state before its update");
@@ -274,6 +279,7 @@ static int step_scalars(struct ku_proof *c, const struct ku_operand *o, const st
                                (long long)c->p->attr[i->attr].shift, (long long)c->shift);
     if (!c->state_of[o[3].buffer] || c->p->state[c->state_of[o[3].buffer] - 1].kind != KU_T_COUNTER)
         return ku_proof_refuse(c, o[3].buffer, "the update count is no counter");
+    c->clips = c->p->attr[i->attr].clip_value > 0;
     c->report = ku_term_of(KU_OP_step_scalars, in[0].term, in[1].term);
     out[0].term = c->report;
     out[0].flags = out[1].flags = KU_HELD_DEFINED | KU_HELD_REPORT;
@@ -310,7 +316,14 @@ static int once(struct ku_proof *c, const struct ku_operand *o, const struct ku_
         out[0].term = ku_term_of(KU_TERM_SEED, 1, 1);
         return KUMI_OK;
     }
-    uint32_t tensor = roles ? subject(c, o, in, roles) : 0;
+    if (i->op == KU_OP_widen) { /* the second operand gives shape and partition only */
+        if (in[0].partial)
+            return ku_proof_refuse(c, o[0].buffer, "reads a partial sum");
+        out[0].flags = in[0].flags & (KU_HELD_DEFINED | KU_HELD_GRADIENT | KU_HELD_REPORT);
+        out[0].tensor = in[0].tensor;
+        return KUMI_OK;
+    }
+    uint32_t tensor = roles ? subject(c, in, roles) : 0;
     uint8_t flags = KU_HELD_DEFINED;
     for (int k = 0; k < i->n_in; k++) {
         char role = roles && roles[k] ? roles[k] : '*';
@@ -323,8 +336,15 @@ static int once(struct ku_proof *c, const struct ku_operand *o, const struct ku_
         if (!roles && in[k].tensor)
             tensor = in[k].tensor;
     }
+    if (tensor && roles && i->op != KU_OP_factor_sums && strchr(roles, 't') && o[0].piece == 0)
+        c->totalled[tensor - 1]++;
+    if (tensor && roles && strchr(roles, 'n') && !strchr(roles, 't') &&
+        c->totalled[tensor - 1] != 1)
+        return ku_proof_refuse(c, o[0].buffer,
+                               "the tensor is %u times in the totals that it is scaled by",
+                               c->totalled[tensor - 1]);
     for (int n = 0; n < i->n_out; n++) {
-        out[n].flags = flags;
+        out[n].flags = (uint8_t)(flags | (i->op == KU_OP_clip_value ? KU_HELD_CLIPPED : 0));
         out[n].tensor = tensor;
         int pair = ku_op_pair(ku_ops[i->op].inout, n);
         if (pair < 0 || !(in[pair].flags & KU_HELD_TOTALS))
@@ -396,7 +416,7 @@ static int store(struct ku_proof *c, const struct ku_operand *o, const struct ku
         if (to->piece != (int)c->pieces[to->buffer] && c->p->buffer[to->buffer].cls != KU_CL_WINDOW)
             return ku_proof_refuse(c, to->buffer, "writes run %d after %u", to->piece,
                                    c->pieces[to->buffer]);
-        c->begun[to->buffer] = out[n];
+        KU_TRY(ku_proof_begin_run(c, to, &out[n]));
         bool is_last = ku_proof_is_last_run(c, to);
         if (c->p->buffer[to->buffer].cls == KU_CL_WINDOW || is_last)
             KU_TRY(ku_proof_write(c, to->buffer, &out[n]));
@@ -412,6 +432,27 @@ static bool is_own_shard(const struct ku_proof *c, const struct ku_operand *o, u
         return 0;
     const struct ku_instr *i = &c->p->instr[start - 1];
     return i->op == KU_X_ALL_GATHER && (ku_proof_blocks(c, o) & i->axes) == i->axes;
+}
+
+/* All owned shards of an instruction belong to one partition, that of the state. */
+static int check_partition(struct ku_proof *c, const struct ku_operand *o, int n)
+{
+    const struct ku_operand *first = NULL;
+    ku_id path = c->p->instr[c->at].path;
+    uint32_t own = path < c->p->n_names ? c->state_by_name[path] : 0;
+    for (int k = 0; k < n; k++) {
+        uint32_t s = c->state_of[o[k].buffer];
+        if (ku_proof_blocks(c, &o[k]) == 0)
+            continue;
+        if (s && o[k].first_block != c->p->state[s - 1].first_block)
+            return ku_proof_refuse(c, o[k].buffer, "owned chunks are not those of the state plan");
+        if (own && o[k].first_block != c->p->state[own - 1].first_block)
+            return ku_proof_refuse(c, o[k].buffer, "owned chunks are not those of the state plan");
+        if (first && first->first_block != o[k].first_block)
+            return ku_proof_refuse(c, o[k].buffer, "operands are partitioned differently");
+        first = &o[k];
+    }
+    return KUMI_OK;
 }
 
 static int compute(struct ku_proof *c)
@@ -455,6 +496,7 @@ static int compute(struct ku_proof *c)
         if (i->op == KU_OP_cast && i->n_in == 1)
             out[n].tensor = in[0].tensor;
     }
+    KU_TRY(check_partition(c, o, i->n_in + i->n_out));
     int is_spec = c->model != NULL;
     if (i->op == KU_OP_fold)
         KU_TRY(fold(c, o, in, out));
@@ -469,7 +511,8 @@ static int compute(struct ku_proof *c)
         if (to->dtype != p->buffer[to->buffer].dtype)
             return ku_proof_refuse(c, to->buffer, "writes another dtype than the buffer has");
         out[n].dtype = to->dtype;
-        out[n].shape = c->shape_hash[to->shape];
+        /* statistics are written into a slot of a buffer of another shape */
+        out[n].shape = i->op == KU_OP_batch_norm_moments ? 0 : c->shape_hash[to->shape];
         out[n].owned = (uint8_t)ku_proof_blocks(c, to);
         out[n].first_block = to->first_block;
         out[n].group = p->layout[to->layout].at[KU_AX_SHARD].kind == KU_Z
@@ -500,7 +543,7 @@ static int step(struct ku_proof *c)
     return ku_proof_refuse(c, 0, "no such kind of instruction");
 }
 
-/* At the end: every collective has ended, the state is whole and written once, ports are complete. */
+/* At the end collectives have ended, the state is whole and written once, ports are complete. */
 static int finish(struct ku_proof *c)
 {
     const struct ku_program *p = c->p;
@@ -530,7 +573,7 @@ static int finish(struct ku_proof *c)
         ku_id t = c->tensor_of ? c->tensor_of[of] : 0;
         int needs = trains && t && c->gradient[t] &&
                     (x->kind == KU_T_PARAM || x->kind == KU_T_OPTIMIZER || x->kind == KU_T_DERIVED);
-        needs |= trains && x->kind == KU_T_COUNTER && strcmp(p->name_of[x->name], "update") == 0;
+        needs |= trains && x->of == 0 && (x->kind == KU_T_COUNTER || x->kind == KU_T_OPTIMIZER);
         if (needs && c->written[s] != 1)
             return ku_proof_refuse(c, b, "the step does not update this tensor");
     }

@@ -47,7 +47,7 @@ static int hold_state(struct ku_proof *c)
             p->buffer[b].offset != x->offset || p->buffer[b].bytes != x->bytes ||
             p->buffer[b].dtype != x->dtype)
             return ku_proof_refuse(c, b, "is not where the state plan has %s", p->name_of[x->name]);
-        c->state_of[b] = s + 1;
+        c->state_of[b] = c->state_by_name[x->name] = s + 1;
         const char *name = p->name_of[x->name];
         int blocks = x->is_kept && x->blocks ? ku_layout_axes(&p->layout[x->blocks], KU_Z) &
                                                    ku_mesh_wide(&p->mesh, KU_DP_AXES)
@@ -83,13 +83,16 @@ static int prepare(struct ku_proof *c)
     c->held = ku_calloc(p->n_buffers + 1, sizeof *c->held);
     c->state_of = ku_calloc(p->n_buffers + 1, sizeof *c->state_of);
     c->pieces = ku_calloc(p->n_buffers + 1, sizeof *c->pieces);
+    c->state_by_name = ku_calloc(p->n_names + 1, sizeof *c->state_by_name);
+    c->totalled = ku_calloc(p->n_states + 1, sizeof *c->totalled);
     c->begun = ku_calloc(p->n_buffers + 1, sizeof *c->begun);
     c->written = ku_calloc(p->n_states + 1, sizeof *c->written);
     c->start = ku_calloc(p->n_handles + 1, sizeof *c->start);
     c->first = ku_calloc(p->n_buffers + 1, sizeof *c->first);
     c->last = ku_calloc(p->n_buffers + 1, sizeof *c->last);
     if (!c->attr_hash || !c->shape_hash || !c->tensor_of || !c->held || !c->state_of ||
-        !c->pieces || !c->begun || !c->written || !c->start || !c->first || !c->last)
+        !c->pieces || !c->totalled || !c->state_by_name || !c->begun || !c->written || !c->start ||
+        !c->first || !c->last)
         return KUMI_ENOMEM;
     for (uint32_t i = 1; i < p->n_attrs; i++)
         c->attr_hash[i] = ku_attrs_hash(&p->attr[i]);
@@ -126,6 +129,8 @@ int ku_check_program(const struct ku_graph *model, const struct ku_check_opts *o
     ku_free(c.state_of);
     ku_free(c.pieces);
     ku_free(c.begun);
+    ku_free(c.totalled);
+    ku_free(c.state_by_name);
     ku_free(c.written);
     ku_free(c.start);
     ku_free(c.first);

@@ -55,20 +55,24 @@ enum {
     KU_HELD_GRADIENT = 2, /* depends on the complete gradient of `tensor` */
     KU_HELD_REPORT = 4,   /* depends on step_scalars */
     KU_HELD_TOTALS = 8,   /* an additive sum over tensors */
-    KU_HELD_STATE = 16    /* the bytes of a state tensor */
+    KU_HELD_STATE = 16,   /* the bytes of a state tensor */
+    KU_HELD_CLIPPED = 32  /* the gradient of `tensor`, scaled and clipped */
 };
 
 struct ku_proof {
     const struct ku_graph *model; /* NULL: terms are not compared */
     const struct ku_check_opts *o;
     const struct ku_program *p;
-    struct ku_graph *spec; /* the model with backward (model.c) */
-    struct ku_terms terms; /* of forward and backward, all micro-batches */
-    uint64_t *gradient;    /* per tensor of the model: the complete sum, 0: none */
-    uint64_t *output;      /* per output of the model: its complete value, 0: not summed */
-    uint64_t stats;        /* the expected sum of squares over all gradients */
-    uint64_t report;       /* the term of the report; 0: not made yet */
-    int64_t shift;         /* of loss_seed and step_scalars */
+    struct ku_graph *spec;   /* the model with backward (model.c) */
+    struct ku_terms terms;   /* of forward and backward, all micro-batches */
+    uint64_t *gradient;      /* per tensor of the model: the complete sum, 0: none */
+    uint64_t *output;        /* per output of the model: its complete value, 0: not summed */
+    uint64_t stats;          /* the expected sum of squares over all gradients */
+    uint64_t report;         /* the term of the report; 0: not made yet */
+    uint32_t *state_by_name; /* per name: state + 1 */
+    uint32_t *totalled;      /* per state: additions to totals */
+    int clips;               /* the report's config clips elements of gradients */
+    int64_t shift;           /* of loss_seed and step_scalars */
     uint64_t *attr_hash, *shape_hash; /* per id of the program */
     ku_id *tensor_of;                 /* per state of the program: tensor of the model, 0: none */
     struct ku_held *held;             /* per buffer */
@@ -119,6 +123,9 @@ KU_STATUS ku_proof_buffer(struct ku_proof *c, ku_id buffer); /* a valid id */
 KU_STATUS ku_proof_read(struct ku_proof *c, const struct ku_operand *o, struct ku_held *value);
 /* The value of the run of a buffer that an operand names. */
 const struct ku_held *ku_proof_run(const struct ku_proof *c, const struct ku_operand *o);
+/* Notes the value of a run that is written: all runs of a buffer are updated alike. */
+KU_STATUS ku_proof_begin_run(struct ku_proof *c, const struct ku_operand *o,
+                             const struct ku_held *value);
 /* Counts a written run of a buffer; 1: it was the last. */
 bool ku_proof_is_last_run(struct ku_proof *c, const struct ku_operand *o);
 /* Axes of an operand's placement with Z. */

@@ -94,7 +94,7 @@ static uint64_t without_act(const struct ku_term_op *x)
     return ku_attrs_hash(&a);
 }
 
-/* act_dx(dy, z); dy and z from the operands given. ReLU's mask is the same from z and from act(z). */
+/* act_dx(dy, z). ReLU's mask is the same from z and from act(z). */
 static uint64_t act_gradient(const struct ku_proof *c, int64_t act, uint64_t dy, uint64_t z)
 {
     if (act == KU_ACT_RELU) {
