@@ -19,6 +19,7 @@
  *   e    the average of weights                 *    any complete value
  */
 static const char *const roles_of[KU_N_OPS] = {
+    [KU_OP_loss_scaler] = "*r",
     [KU_OP_adamw] = "p01gr",
     [KU_OP_adam] = "p01gr",
     [KU_OP_sgd] = "p0gr",
