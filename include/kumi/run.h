@@ -318,6 +318,13 @@ KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, 
  */
 KUMI_API int kumi_program_text(const struct kumi_settings *settings, int n_ranks, int rank,
                                char **text);
+/*
+ * Compile the training program of a configuration, prove it (docs/internals/check.md) and print
+ * what was proved.
+ *
+ * Errors: KUMI_EPLAN names instruction, tensor, module and the rule that is violated.
+ */
+KUMI_API int kumi_check_text(const struct kumi_settings *settings, int n_ranks, char **text);
 /* The resolved configuration; and all keys with default, mark and meaning. */
 KUMI_API int kumi_config_text(const struct kumi_settings *settings, char **json);
 KUMI_API char *kumi_config_help(int as_markdown);

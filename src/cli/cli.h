@@ -162,6 +162,7 @@ int cmd_translate(struct cli *c);
 int cmd_sample(struct cli *c);
 int cmd_plan(struct cli *c);
 int cmd_graph(struct cli *c);
+int cmd_check(struct cli *c);
 int cmd_ckpt(struct cli *c);
 int cmd_bench(struct cli *c);
 int cmd_tokenizer(struct cli *c);

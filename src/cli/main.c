@@ -52,6 +52,8 @@ const struct cli_command cli_commands[] = {
      "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value] "
      "[--deepspeed FILE]",
      cmd_graph},
+    {"check", "prove the program of a configuration, without running it",
+     "kumi check CONFIG [-n N] [--set key=value] [--deepspeed FILE]", cmd_check},
     {"ckpt", "list, verify, digest, export and import checkpoints",
      "kumi ckpt list|verify|digest RUN [--json] [--params]\n"
      "       kumi ckpt export RUN|DIR --to DIR [--dtype f32|bf16|f16] [--shard-size 2GB] [--ema]\n"

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the model defines, derived anew: backward by the gradient templates of the op table, then
+ * the terms of all values of every micro-batch, then the canonical sum of every gradient and
+ * output:
+ *
+ *     grad_sync: step     per virtual shard v: s_v = g(v,0) + g(v,1) + .., then the tree over v,
+ *                         then the sum over ranks
+ *     grad_sync: micro    per m: the tree over v of g(v,m), the sum over ranks, then m in order
+ *
+ * The uses of a tied parameter are added in use order after that.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/exact.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "check/proof.h"
+
+struct derive {
+    struct ku_proof *c;
+    struct ku_graph *g;
+    ku_id n_forward;
+    ku_id *adjoint;         /* per forward value */
+    ku_id *use_grad;        /* per use */
+    unsigned char *wanted;  /* per forward value: depends on a trainable parameter */
+    ku_id last;             /* node of the previous statement */
+    uint64_t *attr;         /* per attribute id: its hash */
+    uint64_t *term;         /* per value: of the current micro-batch */
+    unsigned char *partial; /* per value: accumulated over micro-batches and ranks */
+    uint64_t *sum;          /* [n_sums][n_micro] terms to add up */
+    struct sum {
+        ku_id value;
+        int by_micro, wire, is_max, is_stack;
+    } * list;
+    uint32_t n_sums;
+};
+
+static ku_id parameter_of(const struct ku_graph *g, ku_id value)
+{
+    if (g->value[value].role != KU_STATE)
+        return 0;
+    ku_id t = g->value[value].tensor;
+    return g->tensor[t].kind == KU_T_DERIVED ? g->tensor[t].of : t;
+}
+
+static bool is_trainable(const struct ku_proof *c, ku_id t)
+{
+    const struct ku_tensor *x = &c->model->tensor[t];
+    for (int i = 0; c->o->freeze && c->o->freeze[i]; i++)
+        if (ku_str_glob(c->o->freeze[i], x->name))
+            return 0;
+    return x->kind == KU_T_PARAM && x->trainable && x->used;
+}
+
+static ku_id append(struct derive *d, int op, const ku_id *in, int n_in, const struct ku_attrs *a,
+                    ku_id like)
+{
+    struct ku_make m = {.op = op,
+                        .phase = KU_PH_I,
+                        .n_in = n_in,
+                        .attr = a,
+                        .path = d->g->name[d->g->node[like].path],
+                        .stream = d->g->node[like].stream,
+                        .is_silent = 1};
+    memcpy(m.in, in, (size_t)n_in * sizeof *in);
+    return ku_graph_node(d->g, &m);
+}
+
+/* One statement "g0,g1=op(d0,i1)" or "g0=d0". Returns the text after it; NULL: no memory. */
+struct statement {
+    int target[KU_MAX_IN], n_targets, op, n_in;
+    char kind[KU_MAX_IN];
+    int index[KU_MAX_IN];
+};
+static const char *read_statement(const char *p, int n_in, struct statement *s)
+{
+    char op[32] = {0};
+    *s = (struct statement){0};
+    p += strspn(p, " ;");
+    for (; *p && *p != '='; p++)
+        if (*p == 'g')
+            s->target[s->n_targets++] = p[1] - '0';
+    KU_ASSERT(*p == '=');
+    size_t bytes = strcspn(++p, "(;");
+    KU_ASSERT(bytes < sizeof op);
+    memcpy(op, p, bytes);
+    p += bytes;
+    if (*p != '(') {
+        s->kind[0] = op[0];
+        s->index[0] = op[1] - '0';
+        return p;
+    }
+    s->op = ku_op_find(op);
+    KU_ASSERT(s->op != KU_OP_NONE);
+    for (p++; *p != ')'; p += p[0] == ',') {
+        int first = p[1] - '0', rest = p[2] == '+';
+        for (int i = first; rest ? i < n_in : i == first; i++) {
+            KU_ASSERT(s->n_in < KU_MAX_IN);
+            s->kind[s->n_in] = *p;
+            s->index[s->n_in++] = i;
+        }
+        p += rest ? 3 : 2;
+    }
+    return p + 1;
+}
+
+static int contribute(struct derive *d, ku_id node, int operand, ku_id adjoint)
+{
+    struct ku_graph *g = d->g;
+    const enum kumi_dtype grads = d->c->o->compute == KUMI_F64 ? KUMI_F64 : d->c->o->grads;
+    ku_id v = ku_in(g, &g->node[node], operand), made;
+    if (!d->wanted[v])
+        return KUMI_OK;
+    if (parameter_of(g, v)) {
+        if (g->value[adjoint].dtype != grads) {
+            struct ku_attrs a = ku_attrs_default;
+            a.dtype = grads;
+            made = append(d, KU_OP_cast, &adjoint, 1, &a, node);
+            if (made == 0)
+                return ku_err_get()->status;
+            adjoint = ku_out(g, made, 0);
+        }
+        for (ku_id u = 1; u < g->n_uses; u++)
+            if (g->use[u].node == node && g->use[u].operand == operand)
+                d->use_grad[u] = adjoint;
+        return KUMI_OK;
+    }
+    if (d->adjoint[v]) {
+        made = append(d, KU_OP_add, (ku_id[]){d->adjoint[v], adjoint}, 2, &ku_attrs_default, node);
+        if (made == 0)
+            return ku_err_get()->status;
+        adjoint = ku_out(g, made, 0);
+    }
+    d->adjoint[v] = adjoint;
+    return KUMI_OK;
+}
+
+/* Whether a statement makes only parameter gradients by an op that accumulates in their dtype. */
+static bool makes_gradients(const struct derive *d, ku_id node, const struct statement *s)
+{
+    for (int i = 0; i < s->n_targets; i++)
+        if (s->target[i] < d->g->node[node].n_in &&
+            !parameter_of(d->g, ku_in(d->g, &d->g->node[node], s->target[i])))
+            return 0;
+    return (ku_ops[s->op].traits & KU_OP_ACCUM) && ku_ops[s->op].max_out == s->n_targets;
+}
+
+static int apply(struct derive *d, ku_id node, const struct statement *s)
+{
+    struct ku_graph *g = d->g;
+    ku_id in[KU_MAX_IN];
+    for (int i = 0; i < (s->op ? s->n_in : 1); i++) {
+        ku_id adjoint = s->kind[i] == 'd' ? d->adjoint[ku_out(g, node, s->index[i])] : 0;
+        in[i] = s->kind[i] == 'i'   ? ku_in(g, &g->node[node], s->index[i])
+                : s->kind[i] == 'o' ? ku_out(g, node, s->index[i])
+                : s->kind[i] == 't' ? ku_out(g, d->last, s->index[i])
+                                    : adjoint;
+        if (in[i] == 0)
+            return KUMI_OK;
+    }
+    if (s->op == KU_OP_NONE)
+        return contribute(d, node, s->target[0], in[0]);
+    struct ku_attrs a = g->attr[g->node[node].attr];
+    if (s->op == KU_OP_cast)
+        a.dtype = g->value[ku_in(g, &g->node[node], 0)].dtype;
+    if (kumi_dtype_bytes(d->c->o->grads) < kumi_dtype_bytes(KUMI_F32) &&
+        makes_gradients(d, node, s))
+        a.dtype = d->c->o->grads;
+    ku_id made = append(d, s->op, in, s->n_in, &a, node);
+    if (made == 0)
+        return ku_err_get()->status;
+    d->last = made;
+    for (int i = 0; i < s->n_targets; i++)
+        if (s->target[i] < g->node[node].n_in)
+            KU_TRY(contribute(d, node, s->target[i], ku_out(g, made, i)));
+    return KUMI_OK;
+}
+
+static int seed(struct derive *d)
+{
+    struct ku_graph *g = d->g;
+    const struct ku_mesh *mesh = &d->c->p->mesh;
+    ku_id loss = ku_graph_find_output(g, "loss_sum");
+    struct ku_attrs a = ku_attrs_default;
+    if (loss == 0 || g->value[loss].def == 0)
+        return KU_ERR(KUMI_EPLAN, "check: the model has no loss to differentiate");
+    const struct ku_value *v = &g->value[ku_in(g, &g->node[g->value[loss].def], 0)];
+    int64_t each = ku_shape_count(&g->shape[v->shape]) / ku_mesh_dp(mesh) / ku_mesh_n_micro(mesh);
+    for (d->c->shift = 0; ((int64_t)1 << d->c->shift) < each;)
+        d->c->shift++;
+    a.dtype = d->c->o->compute == KUMI_F64 ? KUMI_F64 : KUMI_F32;
+    a.shift = d->c->shift;
+    ku_id made = append(d, KU_OP_loss_seed, NULL, 0, &a, g->value[loss].def);
+    if (made == 0)
+        return ku_err_get()->status;
+    d->adjoint[loss] = ku_out(g, made, 0);
+    return KUMI_OK;
+}
+
+static int differentiate(struct derive *d)
+{
+    struct ku_graph *g = d->g;
+    for (ku_id v = 1; v < g->n_values; v++) {
+        ku_id t = parameter_of(g, v);
+        d->wanted[v] = t && is_trainable(d->c, t);
+    }
+    for (ku_id n = 1; n < d->n_forward; n++)
+        for (int i = 0; i < g->node[n].n_in && g->node[n].op; i++)
+            for (int k = 0; k < g->node[n].n_out; k++)
+                d->wanted[ku_out(g, n, k)] |= d->wanted[ku_in(g, &g->node[n], i)];
+    KU_TRY(seed(d));
+    for (ku_id n = d->n_forward - 1; n > 0; n--) {
+        struct statement s;
+        int has = 0;
+        for (int i = 0; i < g->node[n].n_out && g->node[n].op; i++)
+            has |= d->adjoint[ku_out(g, n, i)] != 0 && d->wanted[ku_out(g, n, 0)];
+        const char *p = ku_ops[g->node[n].op].grad;
+        while (has && *p) {
+            p = read_statement(p, g->node[n].n_in, &s);
+            KU_TRY(apply(d, n, &s));
+        }
+    }
+    return KUMI_OK;
+}
+
+/* Values that micro-batches add up: gradients of uses, partial outputs, running statistics. */
+static void add_sum(struct derive *d, struct sum s)
+{
+    d->partial[s.value] = 1;
+    for (uint32_t i = 0; i < d->n_sums; i++)
+        if (d->list[i].value == s.value && d->list[i].by_micro == s.by_micro)
+            return;
+    d->list[d->n_sums++] = s;
+}
+
+static void list_sums(struct derive *d)
+{
+    const struct ku_graph *g = d->g;
+    const signed char *wire = d->c->o->wire;
+    for (ku_id u = 1; u < d->c->model->n_uses; u++)
+        if (d->use_grad[u])
+            add_sum(d, (struct sum){.value = d->use_grad[u],
+                                    .by_micro = d->c->p->mesh.mb_outer,
+                                    .wire = wire && g->value[d->use_grad[u]].dtype == KUMI_F32 &&
+                                                    wire[g->use[u].tensor] != KUMI_F32
+                                                ? wire[g->use[u].tensor]
+                                                : -1});
+    for (uint32_t i = 0; i < g->n_outputs; i++) {
+        ku_id def = g->value[g->output[i].value].def;
+        int op = def ? g->node[def].op : 0;
+        if (op == KU_OP_exact_sum || op == KU_OP_count_valid || op == KU_OP_max_all)
+            add_sum(d, (struct sum){.value = g->output[i].value,
+                                    .wire = -1,
+                                    .is_max = strncmp(g->output[i].name, "metric.max.", 11) == 0});
+    }
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        if (node->op == KU_OP_batch_norm_moments && g->attr[node->attr].sync)
+            d->partial[ku_in(g, node, 0)] = 1;
+        if (node->op == KU_OP_batch_norm_dx && g->attr[node->attr].sync)
+            d->partial[ku_in(g, node, 5)] = 1;
+        if (node->op == KU_OP_batch_norm_moments && node->n_in == 4)
+            add_sum(d, (struct sum){.value = ku_out(g, n, 2), .wire = -1, .is_stack = 1});
+    }
+}
+
+static uint64_t term_in(struct derive *d, ku_id v, int u)
+{
+    const struct ku_graph *g = d->g;
+    const struct ku_value *x = &g->value[v];
+    const char *name = "";
+    if (x->def)
+        return d->term[v];
+    if (x->role == KU_STATE)
+        name = g->tensor[x->tensor].name;
+    for (uint32_t i = 0; i < g->n_inputs && x->role == KU_INPUT; i++)
+        if (g->input[i].value == v)
+            name = g->input[i].name;
+    int is_cut = x->role == KU_INPUT && ku_shape_find(&g->shape[x->shape], 'n') >= 0;
+    return ku_term_of(x->role == KU_STATE ? KU_TERM_STATE : KU_TERM_INPUT,
+                      ku_hash64(name, strlen(name)), is_cut ? (uint64_t)u + 1 : 0);
+}
+
+/* Synchronised statistics are summed over ranks before they are read. */
+static uint64_t synced(const struct derive *d, const struct ku_node *n, int i, uint64_t term)
+{
+    int reads =
+        (n->op == KU_OP_batch_norm_moments && i == 0) || (n->op == KU_OP_batch_norm_dx && i == 5);
+    return reads && d->c->wide && d->g->attr[n->attr].sync ? ku_term_of(KU_TERM_COMPLETE, term, 0)
+                                                           : term;
+}
+
+static int evaluate(struct derive *d, int u)
+{
+    struct ku_graph *g = d->g;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        struct ku_term_op x = {.op = node->op,
+                               .n_in = node->n_in,
+                               .n_out = node->n_out,
+                               .attr = d->attr[node->attr],
+                               .a = &g->attr[node->attr],
+                               .stream = node->stream};
+        uint64_t out[KU_MAX_OUT] = {0};
+        if (node->op == KU_OP_NONE)
+            continue;
+        for (int i = 0; i < node->n_in; i++) {
+            ku_id v = ku_in(g, node, i);
+            x.in[i] = synced(d, node, i, term_in(d, v, u));
+            x.in_dtype[i] = g->value[v].dtype;
+        }
+        for (int i = 0; i < node->n_out; i++)
+            x.out_dtype[i] = g->value[ku_out(g, n, i)].dtype;
+        if (node->op == KU_OP_loss_seed)
+            out[0] = ku_term_of(KU_TERM_SEED, 1, 1);
+        else
+            ku_term_results(d->c, &x, out);
+        for (int i = 0; i < node->n_out; i++) {
+            ku_id v = ku_out(g, n, i);
+            d->term[v] = out[i];
+            struct ku_term t = {.hash = out[i],
+                                .shape = ku_shape_hash(&g->shape[g->value[v].shape]),
+                                .dtype = g->value[v].dtype,
+                                .is_partial = d->partial[v]};
+            KU_TRY(ku_terms_add(&d->c->terms, &t));
+        }
+    }
+    for (uint32_t s = 0; s < d->n_sums; s++)
+        d->sum[(size_t)s * (size_t)ku_mesh_n_micro(&d->c->p->mesh) + (size_t)u] =
+            d->term[d->list[s].value];
+    return KUMI_OK;
+}
+
+/* The sum over virtual shards: neighbours pair, an odd one is carried up. */
+static uint64_t tree(const struct sum *s, uint64_t *leaf, int n)
+{
+    for (; n > 1; n = (n + 1) / 2)
+        for (int i = 0; i < n; i += 2)
+            leaf[i / 2] = i + 1 == n ? leaf[i]
+                                     : ku_term_of(s->is_max      ? KU_TERM_MAX
+                                                  : s->wire >= 0 ? KU_TERM_TREE + 16 * (s->wire + 1)
+                                                                 : KU_TERM_ADD,
+                                                  leaf[i], leaf[i + 1]);
+    return leaf[0];
+}
+
+static uint64_t complete(const struct derive *d, const struct sum *s, uint64_t term)
+{
+    int is_sum =
+        d->c->wide && !(s->is_stack && d->g->attr[d->g->node[d->g->value[s->value].def].attr].sync);
+    return is_sum ? ku_term_of(KU_TERM_COMPLETE, term,
+                               (uint64_t)(s->wire + 1) + 64u * (unsigned)s->is_max)
+                  : term;
+}
+
+static uint64_t next_sum(const struct sum *s, uint64_t sum, uint64_t term, int m)
+{
+    if (m == 0)
+        return term;
+    return s->is_stack
+               ? ku_term_of(KU_TERM_STACK, ku_term_of(KU_TERM_STACK, sum, (uint64_t)m), term)
+               : ku_term_of(s->is_max ? KU_TERM_MAX : KU_TERM_ADD, sum, term);
+}
+
+/* The complete sum of one value; leaf: [n_vs] scratch. */
+static uint64_t total(const struct derive *d, uint32_t which, uint64_t *leaf)
+{
+    const struct ku_mesh *mesh = &d->c->p->mesh;
+    const struct sum *s = &d->list[which];
+    const uint64_t *term = d->sum + (size_t)which * (size_t)ku_mesh_n_micro(mesh);
+    int n_vs = mesh->extent[KU_AX_VS], n_mb = mesh->extent[KU_AX_MB];
+    uint64_t sum = 0;
+    for (int m = 0; s->by_micro && m < n_mb; m++) {
+        for (int v = 0; v < n_vs; v++)
+            leaf[v] = term[m * n_vs + v];
+        sum = next_sum(s, sum, complete(d, s, tree(s, leaf, n_vs)), m);
+    }
+    if (s->by_micro)
+        return sum;
+    for (int v = 0; v < n_vs; v++)
+        for (int m = 0; m < n_mb; m++)
+            leaf[v] = next_sum(s, leaf[v], term[mesh->mb_outer ? m * n_vs + v : v * n_mb + m], m);
+    return complete(d, s, tree(s, leaf, n_vs));
+}
+
+static uint64_t total_of(const struct derive *d, ku_id value, uint64_t *leaf)
+{
+    for (uint32_t i = 0; i < d->n_sums; i++)
+        if (d->list[i].value == value)
+            return total(d, i, leaf);
+    return 0;
+}
+
+static int add_up(struct derive *d)
+{
+    struct ku_proof *c = d->c;
+    uint64_t *leaf = ku_calloc((size_t)c->p->mesh.extent[KU_AX_VS] + 1, sizeof *leaf);
+    uint32_t index = 0;
+    if (leaf == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id u = 1; u < c->model->n_uses; u++) {
+        ku_id t = d->g->use[u].tensor;
+        t = d->g->tensor[t].kind == KU_T_DERIVED ? d->g->tensor[t].of : t;
+        uint64_t sum = d->use_grad[u] ? total_of(d, d->use_grad[u], leaf) : 0;
+        if (sum)
+            c->gradient[t] = c->gradient[t] ? ku_term_of(KU_TERM_ADD, c->gradient[t], sum) : sum;
+    }
+    for (ku_id t = 1; t < c->model->n_tensors; t++)
+        if (c->gradient[t]) {
+            c->stats += ku_term_of(KU_TERM_SQUARES, c->gradient[t], index++);
+            c->report_of.n_gradients++;
+        }
+    for (uint32_t i = 0; i < d->g->n_outputs; i++)
+        c->output[i] = total_of(d, d->g->output[i].value, leaf);
+    ku_free(leaf);
+    return KUMI_OK;
+}
+
+static int derive_all(struct derive *d)
+{
+    struct ku_proof *c = d->c;
+    const struct ku_graph *m = c->model;
+    int n_micro = ku_mesh_n_micro(&c->p->mesh);
+    d->adjoint = ku_calloc(m->n_values, sizeof *d->adjoint);
+    d->use_grad = ku_calloc(m->n_uses + 1, sizeof *d->use_grad);
+    d->wanted = ku_calloc(m->n_values, 1);
+    c->gradient = ku_calloc(m->n_tensors + 1, sizeof *c->gradient);
+    c->output = ku_calloc(m->n_outputs + 1, sizeof *c->output);
+    if (!d->adjoint || !d->use_grad || !d->wanted || !c->gradient || !c->output)
+        return KUMI_ENOMEM;
+    if (c->o->is_training)
+        KU_TRY(differentiate(d));
+    uint32_t max = m->n_uses + d->g->n_outputs + d->n_forward;
+    d->attr = ku_calloc(d->g->n_attrs, sizeof *d->attr);
+    d->term = ku_calloc(d->g->n_values, sizeof *d->term);
+    d->partial = ku_calloc(d->g->n_values, 1);
+    d->list = ku_calloc(max, sizeof *d->list);
+    if (!d->attr || !d->term || !d->partial || !d->list)
+        return KUMI_ENOMEM;
+    for (ku_id a = 1; a < d->g->n_attrs; a++)
+        d->attr[a] = ku_attrs_hash(&d->g->attr[a]);
+    list_sums(d);
+    d->sum = ku_calloc(((size_t)d->n_sums + 1) * (size_t)n_micro, sizeof *d->sum);
+    if (d->sum == NULL)
+        return KUMI_ENOMEM;
+    for (int u = 0; u < n_micro; u++)
+        KU_TRY(evaluate(d, u));
+    return add_up(d);
+}
+
+int ku_model_derive(struct ku_proof *c)
+{
+    KU_TRY(ku_graph_copy(c->model, &c->spec));
+    struct derive d = {.c = c, .g = c->spec, .n_forward = c->spec->n_nodes};
+    int status = derive_all(&d);
+    ku_free(d.adjoint);
+    ku_free(d.use_grad);
+    ku_free(d.wanted);
+    ku_free(d.attr);
+    ku_free(d.term);
+    ku_free(d.partial);
+    ku_free(d.list);
+    ku_free(d.sum);
+    c->report_of.n_terms = c->terms.n;
+    return status;
+}
