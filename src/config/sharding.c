@@ -134,7 +134,8 @@ int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
     const char *key = is_alias ? "parallel.share_host_state" : "parallel.host_state";
     const char *no = is_alias ? "false" : "private";
     char wanted[160] = "";
-    if (host_ranks == 0 || !is_asked)
+    const bool is_auto = alias == NULL && strcmp(c->parallel_host_state, "auto") == 0;
+    if (host_ranks == 0 || !(is_asked || (is_auto && is_even && s->zero == 0)))
         return KUMI_OK;
     if (s->zero > 0)
         snprintf(

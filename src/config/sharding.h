@@ -40,8 +40,9 @@ KU_STATUS ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_r
                               struct ku_sharding *out);
 
 /*
- * Several hosts: where parallel.host_state asks for it, let the ranks of each share one copy of the
- * state. Changes what ku_sharding_resolve gave; nothing if host_ranks is 0.
+ * Several hosts: let the ranks of each share one copy of the state, where parallel.host_state asks
+ * for it, and where it is auto if that is possible. Changes what ku_sharding_resolve gave; nothing
+ * if host_ranks is 0.
  *
  *   is_even   the hosts have equal numbers of ranks
  *

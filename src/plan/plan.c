@@ -154,6 +154,7 @@ int ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
         p->max_local = n > p->max_local ? n : p->max_local;
     }
     p->s.host_ranks = host_ranks;
+    p->s.has_even_hosts = host_ranks * p->n_hosts == n_ranks;
     int status = ku_settings_configure(&p->s, settings, n_ranks, NULL);
     if (status == KUMI_OK)
         status = ku_session_open_shapes(&p->s);

@@ -14,6 +14,8 @@ head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
 config=(configs/shakespeare-fast.json --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=2 --set model.n_embd=96
     --set train.threads=1 --set train.virtual_shards=8 --set train.micro_batch=1 --set train.global_batch=16 --set train.steps=3
     --set train.eval_tokens=128 --set data.seq_len=32 --set parallel.persist_below=0)
+private=(--set parallel.host_state=private)
+shared=(--set parallel.host_state=shared)
 # train NAME HOSTS more..: HOSTS as a:2,b:2, or -n 4 as 4
 train() {
     local name=$1 where=(-H "$2" --rsh none)
@@ -31,17 +33,16 @@ same() { # name names..
 
 # f32, two micro-batches for each shard
 train one 1
-train two a:1,b:1
-train square a:2,b:2 --set parallel.bucket_mb=0.01
-train four a:1,b:1,c:1,d:1
+train two a:1,b:1 "${private[@]}"
+train square a:2,b:2 --set parallel.bucket_mb=0.01 "${private[@]}"
+train four a:1,b:1,c:1,d:1 "${private[@]}"
 train uneven a:1,b:3
 train three a:2,b:1,c:1 --set parallel.overlap=false
 train eight a:4,b:4 --set parallel.zero=3 --set parallel.shard=4
 train hybrid a:2,b:2 --set parallel.zero=2 --set parallel.shard=2 --set checkpoint.async=true --set checkpoint.every=1
 same one two square four uneven three eight hybrid
 # the ranks of each host share one copy of the state
-shared=(--set parallel.host_state=shared)
-train shared a:2,b:2 "${shared[@]}" --set parallel.bucket_mb=0.01 --set train.verify_every=1
+train shared a:2,b:2 --set parallel.bucket_mb=0.01 --set train.verify_every=1
 train shared-async a:2,b:2,c:2,d:2 "${shared[@]}" --set checkpoint.async=true --set checkpoint.every=1
 train shared-one a:1,b:1 "${shared[@]}"
 same one shared shared-async shared-one
@@ -57,14 +58,14 @@ same lamb lamb-shared
 # bf16 on the wire, rounded at every node of the tree
 narrow=(--set precision.compute=bf16 --set precision.reduce=bf16 --set parallel.grad_sync=micro)
 train narrow 4 "${narrow[@]}"
-train narrow-hosts a:2,b:2 "${narrow[@]}"
-train narrow-four a:1,b:1,c:1,d:1 "${narrow[@]}"
+train narrow-hosts a:2,b:2 "${narrow[@]}" "${private[@]}"
+train narrow-four a:1,b:1,c:1,d:1 "${narrow[@]}" "${private[@]}"
 train narrow-shared a:2,b:2 "${narrow[@]}" "${shared[@]}"
 same narrow narrow-hosts narrow-four narrow-shared
 cmp -s "$dir/one.digest" "$dir/narrow.digest" && say "bf16 and f32 have one digest"
 
 # bytes between hosts: those planned were sent, to the byte on even hosts
-for name in two square four hybrid eight narrow-hosts uneven; do
+for name in two square four shared hybrid eight narrow-hosts narrow-shared uneven; do
     python3 - "$dir/$name/summary.json" $name <<'EOF' || say "$name: bytes between hosts"
 import json, sys
 step = json.load(open(sys.argv[1]))["exchanged_a_step"]
@@ -88,18 +89,19 @@ assert plan["host_bytes"] == run["memory_planned_bytes"] and plan["exchange_byte
 assert len(plan["hosts"]) > 1
 EOF
 }
-planned two -H a:1,b:1
+planned two -H a:1,b:1 "${private[@]}"
+planned shared -H a:2,b:2 --set parallel.bucket_mb=0.01 --set train.verify_every=1
 planned eight -H a:4,b:4 --set parallel.zero=3 --set parallel.shard=4
 "$kumi" plan "${config[@]}" -H a:2,b:2 >"$dir/plan" 2>&1
 grep -q '^memory plan: 4 ranks on 2 hosts' "$dir/plan" && grep -q 'between hosts' "$dir/plan" || say "plan -H: $(cat "$dir/plan")"
-for bad in '-H a:2,b:2 -n 5' '-H a:x' '-H a:2,b:2 --roofline' '-H a:2,b:2 --set parallel.zero=1'; do
+for bad in '-H a:2,b:2 -n 5' '-H a:x' '-H a:2,b:2 --roofline' '-H a:2,b:1 --set parallel.host_state=shared'; do
     # shellcheck disable=SC2086
     "$kumi" plan "${config[@]}" $bad >"$dir/plan" 2>&1
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/plan")" = 1 ] || say "plan $bad: $(cat "$dir/plan")"
 done
 
 # a run goes on in another layout, with the same bits
-train resumed a:2,b:2 --until 1
+train resumed a:2,b:2 --until 1 "${private[@]}"
 for where in "-n 2" "-H a:1,b:1 --rsh none" "-H a:3,b:1 --rsh none --set parallel.zero=0" \
     "-H a:4,b:4 --rsh none --set parallel.host_state=shared"; do
     rm -rf "$dir/again" && cp -r "$dir/resumed" "$dir/again"
@@ -159,7 +161,7 @@ break_rank() { # SIGNAL RANK CODE WORDS OPTIONS..
     rm -rf "$dir/broken"
 }
 break_rank KILL 0 6 'rank died: rank 0 on host a'
-break_rank KILL 3 6 'rank died: rank 3 on host b'
+break_rank KILL 3 6 'rank died: rank 3 on host b' "${private[@]}"
 break_rank KILL 2 6 'rank died: rank 2 on host b' "${shared[@]}"
 break_rank STOP 2 7 'time-out: rank 2'
 exit $failed
