@@ -4,7 +4,7 @@
 /*
  * A reduce-scatter of parts over several hosts that leaves the sum on every host (n_owners): its
  * shards have the bits of an all-reduce, also with an addend, with shards in buffers of their own,
- * and with a narrow wire.
+ * and with a narrow wire. And a reduce-scatter shows whole blocks, wherever its messages end.
  */
 #include "suite.h"
 
@@ -151,6 +151,63 @@ static int run_form(struct ku_job *job, const struct ku_arena *a, const struct f
     return 0;
 }
 
+/* What a callback on reduced blocks was shown of each part. */
+enum { N_SEEN = 3, SEEN_BLOCK = 4096 };
+static const int64_t seen_count[N_SEEN] = {70001, 5, 150007};
+struct seen {
+    int64_t shard[N_SEEN], at[N_SEEN];
+    const float *begin[N_SEEN];
+    int n_bad;
+};
+
+static void see(void *ctx, int part, void *sum, int64_t count)
+{
+    struct seen *s = ctx;
+    const bool is_end = s->at[part] + count == s->shard[part];
+    if (s->at[part] == 0)
+        s->begin[part] = sum;
+    s->n_bad += (const float *)sum != s->begin[part] + s->at[part];
+    s->n_bad += count % SEEN_BLOCK != 0 && !is_end;
+    s->at[part] += count;
+}
+
+static int run_seen(struct ku_job *job, void *arg)
+{
+    const struct ku_arena *a;
+    struct ku_coll_part part[N_SEEN];
+    struct ku_work work;
+    struct seen s = {0};
+    size_t at = 0;
+    (void)arg;
+    SUITE_TRY(ku_arena_create(job, "grad", 0, 1 << 20, &a));
+    for (int p = 0; p < N_SEEN; p++) {
+        int64_t begin, end;
+        part[p] = (struct ku_coll_part){.in = {.arena = a->id, .off = at},
+                                        .out = {.arena = a->id, .off = at},
+                                        .count = seen_count[p],
+                                        .block_count = SEEN_BLOCK};
+        ku_blocks_range(seen_count[p], SEEN_BLOCK, 0, job->n, job->rank, &begin, &end);
+        s.shard[p] = end - begin;
+        at += (size_t)(seen_count[p] + 15) / 16 * 64;
+    }
+    memset(ku_arena_part(a, job->local_rank), 0, at);
+    struct ku_coll coll = {.kind = KU_COLL_REDUCE_SCATTER,
+                           .dtype = KUMI_F32,
+                           .part = part,
+                           .n_parts = N_SEEN,
+                           .see = see,
+                           .see_ctx = &s};
+    SUITE_TRY(ku_work_init(&work, job->world, &coll));
+    SUITE_TRY(ku_work_start(&work));
+    SUITE_TRY(ku_work_wait(&work));
+    for (int p = 0; p < N_SEEN; p++)
+        s.n_bad += s.at[p] != s.shard[p];
+    if (s.n_bad)
+        printf("rank %d of %d: %d pieces that are no whole blocks\n", job->rank, job->n, s.n_bad);
+    SUITE_TRY(ku_arena_destroy(job, a));
+    return s.n_bad ? -70 : 0;
+}
+
 static int run(struct ku_job *job, void *arg)
 {
     static const struct form form[] = {
@@ -174,12 +231,23 @@ static int run(struct ku_job *job, void *arg)
     return ku_arena_destroy(job, a);
 }
 
+static const struct {
+    const char *hosts;
+    int n;
+} row[] = {{"1,1", 2}, {"2,2", 4}, {"3,3", 6}, {"2,2,2", 6}, {"4,4", 8}, {"2,2,2,2", 8}};
+
+static void test_blocks_seen(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const struct ku_job_opts opts = {.hosts = row[i].hosts};
+        if (ku_comm_threads(row[i].n, &opts, run_seen, NULL) != 0)
+            fail_msg("hosts %s: %s", row[i].hosts, ku_err_get()->text);
+    }
+}
+
 static void test_host_scatter(void **state)
 {
-    static const struct {
-        const char *hosts;
-        int n;
-    } row[] = {{"1,1", 2}, {"2,2", 4}, {"3,3", 6}, {"2,2,2", 6}, {"4,4", 8}, {"2,2,2,2", 8}};
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const struct ku_job_opts opts = {.hosts = row[i].hosts};
@@ -190,6 +258,7 @@ static void test_host_scatter(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_host_scatter)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_host_scatter),
+                                       cmocka_unit_test(test_blocks_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -157,6 +157,23 @@ static const void *source_at(const struct ku_work *w, const struct ku_exchange_s
            (size_t)(source->index * chunk->count + offset) * ku_far_wire_each(w);
 }
 
+/*
+ * Show the blocks that a segment at `sum` completes. Segments end anywhere, so the first block may
+ * have begun in the one before, which lies in front of it.
+ */
+static void see_blocks(const struct ku_work *w, const struct far_segment *s, unsigned char *sum)
+{
+    const int64_t block = w->coll.part[s->part].block_count;
+    int64_t begin, end;
+    ku_far_range(w, s->part, s->dest, &begin, &end);
+    const int64_t before = (s->begin - begin) % block;
+    int64_t count = before + s->count;
+    if (s->begin + s->count < end)
+        count -= count % block;
+    if (count > 0)
+        w->coll.see(w->coll.see_ctx, s->part, sum - (size_t)before * ku_far_each(w), count);
+}
+
 static void combine_segment(const struct ku_work *w, const struct far_segment *s, int64_t offset)
 {
     const struct ku_far *far = w->comm->priv->far;
@@ -191,7 +208,7 @@ static void combine_segment(const struct ku_work *w, const struct far_segment *s
     if (is_last && w->coll.n_parts)
         ku_move_count_bytes(w, s->count, n_dst);
     if (is_last && w->coll.see && w->coll.kind == KU_COLL_REDUCE_SCATTER)
-        w->coll.see(w->coll.see_ctx, s->part, dst[0], s->count);
+        see_blocks(w, s, dst[0]);
 }
 
 /* Combine the next chunk if it is there from all peers. Returns 1: not yet. */
