@@ -26,4 +26,34 @@ refuse() {
 # no rank can open its communicators: one of them says so
 unset OMPI_COMM_WORLD_SIZE PMIX_RANK PMI_RANK PMI_FD PMI_PORT KUMI_MPI
 for _ in 1 2 3; do refuse 2 'mpi: no MPI launcher started this rank' -H a:2,b:2,c:1 --rsh none --set parallel.transport=mpi; done
+
+# A relative --out that is another directory on some hosts: ranks as another launcher starts them, one per host, each in a folder of its own.
+secret=$(printf '%064d' 7)
+blind() { # HOSTS NAMED..: host 0 has the run directory, no other has
+    local n=$1 rank pids=() codes='' port=$((20000 + RANDOM % 10000))
+    for rank in $(seq 0 $((n - 1))); do
+        rm -rf "$dir/at$rank" && mkdir -p "$dir/at$rank"
+        (cd "$dir/at$rank" && RANK=$rank WORLD_SIZE=$n LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            KUMI_RENDEZVOUS=127.0.0.1:$port+16 KUMI_HOST=h$rank KUMI_SECRET=$secret exec timeout 120 "$kumi" train "${config[@]}" \
+            --out run/x "${more[@]}") >"$dir/log$rank" 2>&1 &
+        pids+=($!)
+    done
+    for rank in "${!pids[@]}"; do
+        wait "${pids[rank]}"
+        codes+="$? "
+    done
+    cat "$dir"/log[0-9]* >"$dir/log"
+    [ "$codes" = "$(printf '2 %.0s' $(seq "$n"))" ] && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] &&
+        grep -qF "run directory: run/x: $2; give a path on a file system that all hosts share" "$dir/log" || say "blind $n: exit $codes: $(cat "$dir/log")"
+    [ "$(ls -A "$dir/at0/run/x")" = lock ] || say "blind $n: left: $(ls -A "$dir/at0/run/x")"
+    rm -f "$dir"/log[0-9]*
+}
+more=()
+blind 2 '1 of the 2 hosts cannot see it: h1'
+more=(--set parallel.timeout_s=1) # less than the check takes
+blind 7 '6 of the 7 hosts cannot see it: h1, h2, h3, h4 and 2 more'
+# what a killed run left is removed, and the file of this check too
+mkdir -p "$dir/run" && : >"$dir/run/.kumi-hosts-0123456789abcdef"
+timeout 120 "$kumi" train "${config[@]}" -H a:1,b:1 --rsh none --out "$dir/run" >"$dir/log" 2>&1 || say "a:1,b:1: $(cat "$dir/log")"
+ls -A "$dir/run" | grep -q hosts && say "left: $(ls -A "$dir/run")"
 exit $failed
