@@ -173,6 +173,13 @@ static bool fits_stage(const struct ku_coll *c, int n)
     return bytes <= KU_STAGE_BYTES / n;
 }
 
+int64_t ku_coll_piece_count(int n_sections, int each)
+{
+    KU_ASSERT(n_sections > 0 && each > 0);
+    const int64_t bytes = KU_STAGE_BYTES / n_sections, whole = bytes / 64 * 64; /* lines */
+    return (whole ? whole : bytes) / each;
+}
+
 static enum ku_coll_path far_program_path(const struct ku_coll *c, int max_near)
 {
     switch (c->kind) {

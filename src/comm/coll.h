@@ -318,6 +318,11 @@ enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n, int me);
 enum ku_coll_path ku_coll_far_path(const struct ku_coll *coll, int n, int max_near);
 /* What CHOOSE chooses for a public call of such a comm */
 enum ku_coll_path ku_coll_far_choice(const struct ku_coll *coll);
+/*
+ * Elements of `each` bytes in a section of a stage with n sections. Sections begin at cache lines
+ * where each has at least one. 0: too many sections.
+ */
+int64_t ku_coll_piece_count(int n_sections, int each);
 /* Elements in the payload of a rank on the inline path */
 int64_t ku_coll_inline_count(const struct ku_coll *coll, int n);
 /*

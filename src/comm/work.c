@@ -84,8 +84,8 @@ static int make_tickets(struct ku_comm *comm)
     return 0;
 }
 
-/* Sections of a stage: blocks of different members in one piece */
-static int n_sections(const struct ku_work *w)
+/* Sections of a stage on a path: blocks of different members in one piece */
+static int n_sections(const struct ku_work *w, enum ku_coll_path path)
 {
     switch (w->coll.kind) {
     case KU_COLL_REDUCE_SCATTER:
@@ -94,7 +94,7 @@ static int n_sections(const struct ku_work *w)
     case KU_COLL_ALL_TO_ALL:
         return w->comm->near.n;
     default:
-        return w->path == KU_PATH_FAR_STAGED_GATHER ? ku_far_n_sections(w->comm) : 1;
+        return path == KU_PATH_FAR_STAGED_GATHER ? ku_far_n_sections(w->comm) : 1;
     }
 }
 
@@ -119,10 +119,31 @@ static int64_t max_block(const struct ku_work *w)
 static void cut_pieces(struct ku_work *w)
 {
     const int64_t each = (int64_t)kumi_dtype_bytes(w->coll.dtype);
-    const int n = n_sections(w);
-    w->piece_count = KU_STAGE_BYTES / n / 64 * 64 / each; /* sections are line-aligned */
+    const int n = n_sections(w, (enum ku_coll_path)w->path);
+    w->piece_count = ku_coll_piece_count(n, (int)each);
     KU_ASSERT(w->piece_count > 0 && w->piece_count * each * n <= KU_STAGE_BYTES);
     w->n_pieces = (max_block(w) + w->piece_count - 1) / w->piece_count;
+}
+
+/* A section holds one element or more. Only members of several hosts can be too many. */
+static int check_sections(const struct ku_work *w)
+{
+    if (!w->comm->priv->far || w->path != KU_PATH_PUBLIC)
+        return 0;
+    const int n = n_sections(w, ku_coll_far_choice(&w->coll));
+    const int each = (int)kumi_dtype_bytes(w->coll.dtype);
+    if (ku_coll_piece_count(n, each) > 0)
+        return 0;
+    const char *kind = ku_coll_kind_name(w->coll.kind), *dtype = kumi_dtype_name(w->coll.dtype);
+    if (w->coll.kind == KU_COLL_REDUCE_SCATTER)
+        return KU_ERR(KUMI_EINVAL,
+                      "collective: %s: comm %s has %d ranks; at most %d are supported for %s: use "
+                      "all_reduce, or communicators of fewer ranks",
+                      kind, w->comm->name, n, KU_STAGE_BYTES / each, dtype);
+    return KU_ERR(KUMI_EINVAL,
+                  "collective: %s: the hosts of comm %s have %d blocks; at most %d are supported "
+                  "for %s: give hosts of equal numbers of ranks, or communicators of fewer hosts",
+                  kind, w->comm->name, n, KU_STAGE_BYTES / each, dtype);
 }
 
 static enum ku_coll_path first_path_of(const struct ku_comm *comm, const struct ku_coll *coll)
@@ -142,6 +163,7 @@ int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *
         w->coll.wire = coll->dtype;
     KU_TRY(ku_coll_check(comm, &w->coll));
     w->path = w->first_path = (uint8_t)first_path_of(comm, coll);
+    KU_TRY(check_sections(w));
     if (comm->priv->far)
         KU_TRY(ku_far_reserve(comm->priv->far));
     w->first_step = ku_coll_steps((enum ku_coll_path)w->path);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/world.h"
 
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -11,6 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int set_options(struct ku_job *job, const struct ku_job_opts *opts)
 {
@@ -131,6 +133,19 @@ static int part(struct ku_job *job)
     return status;
 }
 
+/*
+ * This rank cannot open its communicators, and often none can: the job has one root cause, which
+ * one rank prints. The first rank of the host may not have started its bridge yet.
+ */
+static int refuse(struct ku_job *job)
+{
+    const int64_t deadline = ku_clock_ns() + KU_VERDICT_NS;
+    while (job->n_hosts > 1 && !atomic_load(&job->seg->is_bridged) && !ku_job_has_failed(job) &&
+           ku_clock_ns() < deadline)
+        usleep(500);
+    return ku_job_fail(job);
+}
+
 int ku_comm_join(const struct ku_job_opts *opts, struct ku_job **out)
 {
     struct ku_job *job;
@@ -138,7 +153,10 @@ int ku_comm_join(const struct ku_job_opts *opts, struct ku_job **out)
     struct ku_arenas *arenas = ku_calloc(1, sizeof *arenas);
     int status = arenas ? 0 : KUMI_ENOMEM;
     KU_TRY_OUT(status);
-    KU_TRY_OUT(open_rank(job, opts, arenas));
+    status = open_rank(job, opts, arenas);
+    if (status < 0 && job->n > 1)
+        status = refuse(job);
+    KU_TRY_OUT(status);
     KU_TRY_OUT(enter(job));
     if (job->n > 1)
         KU_LOG(COMM, INFO, "rank %d of %d joined (started by %s, transport %s%s%s)", job->rank,

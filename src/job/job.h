@@ -109,8 +109,8 @@ void ku_job_cpus(const struct ku_job *job, uint64_t mask[KU_OS_CPU_WORDS]);
 int ku_job_n_cpus(const struct ku_job *job);
 
 /*
- * From now on SIGINT, SIGTERM and SIGHUP set the job's stop flag, also those that were blocked and
- * are pending. Call it before the process starts further threads.
+ * From now on SIGINT, SIGTERM, SIGHUP and SIGUSR1 set the job's stop flag, also those that were
+ * blocked and are pending. Call it before the process starts further threads.
  */
 KU_STATUS ku_job_heed_signals(struct ku_job *job);
 /*

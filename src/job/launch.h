@@ -28,10 +28,10 @@
  * KUMI_CONTROL_FD (the segment) and KUMI_THREADS (a rank's share of the cores); with several hosts
  * also KUMI_RENDEZVOUS (where the hosts meet) and KUMI_SECRET.
  *
- * SIGINT, SIGTERM and SIGHUP set the segment's stop flag, and are forwarded to ranks that do not
- * read it. A second one at least 1 s later ends the job. A rank that ends by such a signal has not
- * failed. After a failure the other ranks end within 1 s. The process that sees a failure first
- * prints one line with the root cause.
+ * SIGINT, SIGTERM, SIGHUP and SIGUSR1 set the segment's stop flag, and are forwarded to ranks that
+ * do not read it. A second one at least 1 s later ends the job. A rank that ends by such a signal
+ * has not failed. After a failure the other ranks end within 1 s. The process that sees a failure
+ * first prints one line with the root cause.
  */
 /*
  * argv[0] of a launcher that starts its own executable. The ranks of such a job print the reason

@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <cmocka.h>
 
@@ -46,8 +47,63 @@ static void test_layouts(void **state)
     }
 }
 
+/* A gather that needs one more section than a stage has cache lines */
+enum { LARGE_HOST = 241, SMALL_HOSTS = 16, BLOCK = 25 };
+
+static int gather(struct ku_job *job, void *arg)
+{
+    int64_t block[BLOCK], *all = malloc((size_t)job->n * sizeof block);
+    const struct ku_coll coll = {.kind = KU_COLL_ALL_GATHER,
+                                 .dtype = KUMI_I64,
+                                 .wire = KUMI_I64,
+                                 .in = block,
+                                 .out = all,
+                                 .count = BLOCK};
+    (void)arg;
+    for (int i = 0; i < BLOCK; i++)
+        block[i] = (int64_t)job->rank * BLOCK + i;
+    int status = all ? ku_coll_run(job->world, &coll) : KUMI_ENOMEM;
+    for (int64_t i = 0; i < (int64_t)job->n * BLOCK && !status; i++)
+        if (all[i] != i)
+            status = KU_ERR(KUMI_EBUG, "element %lld is %lld", (long long)i, (long long)all[i]);
+    free(all);
+    return status;
+}
+
+static void test_many_sections(void **state)
+{
+    char hosts[8 + 2 * SMALL_HOSTS];
+    int bytes = snprintf(hosts, sizeof hosts, "%d", LARGE_HOST);
+    (void)state;
+    if (sample_races_only())
+        skip();
+    for (int i = 0; i < SMALL_HOSTS; i++)
+        bytes += snprintf(hosts + bytes, sizeof hosts - (size_t)bytes, ",1");
+    const struct ku_job_opts opts = {.hosts = hosts};
+    assert_int_equal(ku_coll_piece_count(LARGE_HOST * (1 + SMALL_HOSTS), 8), 7);
+    const int status = ku_comm_threads(LARGE_HOST + SMALL_HOSTS, &opts, gather, NULL);
+    if (status)
+        print_message("hosts %s: %s\n", hosts, ku_err_get()->text);
+    assert_int_equal(status, 0);
+}
+
+static void test_piece_count(void **state)
+{
+    static const struct {
+        int n, each;
+        int64_t count;
+    } row[] = {{1, 4, 65536}, {3, 4, 21840}, {4096, 8, 8},   {4097, 8, 7},
+               {4097, 1, 63}, {32768, 8, 1}, {32769, 8, 0},  {65536, 4, 1},
+               {65537, 4, 0}, {16384, 8, 2}, {262144, 1, 1}, {262145, 1, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        assert_int_equal(ku_coll_piece_count(row[i].n, row[i].each), row[i].count);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts),
+                                       cmocka_unit_test(test_many_sections),
+                                       cmocka_unit_test(test_piece_count)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@ import sys
 import time
 
 SMALL = ["train.virtual_shards=4", "train.global_batch=8", "train.eval_tokens=2048", "model.n_layer=1", "train.steps=1000000"]
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def left_behind(out):
@@ -30,8 +30,8 @@ def main():
     rng = random.Random(7)
     failures = 0
     for i in range(count):
-        out, stop, ranks = f"{folder}/{i}", STOPS[i % 3], (1, 2, 4)[i // 3 % 3]
-        delay = rng.random() * (0.02 if i % 2 else 0.3)  # the first 20 ms hold most of what a launcher does
+        out, stop, ranks = f"{folder}/{i}", STOPS[i % 4], (1, 2, 4)[i // 4 % 3]
+        delay = rng.random() * (0.02 if (i + i // 4) % 2 else 0.3)  # the first 20 ms hold most of what a launcher does
         command = [kumi, "train", "configs/shakespeare-fast.json", "-n", str(ranks), "--out", out]
         command += [word for setting in SMALL for word in ("--set", setting)]
         run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -9,8 +9,8 @@ import time
 from base import EXIT, Cast, moment_reached, random_layout, random_moment, send
 from kills import check_finished
 
-STOPS = (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-DEADLY = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGALRM, signal.SIGABRT, signal.SIGSEGV, signal.SIGXFSZ)
+STOPS = (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+DEADLY = (signal.SIGQUIT, signal.SIGUSR2, signal.SIGPIPE, signal.SIGALRM, signal.SIGABRT, signal.SIGSEGV, signal.SIGXFSZ)
 IGNORABLE = (signal.SIGPIPE, signal.SIGXFSZ) # a command may ignore these and meet the error of the call instead
 STATE = re.compile(rb"the state is in (\S+)")
 

@@ -37,22 +37,33 @@ int ku_os_signalfd(int fd, const sigset_t *set)
     return ku_fault_is_due(KU_FAULT_OS) ? -1 : signalfd(fd, set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
+/* SIGUSR1: what batch systems are asked to send ahead of the end of a job's time */
+static const int stops[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+enum { N_STOPS = sizeof stops / sizeof stops[0] };
+
+bool ku_os_is_stop_signal(int sig)
+{
+    for (size_t i = 0; i < N_STOPS; i++)
+        if (sig == stops[i])
+            return true;
+    return false;
+}
+
 void ku_os_stop_signals(sigset_t *set)
 {
     struct sigaction now;
     sigemptyset(set);
-    sigaddset(set, SIGINT);
-    sigaddset(set, SIGTERM);
-    if (sigaction(SIGHUP, NULL, &now) < 0 || now.sa_handler != SIG_IGN)
-        sigaddset(set, SIGHUP);
+    for (size_t i = 0; i < N_STOPS; i++)
+        if ((stops[i] != SIGHUP && stops[i] != SIGUSR1) || sigaction(stops[i], NULL, &now) < 0 ||
+            now.sa_handler != SIG_IGN)
+            sigaddset(set, stops[i]);
 }
 
 int ku_os_stop_pending(void)
 {
-    static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
     sigset_t pending;
     if (sigpending(&pending) == 0)
-        for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++)
+        for (size_t i = 0; i < N_STOPS; i++)
             if (sigismember(&pending, stops[i]) == 1)
                 return stops[i];
     return 0;

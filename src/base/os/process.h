@@ -18,9 +18,10 @@ void ku_os_ring(int eventfd); /* wakes the poller; adding 1 cannot fail */
 int ku_os_signalfd(int fd, const sigset_t *set);
 
 /*
- * The signals that ask a run to stop: SIGINT, SIGTERM, and SIGHUP unless the process was started
- * with it ignored (nohup).
+ * The signals that ask a run to stop: SIGINT, SIGTERM, and SIGHUP and SIGUSR1 unless the process
+ * was started with them ignored (nohup).
  */
+bool ku_os_is_stop_signal(int sig);
 void ku_os_stop_signals(sigset_t *set);
 /* Number of a blocked stop signal that is pending for this process; 0: none. */
 int ku_os_stop_pending(void);

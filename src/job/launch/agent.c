@@ -227,7 +227,7 @@ static void take_signals(struct agent *a)
 {
     struct signalfd_siginfo info;
     while (ku_os_read(a->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-        if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM || info.ssi_signo == SIGHUP)
+        if (ku_os_is_stop_signal((int)info.ssi_signo))
             ku_wire_put(&a->out, KU_FRAME_ASKED, 0, (int)info.ssi_signo, NULL, 0);
 }
 

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/os/process.h"
 #include "job/launch/ranks.h"
 #include "job/private.h"
 
@@ -73,7 +74,7 @@ static void watch(struct ku_ranks *l)
     struct timespec slice = {.tv_nsec = KU_SLEEP_NS};
     while (l->n_alive) {
         int sig = sigtimedwait(&l->waited, NULL, &slice);
-        if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP)
+        if (ku_os_is_stop_signal(sig))
             ku_ranks_signal(l, sig);
         ku_ranks_reap(l);
         ku_ranks_check(l);

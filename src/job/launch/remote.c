@@ -328,7 +328,7 @@ static void take_signals(struct ku_remote *r)
     while (ku_os_read(r->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             reap(r);
-        if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM || info.ssi_signo == SIGHUP)
+        if (ku_os_is_stop_signal((int)info.ssi_signo))
             ku_remote_signal(r, (int)info.ssi_signo);
     }
 }

@@ -31,6 +31,7 @@
 #include "train/run/report.h"
 #include "ckpt/snapshot/resume.h"
 #include "train/run/rundir.h"
+#include "train/run/seen.h"
 #include "train/run/summary.h"
 #include "train/session.h"
 
@@ -87,7 +88,9 @@ static int open_directory(struct run *r)
     snprintf(r->result->out, sizeof r->result->out, "%s", opening.out);
     r->checkpoints = ku_asprintf("%s/checkpoints", opening.out);
     memcpy(r->found, opening.found, sizeof r->found);
-    return r->checkpoints ? KUMI_OK : KUMI_ENOMEM;
+    if (r->checkpoints == NULL)
+        return KUMI_ENOMEM;
+    return ku_run_check_seen(r->job, opening.out);
 }
 
 /*

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What several hosts refuse at the start, in one line for the job.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+export KUMI_CACHE=$dir/cache
+say() { echo "$*"; failed=1; }
+head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
+config=("$PWD/configs/shakespeare-fast.json" --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=1 --set model.n_embd=32
+    --set model.n_head=2 --set train.threads=1 --set train.virtual_shards=8 --set train.micro_batch=1 --set train.global_batch=8
+    --set train.steps=3 --set train.eval_tokens=16 --set data.seq_len=16)
+# refuse CODE WORDS ARGS..: one line with these words
+refuse() {
+    local code=$1 words=$2
+    shift 2
+    timeout 120 "$kumi" train "${config[@]}" --out "$dir/refused" "$@" >"$dir/log" 2>&1
+    local is=$?
+    [ $is = "$code" ] && grep -q -e "$words" "$dir/log" && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] || say "$*: exit $is: $(cat "$dir/log")"
+    rm -rf "$dir/refused"
+}
+
+# no rank can open its communicators: one of them says so
+unset OMPI_COMM_WORLD_SIZE PMIX_RANK PMI_RANK PMI_FD PMI_PORT KUMI_MPI
+for _ in 1 2 3; do refuse 2 'mpi: no MPI launcher started this rank' -H a:2,b:2,c:1 --rsh none --set parallel.transport=mpi; done
+
+# A relative --out that is another directory on some hosts: ranks as another launcher starts them, one per host, each in a folder of its own.
+secret=$(printf '%064d' 7)
+blind() { # HOSTS NAMED..: host 0 has the run directory, no other has
+    local n=$1 rank pids=() codes='' port=$((20000 + RANDOM % 10000))
+    for rank in $(seq 0 $((n - 1))); do
+        rm -rf "$dir/at$rank" && mkdir -p "$dir/at$rank"
+        (cd "$dir/at$rank" && RANK=$rank WORLD_SIZE=$n LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            KUMI_RENDEZVOUS=127.0.0.1:$port+16 KUMI_HOST=h$rank KUMI_SECRET=$secret exec timeout 120 "$kumi" train "${config[@]}" \
+            --out run/x "${more[@]}") >"$dir/log$rank" 2>&1 &
+        pids+=($!)
+    done
+    for rank in "${!pids[@]}"; do
+        wait "${pids[rank]}"
+        codes+="$? "
+    done
+    cat "$dir"/log[0-9]* >"$dir/log"
+    [ "$codes" = "$(printf '2 %.0s' $(seq "$n"))" ] && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] &&
+        grep -qF "run directory: run/x: $2; give a path on a file system that all hosts share" "$dir/log" || say "blind $n: exit $codes: $(cat "$dir/log")"
+    [ "$(ls -A "$dir/at0/run/x")" = lock ] || say "blind $n: left: $(ls -A "$dir/at0/run/x")"
+    rm -f "$dir"/log[0-9]*
+}
+more=()
+blind 2 '1 of the 2 hosts cannot see it: h1'
+more=(--set parallel.timeout_s=1) # less than the check takes
+blind 7 '6 of the 7 hosts cannot see it: h1, h2, h3, h4 and 2 more'
+# what a killed run left is removed, and the file of this check too
+mkdir -p "$dir/run" && : >"$dir/run/.kumi-hosts-0123456789abcdef"
+timeout 120 "$kumi" train "${config[@]}" -H a:1,b:1 --rsh none --out "$dir/run" >"$dir/log" 2>&1 || say "a:1,b:1: $(cat "$dir/log")"
+ls -A "$dir/run" | grep -q hosts && say "left: $(ls -A "$dir/run")"
+exit $failed
