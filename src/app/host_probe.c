@@ -14,6 +14,7 @@
  */
 #include "app/host_probe.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -72,8 +73,8 @@ static void sizes_init(struct sizes *s, int64_t max_bytes, int64_t budget_ns)
 }
 
 /*
- * A call took this time. Returns the bytes of the next; 0: there is none. Where the time allows half
- * of the calls of the next size, this size is left, and its calls do not count.
+ * A call took this time. Returns the bytes of the next; 0: there is none. Where the time allows
+ * half of the calls of the next size, this size is left, and its calls do not count.
  */
 static int64_t sizes_next(struct sizes *s, int64_t ns)
 {
@@ -262,7 +263,7 @@ static int collect(struct ku_job *job, struct ku_probe *out)
                                  .total_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) *
                                                 (uint64_t)sysconf(_SC_PAGESIZE),
                                  .free_bytes = ku_os_mem_available()};
-    strncpy(mine.isa, ku_cpu_isa_name(ku_cpu_isa()), sizeof mine.isa - 1);
+    snprintf(mine.isa, sizeof mine.isa, "%s", ku_cpu_isa_name(ku_cpu_isa()));
     if (job->n_hosts > 1)
         find_interface(job, mine.interface);
     if (job->rank == 0) {

@@ -38,8 +38,8 @@ static void line_of(const struct ku_job *job, const struct ku_probe *p, int host
     if (job->n_hosts == 1 && ku_os_host_name(out->name, sizeof out->name) < 0)
         out->name[0] = '\0';
     if (out->name[0] == '\0')
-        strcpy(out->name, "-");
-    strcpy(out->address, "-");
+        snprintf(out->name, sizeof out->name, "-");
+    snprintf(out->address, sizeof out->address, "-");
     if (memcmp(row->address, none, sizeof none) != 0)
         ku_address_print(&address, out->address);
     snprintf(out->interface, sizeof out->interface, "%.15s", h->interface[0] ? h->interface : "-");
@@ -119,7 +119,7 @@ static int print_summary(const struct ku_job *job, const struct ku_probe *p, str
             else if (three[i] < 0x1p63)
                 ku_text_bytes((uint64_t)three[i], text[i]);
             else
-                strcpy(text[i], "unknown");
+                snprintf(text[i], sizeof text[i], "unknown");
         ku_str_add(out, "%-11s %12s %12s %12s\n", title[k], text[0], text[1], text[2]);
     }
     ku_free(value);
