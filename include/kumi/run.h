@@ -453,7 +453,8 @@ KUMI_API int kumi_info_text(int as_json, char **text);
  *
  *   text   out: on rank 0 the report, a line per host, or with as_json one object; NULL on others
  *
- * Collective over the job. Errors: KUMI_ENOMEM; those of a join; a job's root cause.
+ * Collective over the job. Errors: KUMI_ENOMEM; those of a join; a job's root cause, KUMI_ETIMEDOUT
+ * after 60 s without progress.
  */
 KUMI_API int kumi_info_hosts(int as_json, char **text);
 /*

@@ -12,7 +12,9 @@ int kumi_info_hosts(int as_json, char **text)
     struct ku_job *job = NULL;
     struct ku_probe probe;
     char *report = NULL;
-    KU_TRY(ku_comm_join(NULL, &job));
+    /* the whole takes a few seconds, so a rank that stands still is known early */
+    const struct ku_job_opts opts = {.timeout_ns = INT64_C(60000000000)};
+    KU_TRY(ku_comm_join(&opts, &job));
     int status = ku_probe_run(job, &probe);
     if (status == KUMI_OK && job->rank == 0)
         status = ku_probe_print(job, &probe, as_json, &report);
