@@ -447,6 +447,17 @@ KUMI_API int kumi_tokenizer_train(const struct kumi_tokenizer_options *options, 
 /* Describe this machine and build. */
 KUMI_API int kumi_info_text(int as_json, char **text);
 /*
+ * Describe the hosts of the job that the environment describes, as its ranks found them, and
+ * measure the network between them, for about 3 s at most: all-reduces over the job, and messages
+ * between host 0 and up to 16 others.
+ *
+ *   text   out: on rank 0 the report, a line per host, or with as_json one object; NULL on others
+ *
+ * Collective over the job. Errors: KUMI_ENOMEM; those of a join; a job's root cause, KUMI_ETIMEDOUT
+ * after 60 s without progress.
+ */
+KUMI_API int kumi_info_hosts(int as_json, char **text);
+/*
  * Measure the limits of the machine ("peak", stored for the mfu of metrics), every op of a GPT-2
  * step ("op"), or collectives ("comm").
  *

@@ -83,7 +83,10 @@ const struct cli_command cli_commands[] = {
      cmd_tokenizer},
     {"data", "read and check all data of a configuration",
      "kumi data verify CONFIG [--set key=value]", cmd_data},
-    {"info", "properties of this machine and build", "kumi info [--json]", cmd_info},
+    {"info", "properties of this machine and build, or of the hosts of a job",
+     "kumi info [--json]\n"
+     "       kumi info --hosts [-H a:4,b:4 | --hostfile FILE] [-n N] [--rsh SHELL] [--json]",
+     cmd_info},
     {"help", "print this list, a command's options or every key",
      "kumi help [COMMAND|config|deepspeed|precision] [--markdown]", cmd_help},
     {NULL, NULL, NULL, NULL},

@@ -10,6 +10,7 @@
 #include "base/os/os.h"
 #include "comm/private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -224,4 +225,13 @@ int ku_comm_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_j
         unmap_arenas(&t.arenas[h]);
     ku_free(t.arenas);
     return status;
+}
+
+void ku_comm_describe(const struct ku_job *job, char *text, size_t cap)
+{
+    const struct ku_net *net = job->comm->net;
+    if (net)
+        net->ops->describe(net, text, cap);
+    else
+        snprintf(text, cap, "%s", job->comm->transport->name);
 }

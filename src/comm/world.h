@@ -34,4 +34,7 @@ KU_STATUS ku_comm_leave(struct ku_job *job);
 KU_STATUS ku_comm_threads(int n, const struct ku_job_opts *opts,
                           int (*fn)(struct ku_job *job, void *arg), void *arg);
 
+/* What carries messages between the hosts, as "tcp" or "mpi (openmpi): …"; on one host "shm". */
+void ku_comm_describe(const struct ku_job *job, char *text, size_t cap);
+
 #endif

@@ -253,6 +253,26 @@ static void test_info(void **state)
     kumi_text_free(text);
 }
 
+/* A job of one rank; tests/cli/test_info_hosts.sh has several hosts. */
+static void test_info_hosts(void **state)
+{
+    char *text = NULL;
+    (void)state;
+    assert_status(kumi_info_hosts(1, &text), KUMI_OK);
+    json_t *v = take_json(text);
+    assert_int_equal(int_at(v, "ranks"), 1);
+    assert_int_equal(json_array_size(json_object_get(v, "hosts")), 1);
+    assert_int_equal(json_array_size(json_object_get(v, "all_reduce")), 0);
+    json_decref(v);
+    text = NULL;
+    with_faults(kumi_info_hosts(0, &text));
+    assert_non_null(strstr(text, "job         1 rank on 1 host\n"));
+    kumi_text_free(text);
+    text = NULL;
+    with_faults(kumi_info_hosts(1, &text));
+    kumi_text_free(text);
+}
+
 /* Counts lines, and looks at each as JSON or for a word. */
 struct lines {
     int n, n_found;
@@ -441,9 +461,10 @@ static void test_peak_cache(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_data),
-        cmocka_unit_test(test_tokenizer),   cmocka_unit_test(test_ckpt),
-        cmocka_unit_test(test_info),        cmocka_unit_test(test_bench),
-        cmocka_unit_test(test_peak_starts), cmocka_unit_test(test_peak_cache)};
+        cmocka_unit_test(test_bytes),     cmocka_unit_test(test_data),
+        cmocka_unit_test(test_tokenizer), cmocka_unit_test(test_ckpt),
+        cmocka_unit_test(test_info),      cmocka_unit_test(test_info_hosts),
+        cmocka_unit_test(test_bench),     cmocka_unit_test(test_peak_starts),
+        cmocka_unit_test(test_peak_cache)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
