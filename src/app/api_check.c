@@ -3,13 +3,11 @@
 
 #include "base/arg.h"
 #include "base/err.h"
-#include "base/mem.h"
 #include "base/progress_line.h"
 #include "base/str.h"
-#include "check/check.h"
 #include "kumi/run.h"
-#include "pass/precision_rules.h"
 #include "train/configure.h"
+#include "train/proof.h"
 #include "train/session.h"
 
 /* Compiles the training program of a batch shape and checks it. */
@@ -19,28 +17,15 @@ static int prove(struct ku_session *s, int shape, struct ku_check_report *report
     struct ku_compile_opts o;
     struct ku_graph *g = NULL, *model = NULL;
     struct ku_program *p = NULL;
-    signed char *wire = NULL;
     int status;
     KU_TRY(ku_session_compile_opts(s, &o));
     KU_TRY(ku_session_solve_recompute(s, &target, &o));
     KU_TRY(ku_session_graph(s, shape, &g));
     KU_TRY_OUT(ku_graph_copy(g, &model));
-    KU_TRY_OUT(ku_compile_graph(model, &o, &target, "precision"));
     KU_TRY_OUT(ku_compile_graph(g, &o, &target, NULL));
     KU_TRY_OUT(ku_compile_program(g, "train", &o, &target, &p));
-    wire = ku_calloc(model->n_tensors + 1, 1);
-    status = wire ? KUMI_OK : KUMI_ENOMEM;
-    for (ku_id t = 1; wire && t < model->n_tensors; t++)
-        wire[t] = (signed char)ku_precision_wire(model, &o, t);
-    const struct ku_check_opts check = {.is_training = o.is_training,
-                                        .compute = o.compute,
-                                        .grads = o.grads,
-                                        .freeze = o.freeze,
-                                        .wire = wire};
-    if (status == KUMI_OK)
-        status = ku_check_program(model, &check, p, report);
+    status = ku_trainer_prove(model, &o, &target, p, report);
 out:
-    ku_free(wire);
     ku_program_destroy(p);
     ku_graph_destroy(model);
     ku_graph_destroy(g);

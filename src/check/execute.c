@@ -16,7 +16,8 @@
  *   0 1 2  optimizer state k before its update  A B  state 0, 1 after it
  *   g    the complete gradient                  r    the report
  *   t    totals, added to in place              n    result of complete totals
- *   e    the average of weights                 *    any complete value
+ *   e    the average of weights                 s    complete totals of squares of the gradient
+ *                                               *    any complete value
  */
 static const char *const roles_of[KU_N_OPS] = {
     [KU_OP_loss_scaler] = "*r",
@@ -36,6 +37,7 @@ static const char *const roles_of[KU_N_OPS] = {
     [KU_OP_lamb] = "pABrn",
     [KU_OP_lars] = "p0grn",
     [KU_OP_factor_sums] = "grt",
+    [KU_OP_factor_means] = "s01r",
     [KU_OP_factor_norms] = "pgABnrt",
     [KU_OP_adafactor] = "pgABnrn",
     [KU_OP_variance_norms] = "p0grt",
@@ -45,6 +47,7 @@ static const char *const roles_of[KU_N_OPS] = {
 static int rule_of(int op)
 {
     return op == KU_OP_lamb_moments     ? KU_OP_lamb
+           : op == KU_OP_factor_means   ? KU_OP_adafactor
            : op == KU_OP_factor_norms   ? KU_OP_adafactor
            : op == KU_OP_variance_norms ? KU_OP_adafactor_vector
                                         : op;
@@ -239,6 +242,9 @@ static int check_role(struct ku_proof *c, const struct ku_operand *o, const stru
         return ku_proof_refuse(c, o->buffer, "reads state before its update");
     if (role == 't' && !(h->flags & KU_HELD_TOTALS))
         return ku_proof_refuse(c, o->buffer, "adds to a value that holds no totals");
+    if (role == 's' && (!(h->flags & KU_HELD_TOTALS) || tensor == 0 || c->summed[tensor - 1] != 1))
+        return ku_proof_refuse(c, o->buffer,
+                               "reads a value that is not the sums of squares of the gradient");
     return KUMI_OK;
 }
 
@@ -329,7 +335,7 @@ static int once(struct ku_proof *c, const struct ku_operand *o, const struct ku_
     for (int k = 0; k < i->n_in; k++) {
         char role = roles && roles[k] ? roles[k] : '*';
         KU_TRY(check_role(c, &o[k], &in[k], role, tensor));
-        if (role == 'g')
+        if (role == 'g' || role == 's')
             flags |= KU_HELD_GRADIENT;
         if (role == 'r')
             flags |= KU_HELD_REPORT;
@@ -337,6 +343,8 @@ static int once(struct ku_proof *c, const struct ku_operand *o, const struct ku_
         if (!roles && in[k].tensor)
             tensor = in[k].tensor;
     }
+    if (tensor && i->op == KU_OP_factor_sums && o[0].piece == 0)
+        c->summed[tensor - 1]++;
     if (tensor && roles && i->op != KU_OP_factor_sums && strchr(roles, 't') && o[0].piece == 0)
         c->totalled[tensor - 1]++;
     if (tensor && roles && strchr(roles, 'n') && !strchr(roles, 't') &&
@@ -469,6 +477,11 @@ static int compute(struct ku_proof *c)
     x.attr = c->attr_hash[i->attr], x.a = &p->attr[i->attr];
     int overwrites = (ku_ops[i->op].traits & KU_OP_OVERWRITE) != 0;
     for (int k = 0; k < i->n_in; k++) {
+        if (i->op == KU_OP_derive && k == 1) { /* its bytes are overwritten, not read */
+            KU_TRY(ku_proof_buffer(c, o[k].buffer));
+            in[k] = (struct ku_held){.flags = KU_HELD_DEFINED, .tensor = in[0].tensor};
+            continue;
+        }
         KU_TRY(ku_proof_read(c, &o[k], &in[k]));
         if (in[k].handle && !is_own_shard(c, &o[k], in[k].handle))
             return ku_proof_refuse(c, o[k].buffer, "reads a buffer that collective #%u still uses",

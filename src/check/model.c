@@ -35,6 +35,7 @@ struct derive {
     struct sum {
         ku_id value;
         int by_micro, wire, is_max, is_stack;
+        int is_common; /* ranks have added it up already */
     } * list;
     uint32_t n_sums;
 };
@@ -230,7 +231,7 @@ static int differentiate(struct derive *d)
 /* Values that micro-batches add up: gradients of uses, partial outputs, running statistics. */
 static void add_sum(struct derive *d, struct sum s)
 {
-    d->partial[s.value] = 1;
+    d->partial[s.value] |= !s.is_common;
     for (uint32_t i = 0; i < d->n_sums; i++)
         if (d->list[i].value == s.value && d->list[i].by_micro == s.by_micro)
             return;
@@ -264,7 +265,10 @@ static void list_sums(struct derive *d)
         if (node->op == KU_OP_batch_norm_dx && g->attr[node->attr].sync)
             d->partial[ku_in(g, node, 5)] = 1;
         if (node->op == KU_OP_batch_norm_moments && node->n_in == 4)
-            add_sum(d, (struct sum){.value = ku_out(g, n, 2), .wire = -1, .is_stack = 1});
+            add_sum(d, (struct sum){.value = ku_out(g, n, 2),
+                                    .wire = -1,
+                                    .is_stack = 1,
+                                    .is_common = g->attr[node->attr].sync});
     }
 }
 

@@ -85,14 +85,15 @@ static int prepare(struct ku_proof *c)
     c->pieces = ku_calloc(p->n_buffers + 1, sizeof *c->pieces);
     c->state_by_name = ku_calloc(p->n_names + 1, sizeof *c->state_by_name);
     c->totalled = ku_calloc(p->n_states + 1, sizeof *c->totalled);
+    c->summed = ku_calloc(p->n_states + 1, sizeof *c->summed);
     c->begun = ku_calloc(p->n_buffers + 1, sizeof *c->begun);
     c->written = ku_calloc(p->n_states + 1, sizeof *c->written);
     c->start = ku_calloc(p->n_handles + 1, sizeof *c->start);
     c->first = ku_calloc(p->n_buffers + 1, sizeof *c->first);
     c->last = ku_calloc(p->n_buffers + 1, sizeof *c->last);
     if (!c->attr_hash || !c->shape_hash || !c->tensor_of || !c->held || !c->state_of ||
-        !c->pieces || !c->totalled || !c->state_by_name || !c->begun || !c->written || !c->start ||
-        !c->first || !c->last)
+        !c->pieces || !c->totalled || !c->summed || !c->state_by_name || !c->begun || !c->written ||
+        !c->start || !c->first || !c->last)
         return KUMI_ENOMEM;
     for (uint32_t i = 1; i < p->n_attrs; i++)
         c->attr_hash[i] = ku_attrs_hash(&p->attr[i]);
@@ -130,6 +131,7 @@ int ku_check_program(const struct ku_graph *model, const struct ku_check_opts *o
     ku_free(c.pieces);
     ku_free(c.begun);
     ku_free(c.totalled);
+    ku_free(c.summed);
     ku_free(c.state_by_name);
     ku_free(c.written);
     ku_free(c.start);

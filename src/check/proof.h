@@ -71,6 +71,7 @@ struct ku_proof {
     uint64_t report;         /* the term of the report; 0: not made yet */
     uint32_t *state_by_name; /* per name: state + 1 */
     uint32_t *totalled;      /* per state: additions to totals */
+    uint32_t *summed;        /* per state: additions to the sums of rows and columns */
     int clips;               /* the report's config clips elements of gradients */
     int64_t shift;           /* of loss_seed and step_scalars */
     uint64_t *attr_hash, *shape_hash; /* per id of the program */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -13,6 +14,7 @@
 #include "exec/replicas.h"
 #include "ir/state.h"
 #include "sim/between_hosts.h"
+#include "train/proof.h"
 
 static int note_params(const struct ku_graph *g, char ***params, int *n_params)
 {
@@ -365,23 +367,45 @@ static int check_shape(const struct ku_program *a, const struct ku_program *b, i
                          i);
 }
 
+/*
+ * Compile the programs of a batch shape. Rank 0 checks the training program, which is the same for
+ * all ranks (they compare their hashes), and all learn the verdict.
+ */
+static int plan_shape(struct ku_trainer *t, struct ku_graph *graph, const struct ku_trainer_opts *o,
+                      unsigned which, struct ku_program **program)
+{
+    const struct ku_target target = {.query = o->device->query, .ranks_per_host = t->job->local_n};
+    struct ku_check_report r;
+    struct ku_graph *model = NULL;
+    int status = KUMI_OK;
+    if (t->job->rank == 0 && !ku_env("KUMI_SKIP_CHECK"))
+        KU_TRY(ku_graph_copy(graph, &model));
+    KU_TRY_OUT(ku_trainer_plan(graph, &o->compile, &target, which, program));
+    if (model == NULL)
+        goto out;
+    KU_TRY_OUT(ku_trainer_prove(model, &o->compile, &target, program[KU_PROG_TRAIN], &r));
+    KU_LOG(TRAIN, INFO, "check: %u instructions, %u collectives, %u gradients: proved in %.1f ms",
+           r.n_instrs, r.n_collectives, r.n_gradients, (double)r.ns * 1e-6);
+out:
+    ku_graph_destroy(model);
+    return status;
+}
+
 static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
                 const struct ku_trainer_opts *o)
 {
-    struct ku_target target = {.query = o->device->query, .ranks_per_host = t->job->local_n};
     int64_t begin = ku_clock_ns();
     t->shape = ku_calloc((size_t)n, sizeof *t->shape);
     if (t->shape == NULL)
         return KUMI_ENOMEM;
-    KU_TRY(ku_trainer_plan(graph[0], &o->compile, &target, KU_ALL_PROGS, t->program));
+    KU_TRY(plan_shape(t, graph[0], o, KU_ALL_PROGS, t->program));
     KU_TRY(note_params(graph[0], &t->param, &t->n_params));
     for (int i = 0; i < n; i++) {
         struct ku_program **program = t->shape[t->n_shapes++].program;
         if (i == 0)
             memcpy(program, t->program, sizeof t->shape->program);
         else
-            KU_TRY(ku_trainer_plan(graph[i], &o->compile, &target,
-                                   1u << KU_PROG_TRAIN | 1u << KU_PROG_EVAL, program));
+            KU_TRY(plan_shape(t, graph[i], o, 1u << KU_PROG_TRAIN | 1u << KU_PROG_EVAL, program));
         KU_TRY(check_shape(t->program[KU_PROG_TRAIN], program[KU_PROG_TRAIN], i));
     }
     t->compile_ns = ku_clock_ns() - begin;
