@@ -464,18 +464,10 @@ static int check_partition(struct ku_proof *c, const struct ku_operand *o, int n
     return KUMI_OK;
 }
 
-static int compute(struct ku_proof *c)
+static int read_all(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o,
+                    struct ku_held *in)
 {
-    const struct ku_program *p = c->p;
-    const struct ku_instr *i = &p->instr[c->at];
-    const struct ku_operand *o = &p->operand[i->operand];
-    struct ku_held in[KU_MAX_IN] = {{0}}, out[KU_MAX_OUT] = {{0}};
-    struct ku_term_op x = {.op = i->op, .n_in = i->n_in, .n_out = i->n_out, .stream = i->stream};
-    if (i->op == KU_OP_NONE || i->op >= KU_N_OPS || i->n_in > KU_MAX_IN || i->n_out > KU_MAX_OUT ||
-        i->attr >= p->n_attrs)
-        return ku_proof_refuse(c, 0, "no such op");
-    x.attr = c->attr_hash[i->attr], x.a = &p->attr[i->attr];
-    int overwrites = (ku_ops[i->op].traits & KU_OP_OVERWRITE) != 0;
+    const bool overwrites = ku_ops[i->op].traits & KU_OP_OVERWRITE;
     for (int k = 0; k < i->n_in; k++) {
         if (i->op == KU_OP_derive && k == 1) { /* its bytes are overwritten, not read */
             KU_TRY(ku_proof_buffer(c, o[k].buffer));
@@ -488,8 +480,24 @@ static int compute(struct ku_proof *c)
                                    in[k].handle);
         if (!overwrites && !(ku_proof_blocks(c, &o[k]) >> KU_AX_LOCAL & 1))
             c->held[o[k].buffer].own_read = c->at + 1;
-        x.in[k] = in[k].term, x.in_dtype[k] = o[k].dtype;
     }
+    return KUMI_OK;
+}
+
+static int compute(struct ku_proof *c)
+{
+    const struct ku_program *p = c->p;
+    const struct ku_instr *i = &p->instr[c->at];
+    const struct ku_operand *o = &p->operand[i->operand];
+    struct ku_held in[KU_MAX_IN] = {{0}}, out[KU_MAX_OUT] = {{0}};
+    struct ku_term_op x = {.op = i->op, .n_in = i->n_in, .n_out = i->n_out, .stream = i->stream};
+    if (i->op == KU_OP_NONE || i->op >= KU_N_OPS || i->n_in > KU_MAX_IN || i->n_out > KU_MAX_OUT ||
+        i->attr >= p->n_attrs)
+        return ku_proof_refuse(c, 0, "no such op");
+    x.attr = c->attr_hash[i->attr], x.a = &p->attr[i->attr];
+    KU_TRY(read_all(c, i, o, in));
+    for (int k = 0; k < i->n_in; k++)
+        x.in[k] = in[k].term, x.in_dtype[k] = o[k].dtype;
     uint64_t term[KU_MAX_OUT] = {0};
     for (int n = 0; n < i->n_out; n++) {
         const struct ku_operand *to = &o[i->n_in + n];
