@@ -70,10 +70,22 @@ static int add_squares(struct ku_proof *c, const struct ku_instr *i, const struc
     return KUMI_OK;
 }
 
+/*
+ * The axes over which a reduction divides its sum: none, those of a reduce-scatter, or, where the
+ * ranks of every host share one copy, those of a host alone, so that every host gets all chunks.
+ */
+static int divided_axes(const struct ku_instr *i)
+{
+    const int hosts = 1 << KU_AX_REPLICATE, local = 1 << KU_AX_LOCAL;
+    if (i->op != KU_X_REDUCE_SCATTER)
+        return 0;
+    return i->axes & local ? i->axes & ~hosts : i->axes;
+}
+
 static int reduce(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o)
 {
     struct ku_held *from = &c->held[o->buffer], sum = *from;
-    int blocks = ku_proof_blocks(c, o), is_scatter = i->op == KU_X_REDUCE_SCATTER;
+    const int blocks = ku_proof_blocks(c, o), divided = divided_axes(i);
     int low = i->axes & -i->axes, rest = from->partial & ~i->axes;
     int narrow = i->wire != o->dtype;
     if (i->axes & ~from->partial)
@@ -82,7 +94,7 @@ static int reduce(struct ku_proof *c, const struct ku_instr *i, const struct ku_
                                from->partial);
     if (rest >= low)
         return ku_proof_refuse(c, o->buffer, "reduces an outer axis before an inner one");
-    if (is_scatter ? (blocks & i->axes) != i->axes : (blocks & i->axes) != 0)
+    if ((blocks & i->axes) != divided)
         return ku_proof_refuse(c, o->buffer, "the placement of the part is not that of a %s",
                                ku_exchange_name(i->op));
     if (i->group)
@@ -96,7 +108,7 @@ static int reduce(struct ku_proof *c, const struct ku_instr *i, const struct ku_
         return ku_proof_refuse(c, o->buffer, "two wire dtypes or reductions for one sum");
     sum.wire = (uint8_t)(code + 1);
     sum.partial = (uint8_t)rest;
-    sum.owned = (uint8_t)(from->owned | (is_scatter ? i->axes : 0));
+    sum.owned = (uint8_t)(from->owned | divided);
     sum.first_block = o->first_block;
     if (sum.flags & KU_HELD_TOTALS && (narrow || i->reduce != KU_FOLD_SUM))
         return ku_proof_refuse(c, o->buffer, "totals are added exactly");
