@@ -175,7 +175,8 @@ static int check_arena(struct ku_proof *c, int arena, struct live *live, struct 
         event[n++] = (struct event){c->last[b], 1, b};
         c->report_of.n_buffers++;
     }
-    qsort(event, n, sizeof *event, by_time);
+    if (n > 1)
+        qsort(event, n, sizeof *event, by_time);
     for (uint32_t i = 0; i < n; i++)
         if (event[i].is_end)
             leave(&s, event[i].buffer);

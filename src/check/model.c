@@ -67,7 +67,8 @@ static ku_id append(struct derive *d, int op, const ku_id *in, int n_in, const s
                         .path = d->g->name[d->g->node[like].path],
                         .stream = d->g->node[like].stream,
                         .is_silent = 1};
-    memcpy(m.in, in, (size_t)n_in * sizeof *in);
+    if (n_in > 0)
+        memcpy(m.in, in, (size_t)n_in * sizeof *in);
     return ku_graph_node(d->g, &m);
 }
 

@@ -105,7 +105,8 @@ struct caps {
 static int add_messages(struct ku_ckpt_spread *s, struct caps *cap, struct list *list, int writer)
 {
     const int me = s->world.rank;
-    qsort(list->run, (size_t)list->n, sizeof *list->run, compare_runs);
+    if (list->n > 1)
+        qsort(list->run, (size_t)list->n, sizeof *list->run, compare_runs);
     for (int64_t i = 0, end; i < list->n; i = end) {
         const int from = list->run[i].rank;
         struct ku_ckpt_message m = {
@@ -177,7 +178,8 @@ static int make_inbox(struct ku_ckpt_spread *s)
             s->received[s->n_received++] = &s->run[r];
         }
     }
-    qsort(s->received, (size_t)s->n_received, sizeof *s->received, compare_places);
+    if (s->n_received > 1)
+        qsort(s->received, (size_t)s->n_received, sizeof *s->received, compare_places);
     return KUMI_OK;
 }
 
