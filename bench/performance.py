@@ -153,7 +153,7 @@ def main():
     os.chdir(os.path.dirname(os.path.abspath(__file__)) + "/..")
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.epilog = "minutes on two cores of a Zen 4: " + ", ".join(f"{name} {m:g}" for name, (_, m) in measure.SECTIONS.items()) + \
-               f"; together {sum(m for _, m in measure.SECTIONS.values()):.0f}, with AMX about two thirds; disturbed turns that are repeated come on top"
+               f"; together {sum(m for _, m in measure.SECTIONS.values()):.0f}; disturbed turns that are repeated come on top"
     p.add_argument("section", nargs="*", metavar="SECTION", help="of: " + " ".join(measure.SECTIONS))
     p.add_argument("--build", default="build", help="the build folder (default: build)")
     p.add_argument("--results", default="bench/results", help="where all figures are kept (default: bench/results)")

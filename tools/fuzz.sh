@@ -7,6 +7,7 @@
 # failed; it is named and stays there. To keep what was found, a small file for each new edge:
 # BUILD/tests/fuzz/fuzz_TARGET -merge=1 -use_counters=0 -max_len=4096 tests/fuzz/corpus/TARGET BUILD/fuzz/TARGET
 #
+#   RUNS    inputs for each target at most, in at most so many seconds (default: no limit)
 #   BUILD   build folder of clang with KUMI_FUZZ (default: build-fuzz, made by its preset where it is missing; with
 #           UBSan, in three times the time: cmake --preset fuzz -DKUMI_SANITIZE=address,undefined)
 #   JOBS    targets at a time
@@ -24,7 +25,7 @@ ninja -C "$build" -j "$(nproc)" --quiet "${targets[@]/#/fuzz_}" || exit 2
 fuzz() { # target
     local found=$build/fuzz/$1
     mkdir -p "$found"
-    if "$build/tests/fuzz/fuzz_$1" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 \
+    if "$build/tests/fuzz/fuzz_$1" -max_total_time="$seconds" -runs="${RUNS:--1}" -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 \
         -artifact_prefix="$found/failed-" "$found" "tests/fuzz/corpus/$1" >"$build/fuzz/$1.log" 2>&1; then
         sed -n 's/^stat::number_of_executed_units: *//p' "$build/fuzz/$1.log" | sed "s/^/$1: inputs: /"
     else

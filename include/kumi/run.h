@@ -232,11 +232,12 @@ KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks,
  * The same on several hosts, as `kumi train -H` numbers their ranks: memory is that of the largest
  * host, and the bytes that travel between hosts are listed. Without settings that need less memory.
  *
- *   hosts     "a:4,b:4": names, which need not exist, and the ranks of each
- *   n_ranks   the first so many; 0: all
+ *   hosts      "a:4,b:4": names, which need not exist, and the ranks of each; or NULL, with
+ *   hostfile   a file of lines "a slots=4"
+ *   n_ranks    the first so many; 0: all
  */
 KUMI_API int kumi_plan_memory_hosts(const struct kumi_settings *settings, const char *hosts,
-                                    int n_ranks, int as_json, char **text);
+                                    const char *hostfile, int n_ranks, int as_json, char **text);
 /*
  * Check that a rank's plan (its own arenas and its share of the host's) is within limit_bytes.
  *
@@ -296,6 +297,23 @@ struct kumi_plan_stages_options {
 KUMI_API int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
                               const struct kumi_plan_stages_options *options, char **text);
 /*
+ * Print which ranks form each group: for every axis of the device mesh with several ranks,
+ * outermost first, the number of groups, the stride between a group's ranks, and the first and
+ * last groups. On several hosts also how many of them a group spans.
+ *
+ *   hosts, hostfile, n_ranks   as kumi_plan_memory_hosts; without both n_ranks of one host
+ */
+KUMI_API int kumi_plan_mesh(const struct kumi_settings *settings, const char *hosts,
+                            const char *hostfile, int n_ranks, int as_json, char **text);
+/*
+ * Print memory and bytes sent of a rank under every layout of n ranks of one host: data parallel,
+ * the stages of ZeRO, tensor parallel, and their combinations, with private state. Keys of the
+ * configuration that choose a layout are ignored. A layout that the model or the settings refuse is
+ * a row with the reason.
+ */
+KUMI_API int kumi_plan_layouts(const struct kumi_settings *settings, int n_ranks, int as_json,
+                               char **text);
+/*
  * Print the minimum time of a training step by op at the machine's limits, and the tokens/s that it
  * allows. Limits come from the file that `kumi bench peak` writes; missing ones are measured.
  */
@@ -319,12 +337,22 @@ KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, 
 KUMI_API int kumi_program_text(const struct kumi_settings *settings, int n_ranks, int rank,
                                char **text);
 /*
- * Compile the training program of a configuration, prove it (docs/internals/check.md) and print
- * what was proved.
+ * Compile the programs of a configuration, prove them (docs/internals/check.md) and print what was
+ * proved.
  *
  * Errors: KUMI_EPLAN names instruction, tensor, module and the rule that is violated.
  */
 KUMI_API int kumi_check_text(const struct kumi_settings *settings, int n_ranks, char **text);
+/*
+ * The same of the programs of files, as kumi_graph_text prints them: one file per program and class
+ * of ranks.
+ *
+ *   path   [n] files
+ *
+ * Errors: also KUMI_EINPUT, a file cannot be read or parsed, with line and column.
+ */
+KUMI_API int kumi_check_programs(const struct kumi_settings *settings, int n_ranks,
+                                 const char *const *path, int n, char **text);
 /* The resolved configuration; and all keys with default, mark and meaning. */
 KUMI_API int kumi_config_text(const struct kumi_settings *settings, char **json);
 KUMI_API char *kumi_config_help(int as_markdown);
@@ -485,10 +513,17 @@ KUMI_API int kumi_bench(const struct kumi_bench_options *options);
  * Measure how training speed scales with the number of ranks: a short timed run per rank count, and
  * the causes of the time beyond ideal scaling from the first count. All counts are checked against
  * the configuration before anything runs.
+ *
+ * On several hosts the ranks fill the hosts in order, as those of kumi_launch_hosts do. The ranks
+ * write their times into a new folder of the working folder, which the hosts must share.
  */
 struct kumi_scaling_options {
     struct kumi_settings settings;
-    const int *n;          /* [n_counts] rank counts; the first is the reference */
+    /*
+     * [n_counts] rank counts, 1 to 512; the first is the reference. NULL, with hosts: 1, 2, 4, ..
+     * and all slots
+     */
+    const int *n;
     int n_counts, is_weak; /* 1: weak scaling, equal batch per rank; 0: strong scaling */
     int threads;           /* per rank; 0: 1 */
     int64_t steps;         /* per timed run; 0: 18 */
@@ -496,6 +531,9 @@ struct kumi_scaling_options {
     int as_json;
     void (*line)(void *ctx, const char *text);
     void *ctx;
+    /* As in kumi_launch_hosts_options; hosts and hostfile NULL: this host */
+    const char *hosts, *hostfile, *rsh;
+    int out_fd, err_fd;
 };
 KUMI_API int kumi_bench_scaling(const struct kumi_scaling_options *options);
 /*

@@ -183,7 +183,8 @@ KUMI_API int kumi_trainer_digest(const struct kumi_trainer *trainer, char *text)
  *
  *   keep   number of newest valid checkpoints to keep; 0: all
  *
- * Collective. Errors: KUMI_ESTORAGE; earlier checkpoints and the trainer are unchanged.
+ * Collective. Errors: KUMI_ESTORAGE; KUMI_EINVAL: hosts do not see DIR, with their names. Earlier
+ * checkpoints and the trainer are unchanged.
  */
 KUMI_API int kumi_trainer_save(struct kumi_trainer *trainer, const char *dir, int keep);
 /*

@@ -16,6 +16,8 @@ static int print_rows(const struct ku_bench_out *o, const struct ku_job *job,
         ku_str_add(&text, "%-14s %-8s %-4s %10s %11s %11s %8s %10s %8s   %d %s", "collective",
                    "memory", "", "bytes", "median us", "p99 us", "GB/s", "elements/s", "of limit",
                    job->n, strcmp(job->launcher, "threads") == 0 ? "threads" : "processes");
+        if (job->n_hosts > 1)
+            ku_str_add(&text, " on %d hosts", job->n_hosts);
         KU_TRY(ku_bench_line(o, &text));
     }
     for (int i = 0; i < n; i++) {
@@ -23,11 +25,11 @@ static int print_rows(const struct ku_bench_out *o, const struct ku_job *job,
         if (o->as_json) {
             KU_TRY(ku_bench_line_json(
                 o,
-                json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:o}", "collective", r->what,
-                          "memory", r->how, "dtype", kumi_dtype_name(r->dtype), "bytes",
+                json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:o, s:i}", "collective",
+                          r->what, "memory", r->how, "dtype", kumi_dtype_name(r->dtype), "bytes",
                           (json_int_t)r->bytes, "median_us", r->p50_ns * 1e-3, "p99_us",
                           r->p99_ns * 1e-3, "gbps", r->gb_s, "elements_s", r->elements_s, "ratio",
-                          r->ratio > 0 ? json_real(r->ratio) : json_null()),
+                          r->ratio > 0 ? json_real(r->ratio) : json_null(), "hosts", job->n_hosts),
                 job->n, 1));
             continue;
         }

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "job/launch/hostlist.h"
 #include "kumi/launch.h"
 #include "app/bench.h"
 #include "train/configure.h"
@@ -26,6 +27,9 @@ enum { MAX_COUNTS = 16, MAX_STEPS = 100000, DEFAULT_STEPS = 18, MAX_RANK_BYTES =
 struct scaling {
     const struct kumi_scaling_options *o;
     struct ku_bench_out out;
+    int n[MAX_COUNTS], n_counts; /* rank counts */
+    int has_hosts, n_hosts;      /* n_hosts: of the last count */
+    int together[MAX_COUNTS];    /* ranks of the fullest machine */
     int threads;
     int64_t batch;         /* of the first rank count */
     const char *batch_key; /* the key that sets it */
@@ -37,7 +41,7 @@ struct scaling {
 
 static int64_t batch_of(const struct scaling *s, int n)
 {
-    return s->o->is_weak ? s->batch * n / s->o->n[0] : s->batch;
+    return s->o->is_weak ? s->batch * n / s->n[0] : s->batch;
 }
 
 static void settle(struct scaling *s, int n)
@@ -53,29 +57,74 @@ static void find_batch(struct scaling *s, const struct ku_session *session)
     s->is_by_samples = session->model.facts.n_classes > 0;
 }
 
+/* The rank counts: those of the options, or of hosts 1, 2, 4, .. and all slots. */
+static int find_counts(struct scaling *s)
+{
+    const struct kumi_scaling_options *o = s->o;
+    struct ku_hostlist list = {0};
+    s->n_counts = o->n_counts;
+    if (o->n == NULL && o->n_counts == 0 && s->has_hosts) {
+        int status = ku_hostlist_open(&list, o->hosts, o->hostfile, 0);
+        const int n =
+            list.n_slots < KU_SCALING_MAX_RANKS ? (int)list.n_slots : KU_SCALING_MAX_RANKS;
+        ku_hostlist_fini(&list);
+        KU_TRY(status);
+        for (int k = 1; k < n; k *= 2)
+            s->n[s->n_counts++] = k;
+        s->n[s->n_counts++] = n;
+        return KUMI_OK;
+    }
+    if (o->n_counts < 1 || o->n_counts > MAX_COUNTS || o->n == NULL)
+        return KU_ERR(KUMI_EINVAL, "bench: scaling: %d rank counts; give 1 to %d", o->n_counts,
+                      (int)MAX_COUNTS);
+    for (int i = 0; i < o->n_counts; i++)
+        if ((s->n[i] = o->n[i]) < 1 || o->n[i] > KU_SCALING_MAX_RANKS)
+            return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", o->n[i],
+                          (int)KU_SCALING_MAX_RANKS);
+    return KUMI_OK;
+}
+
+/* How count i fills the hosts */
+static int find_hosts(struct scaling *s, int i, struct ku_session *session)
+{
+    struct ku_hostlist list = {0};
+    s->together[i] = s->n[i];
+    if (!s->has_hosts)
+        return KUMI_OK;
+    int status = ku_hostlist_open(&list, s->o->hosts, s->o->hostfile, s->n[i]);
+    s->n_hosts = (int)list.n;
+    session->host_ranks = ku_hostlist_divisor(&list, &session->has_even_hosts);
+    if (s->o->rsh == NULL || strcmp(s->o->rsh, "none") != 0)
+        s->together[i] = 0;
+    for (int h = 0; h < s->n_hosts; h++)
+        if (list.host[h].n > s->together[i])
+            s->together[i] = list.host[h].n;
+    ku_hostlist_fini(&list);
+    return status;
+}
+
 /* Check all rank counts before the first run starts. */
 static int check(struct scaling *s)
 {
     const struct kumi_scaling_options *o = s->o;
-    if (o->n_counts < 1 || o->n_counts > MAX_COUNTS || o->n == NULL)
-        return KU_ERR(KUMI_EINVAL, "bench: scaling: %d rank counts; give 1 to %d", o->n_counts,
-                      (int)MAX_COUNTS);
+    KU_TRY(find_counts(s));
     if (o->threads < 0 || o->threads > KU_BENCH_THREADS_MAX)
         return KU_ERR(KUMI_EINVAL, "bench: --threads: %d; give 1 to %d", o->threads,
                       (int)KU_BENCH_THREADS_MAX);
     if (s->steps < 8 || s->steps > MAX_STEPS)
         return KU_ERR(KUMI_EINVAL, "bench: --steps: %lld; give 8 to %d", (long long)s->steps,
                       (int)MAX_STEPS);
-    for (int i = 0; i < o->n_counts; i++) {
+    for (int i = 0; i < s->n_counts; i++) {
         struct ku_session session = {0};
-        settle(s, o->n[i]);
-        if (i > 0 && o->is_weak && s->batch * o->n[i] % o->n[0])
+        settle(s, s->n[i]);
+        if (i > 0 && o->is_weak && s->batch * s->n[i] % s->n[0])
             return KU_ERR(
                 KUMI_EINVAL,
                 "bench: scaling: a batch of %lld at %d ranks is not a whole batch at %d ranks",
-                (long long)s->batch, o->n[0], o->n[i]);
+                (long long)s->batch, s->n[0], s->n[i]);
         const char *const more[] = {s->set[0], s->set[1], i ? s->set[2] : NULL, NULL};
-        KU_TRY(ku_settings_configure(&session, &o->settings, o->n[i], more));
+        KU_TRY(find_hosts(s, i, &session));
+        KU_TRY(ku_settings_configure(&session, &o->settings, s->n[i], more));
         if (i == 0)
             find_batch(s, &session);
         int64_t possible = session.n_steps;
@@ -99,6 +148,20 @@ static int train_here(const struct scaling *s, int n, const char *dir, const cha
     return kumi_train(&o, &result);
 }
 
+/* Run the command line on n ranks, and wait for them. */
+static int launch(const struct scaling *s, char *const *argv, int n, int *code)
+{
+    const struct kumi_launch_hosts_options o = {.hosts = s->o->hosts,
+                                                .hostfile = s->o->hostfile,
+                                                .n = n,
+                                                .threads = s->threads,
+                                                .rsh = s->o->rsh,
+                                                .out_fd = s->o->out_fd,
+                                                .err_fd = s->o->err_fd};
+    return s->has_hosts ? kumi_launch_hosts(argv, &o, code)
+                        : kumi_launch_program(argv, n, s->threads, code);
+}
+
 static int train_there(const struct scaling *s, int n, const char *dir, const char **set,
                        int n_sets)
 {
@@ -116,7 +179,7 @@ static int train_there(const struct scaling *s, int n, const char *dir, const ch
         argv[argc++] = "--set";
         argv[argc++] = set[i];
     }
-    int status = kumi_launch_program((char *const *)(uintptr_t)argv, n, s->threads, &code);
+    int status = launch(s, (char *const *)(uintptr_t)argv, n, &code);
     ku_free(argv);
     if (status == KUMI_OK && code > 0 && code < 128)
         return KU_ERR(-code, "bench: scaling: the run on %d rank%s ended with exit code %d", n,
@@ -140,17 +203,18 @@ static int train(struct scaling *s, int n, const char *dir)
     for (int i = 0; i < 3; i++)
         set[n_sets++] = s->set[i];
     const struct kumi_settings all = {user->config, set, n_sets};
-    int status = kumi_train_in_threads(&all) ? train_here(s, n, dir, set, n_sets)
-                                             : train_there(s, n, dir, set, n_sets);
+    int status = !s->has_hosts && kumi_train_in_threads(&all) ? train_here(s, n, dir, set, n_sets)
+                                                              : train_there(s, n, dir, set, n_sets);
     ku_free(set);
     return status;
 }
 
-static int measure(struct scaling *s, int n, struct ku_scaling *row)
+static int measure(struct scaling *s, int i, struct ku_scaling *row)
 {
+    const int n = s->n[i];
     char dir[sizeof s->folder + 24], path[sizeof dir + 32];
     snprintf(dir, sizeof dir, "%s/%d-ranks", s->folder, n);
-    *row = (struct ku_scaling){.n_ranks = n, .n_threads = s->threads};
+    *row = (struct ku_scaling){.n_ranks = n, .n_threads = s->threads, .n_together = s->together[i]};
     KU_TRY(ku_os_rmtree(dir) < 0
                ? KU_ERR(ku_os_status(KUMI_ESTORAGE), "bench: %s: %s", dir, ku_os_why())
                : KUMI_OK);
@@ -207,10 +271,12 @@ static int print_head(const struct scaling *s)
     struct ku_str text = {0};
     if (s->out.as_json)
         return KUMI_OK;
-    KU_TRY(ku_bench_head(&s->out, s->o->n[0], s->threads));
+    KU_TRY(ku_bench_head(&s->out, s->n[0], s->threads));
     ku_str_add(&text, "%s; medians of %lld steps after the first three",
                s->o->is_weak ? "weak: constant batch per rank" : "strong: constant global batch",
                (long long)s->steps - 3);
+    if (s->has_hosts)
+        ku_str_add(&text, "; %d host%s", s->n_hosts, s->n_hosts == 1 ? "" : "s");
     KU_TRY(ku_bench_line(&s->out, &text));
     ku_str_add(&text, "%5s %9s %10s %10s %10s %10s %11s %8s %8s %8s %8s  %s", "ranks",
                s->is_by_samples ? "samples" : "tokens", s->is_by_samples ? "samples/s" : "tokens/s",
@@ -222,8 +288,8 @@ static int print_head(const struct scaling *s)
 static int run_all(struct scaling *s, struct ku_scaling *base, struct ku_scaling *row)
 {
     KU_TRY(print_head(s));
-    for (int i = 0; i < s->o->n_counts; i++) {
-        KU_TRY(measure(s, s->o->n[i], row));
+    for (int i = 0; i < s->n_counts; i++) {
+        KU_TRY(measure(s, i, row));
         if (i == 0)
             *base = *row;
         struct ku_scaling_split split = ku_scaling_split(base, row, s->o->is_weak, ku_os_n_cpus());
@@ -241,7 +307,8 @@ int kumi_bench_scaling(const struct kumi_scaling_options *o)
                         .out = {.line = o->line, .ctx = o->ctx, .as_json = o->as_json},
                         .threads = o->threads ? o->threads : 1,
                         .steps = o->steps ? o->steps : DEFAULT_STEPS,
-                        .folder = "/tmp/kumi-scaling-XXXXXX"};
+                        .has_hosts = o->hosts || o->hostfile};
+    snprintf(s.folder, sizeof s.folder, "%skumi-scaling-XXXXXX", s.has_hosts ? "" : "/tmp/");
     KU_TRY(check(&s));
     struct ku_scaling *two = ku_calloc(2, sizeof *two);
     if (two == NULL)

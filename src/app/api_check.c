@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
+#include <string.h>
 
 #include "base/arg.h"
 #include "base/err.h"
@@ -7,59 +7,156 @@
 #include "base/str.h"
 #include "kumi/run.h"
 #include "train/configure.h"
+#include "pass/pipe/schedule.h"
 #include "train/proof.h"
 #include "train/session.h"
 
-/* Compiles the training program of a batch shape and checks it. */
-static int prove(struct ku_session *s, int shape, struct ku_check_report *report)
+/* What is checked: the compiled programs, or those of files. */
+struct subject {
+    const char *const *path; /* [n] texts of programs; NULL: none */
+    int n;
+    const struct ku_program *program[KU_N_PROGS]; /* compiled ones */
+    struct ku_str *out;                           /* the table of what was proved */
+};
+
+static const char *const name_of[KU_N_PROGS] = {
+    [KU_PROG_TRAIN] = "train",
+    [KU_PROG_EVAL] = "eval",
+    [KU_PROG_INIT] = "init",
+    [KU_PROG_DERIVE] = "derive",
+};
+
+static void print(const char *name, const struct ku_check_report *r, struct ku_str *out)
+{
+    ku_str_add(out, "%-8s %12u %12u %9u %10u %9u %14u %6.1f ms\n", name, r->n_instrs,
+               r->n_collectives, r->n_terms, r->n_gradients, r->n_buffers, r->n_edges,
+               (double)r->ns * 1e-6);
+}
+
+/* Reads a program; *which is its KU_PROG_*. All ranks are in one class, so files of one name must
+ * agree in what the ranks do together. */
+static int read_program(const struct subject *x, const char *path, uint64_t hash[KU_N_PROGS],
+                        struct ku_program **program, int *which)
+{
+    struct ku_program *p;
+    int i = 0, status = KUMI_OK;
+    KU_TRY(ku_program_read(path, &p));
+    while (i < KU_N_PROGS && strcmp(name_of[i], p->name) != 0)
+        i++;
+    if (i == KU_N_PROGS)
+        status = KU_ERR(KUMI_EINPUT,
+                        "program text: %.200s: program %s; the name must be train, eval, init or "
+                        "derive",
+                        path, p->name);
+    else if (memcmp(&p->mesh, &x->program[i]->mesh, sizeof p->mesh) != 0)
+        status = KU_ERR(KUMI_EPLAN,
+                        "check: program %s of %.200s: the mesh is not that of the configuration; "
+                        "give its -n",
+                        p->name, path);
+    else if (hash[i] && hash[i] != ku_program_hash(p))
+        status = KU_ERR(KUMI_EPLAN,
+                        "check: program %s of %.200s: ranks of one class have different programs",
+                        p->name, path);
+    if (status < 0) {
+        ku_program_destroy(p);
+        return status;
+    }
+    hash[i] = ku_program_hash(p);
+    *program = p;
+    *which = i;
+    return KUMI_OK;
+}
+
+static int prove_files(struct subject *x, const struct ku_graph *model,
+                       const struct ku_compile_opts *o, const struct ku_target *target)
+{
+    uint64_t hash[KU_N_PROGS] = {0};
+    for (int k = 0; k < x->n; k++) {
+        struct ku_check_report report[KU_N_PROGS];
+        struct ku_program *p = NULL;
+        int i;
+        KU_TRY(read_program(x, x->path[k], hash, &p, &i));
+        const struct ku_program *one[KU_N_PROGS] = {NULL};
+        one[i] = p;
+        int status = ku_trainer_prove(model, o, target, one, report);
+        ku_program_destroy(p);
+        KU_TRY(status);
+        print(name_of[i], &report[i], x->out);
+    }
+    return KUMI_OK;
+}
+
+/* Compiles the programs of a batch shape and checks them, or those of files in their place. */
+static int prove(struct ku_session *s, int shape, struct subject *x)
 {
     struct ku_target target = ku_session_target(s);
+    struct ku_check_report report[KU_N_PROGS];
     struct ku_compile_opts o;
     struct ku_graph *g = NULL, *model = NULL;
-    struct ku_program *p = NULL;
+    struct ku_program *p[KU_N_PROGS] = {NULL};
+    uint64_t hash[KU_MAX_PP * KU_N_PROGS];
     int status;
     KU_TRY(ku_session_compile_opts(s, &o));
+    KU_TRY(ku_session_plan_pipeline(s, &o));
     KU_TRY(ku_session_solve_recompute(s, &target, &o));
     KU_TRY(ku_session_graph(s, shape, &g));
     KU_TRY_OUT(ku_graph_copy(g, &model));
-    KU_TRY_OUT(ku_compile_graph(g, &o, &target, NULL));
-    KU_TRY_OUT(ku_compile_program(g, "train", &o, &target, &p));
-    status = ku_trainer_prove(model, &o, &target, p, report);
+    KU_TRY_OUT(ku_trainer_plan(g, &o, &target, KU_ALL_PROGS, p));
+    for (int i = 0; i < KU_N_PROGS; i++)
+        x->program[i] = p[i];
+    if (x->path && o.mesh.extent[KU_AX_PP] > 1)
+        KU_TRY_OUT(
+            KU_ERR(KUMI_EINVAL, "check: --program with parallel.pp above 1 is not supported"));
+    if (x->path)
+        KU_TRY_OUT(prove_files(x, model, &o, &target));
+    else
+        KU_TRY_OUT(
+            ku_trainer_prove_job(model, &o, &target, KU_ALL_PROGS, x->program, hash, report));
+    for (int i = 0; i < KU_N_PROGS && x->path == NULL; i++)
+        print(name_of[i], &report[i], x->out);
 out:
-    ku_program_destroy(p);
+    for (int i = 0; i < KU_N_PROGS; i++)
+        ku_program_destroy(p[i]);
     ku_graph_destroy(model);
     ku_graph_destroy(g);
     return status;
 }
 
-int kumi_check_text(const struct kumi_settings *settings, int n_ranks, char **text)
+static int check(const struct kumi_settings *settings, int n_ranks, struct subject *x, char **text)
 {
     struct ku_session s = {0};
     struct ku_str out = {0};
-    struct ku_check_report r = {0};
     struct ku_compile_line line;
     int status;
     KU_GIVEN(text, "text");
+    x->out = &out;
     KU_TRY(ku_settings_configure(&s, settings, n_ranks, NULL));
     KU_TRY_OUT(ku_session_open_shapes(&s));
+    ku_str_add(&out, "accepted: %d rank%s in %lld class%s\n%-8s %12s %12s %9s %10s %9s %14s %9s\n",
+               n_ranks > 0 ? n_ranks : 1, n_ranks > 1 ? "s" : "", (long long)s.cfg.parallel_pp,
+               s.cfg.parallel_pp > 1 ? "es" : "", "program", "instructions", "collectives", "terms",
+               "gradients", "buffers", "ordering edges", "time");
     s.watch = ku_compile_line_start(&line);
-    status = prove(&s, s.source->ops->largest_shape(s.source), &r);
+    status = prove(&s, s.source->ops->largest_shape(s.source), x);
     ku_compile_line_end(&line);
     KU_TRY_OUT(status);
-    ku_str_add(&out,
-               "accepted: %d rank%s in 1 class\n"
-               "  instructions    %u\n"
-               "  collectives     %u\n"
-               "  terms           %u of the model\n"
-               "  gradients       %u complete: every use, micro-batch and shard once\n"
-               "  buffers         %u without overlap of live ranges\n"
-               "  ordering edges  %u before state is overwritten\n"
-               "  time            %.1f ms\n",
-               n_ranks > 0 ? n_ranks : 1, n_ranks > 1 ? "s" : "", r.n_instrs, r.n_collectives,
-               r.n_terms, r.n_gradients, r.n_buffers, r.n_edges, (double)r.ns * 1e-6);
     status = ku_text_take(&out, text);
 out:
     ku_str_fini(&out);
     ku_session_fini(&s);
     return status;
+}
+
+int kumi_check_text(const struct kumi_settings *settings, int n_ranks, char **text)
+{
+    return check(settings, n_ranks, &(struct subject){0}, text);
+}
+
+int kumi_check_programs(const struct kumi_settings *settings, int n_ranks, const char *const *path,
+                        int n, char **text)
+{
+    KU_GIVEN(path, "path");
+    if (n < 1)
+        return KU_ERR(KUMI_EINVAL, "check: %d programs; give one or more", n);
+    return check(settings, n_ranks, &(struct subject){.path = path, .n = n}, text);
 }

@@ -48,6 +48,8 @@ static int print(struct ku_session *s, const struct form *form, struct ku_str *o
     struct ku_program *p = NULL;
     int status;
     KU_TRY(ku_session_compile_opts(s, &o));
+    KU_TRY(ku_session_plan_pipeline(s, &o));
+    o.pp = ku_mesh_coord(&o.mesh, form->rank < 0 ? 0 : form->rank).at[KU_AX_PP];
     KU_TRY(ku_session_solve_recompute(s, &target, &o));
     KU_TRY(ku_session_graph(s, s->source->ops->largest_shape(s->source), &g));
     KU_TRY_OUT(ku_compile_graph(g, &o, &target, form->is_program ? NULL : form->after));

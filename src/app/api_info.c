@@ -18,6 +18,7 @@
 #include "base/os/os.h"
 #include "base/os/aio.h"
 #include "base/str.h"
+#include "base/version.h"
 #include "data/image/decode.h"
 #include "comm/mpi/mpi.h"
 #include "config/alternatives.h"
@@ -137,7 +138,7 @@ static int collect(json_t **out)
     json_t *found = NULL;
     KU_TRY(collect_kernels(&found));
     *out =
-        json_pack("{s:s, s:{s:s, s:s, s:i, s:i}, s:o, s:o, s:o, s:o, s:o}", "version", KUMI_VERSION,
+        json_pack("{s:s, s:{s:s, s:s, s:i, s:i}, s:o, s:o, s:o, s:o, s:o}", "version", ku_version(),
                   "cpu", "model", ku_cpu_model(), "isa", ku_cpu_isa_name(ku_cpu_isa()), "cores",
                   ku_os_n_cpus(), "cores_of_machine", (int)sysconf(_SC_NPROCESSORS_ONLN), "kernels",
                   found, "memory", memory(), "transports", alternatives_json(ku_transports),
@@ -183,7 +184,7 @@ static int print(const json_t *info, char **text)
     int i = 0;
     ku_text_bytes(number(m, "total_bytes"), total);
     ku_text_bytes(number(m, "available_bytes"), available);
-    ku_str_add(&out, "kumi        %s\n", KUMI_VERSION);
+    ku_str_add(&out, "kumi        %s\n", ku_version());
     ku_str_add(&out, "cpu         %s\n", json_string_value(json_object_get(cpu, "model")));
     ku_str_add(&out, "isa         %s\n", json_string_value(json_object_get(cpu, "isa")));
     print_kernel("kernels", "f32", json_object_get(kernels, "f32"), &out);

@@ -214,7 +214,7 @@ int ku_api_configure(const struct kumi_trainer_options *o, const struct ku_graph
         return KUMI_ENOMEM;
     KU_TRY(ku_sharding_resolve(&s->cfg, n_ranks, s->host_ranks, &s->sharding));
     KU_TRY(ku_sharding_share(&s->cfg, s->host_ranks, s->has_even_hosts, &s->sharding));
-    s->batch = (struct ku_batch){.n_ranks = n_ranks,
+    s->batch = (struct ku_batch){.n_ranks = n_ranks / (s->sharding.tp * s->sharding.pp),
                                  .is_free = strcmp(s->cfg.parallel_order, "free") == 0,
                                  .global_batch = n,
                                  .micro_batch = or_zero(s->cfg.train_micro_batch),

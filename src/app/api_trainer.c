@@ -21,12 +21,14 @@
 #include "comm/consensus.h"
 #include "app/api_options.h"
 #include "train/ineffective_keys.h"
+#include "train/seen.h"
 #include "ir/id_range.h"
 
 struct kumi_trainer {
     struct ku_session s;
     struct ku_ids ids; /* allowed ranges of the i32 ports */
     int64_t step;
+    char *seen; /* the directory of the last save, which every host sees; NULL: none yet */
 };
 
 int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
@@ -66,6 +68,7 @@ void kumi_trainer_destroy(struct kumi_trainer *t)
         return;
     ku_session_fini(&t->s);
     ku_ids_fini(&t->ids);
+    ku_free(t->seen);
     ku_free(t);
 }
 
@@ -263,12 +266,34 @@ int kumi_trainer_digest(const struct kumi_trainer *t, char *text)
                : KUMI_OK;
 }
 
+/* Rank 0 creates the directory; several hosts check that each sees it, unless the last save did. */
+static int open_directory(struct kumi_trainer *t, const char *dir)
+{
+    struct ku_job *job = t->s.t->job;
+    int status = KUMI_OK;
+    int64_t is_new = t->seen == NULL || strcmp(t->seen, dir) != 0;
+    if (job->rank == 0 && ku_os_mkdirs(dir) < 0)
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: cannot be created: %s", dir,
+                        ku_os_why());
+    KU_TRY(ku_agree_worst(job, status));
+    if (job->n_hosts == 1)
+        return KUMI_OK;
+    KU_TRY(ku_agree_max(job, &is_new));
+    if (is_new == 0)
+        return KUMI_OK;
+    KU_TRY(ku_check_seen(job, "checkpoint directory", dir));
+    ku_free(t->seen);
+    t->seen = ku_strdup(dir); /* NULL: the next save checks again */
+    return KUMI_OK;
+}
+
 int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
 {
     KU_GIVEN(t, "trainer");
     KU_GIVEN(dir, "dir");
     if (keep < 0)
         return KU_ERR(KUMI_EINVAL, "trainer: keep: %d; give 0 (all) or more", keep);
+    KU_TRY(open_directory(t, dir));
     json_t *state = ku_trainer_scaler_json(t->s.t);
     struct ku_ckpt_desc d = {.dir = dir,
                              .step = t->step,
@@ -277,11 +302,7 @@ int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
                              .state = state,
                              .keep = keep,
                              .verified = &t->s.verified};
-    int status = KUMI_OK;
-    if (t->s.t->job->rank == 0 && ku_os_mkdirs(dir) < 0)
-        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: cannot be created: %s", dir,
-                        ku_os_why());
-    status = ku_trainer_save(t->s.t, &d, status);
+    const int status = ku_trainer_save(t->s.t, &d, KUMI_OK);
     json_decref(state);
     return status;
 }

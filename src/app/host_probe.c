@@ -15,7 +15,6 @@
 #include "app/host_probe.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,36 +23,30 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/socket.h"
+#include "base/sort.h"
 #include "comm/arena.h"
 #include "comm/coll.h"
 #include "comm/world.h"
+#include "job/control/address.h"
 #include "job/hosts.h"
 
 enum {
     FIRST_BYTES = 64 << 10,
     GROWTH = 4, /* of the size, from call to call */
     WARM_UP = 2,
-    LEAST_SMALL = 3,
+    MIN_SMALL = 3,
     MAX_SMALL = 200,
     MAX_LARGE = 5,
     MS = 1000 * 1000,
     SMALL_NS = 300 * MS,
     LARGE_NS = 1000 * MS,
-    PAIRS_NS = 1500 * MS,
-    MAX_INTERFACES = 256
+    PAIRS_NS = 1500 * MS
 };
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static struct ku_probe_time median(double *ns, int n, int64_t bytes)
 {
-    qsort(ns, (size_t)n, sizeof *ns, by_value);
-    return (struct ku_probe_time){
-        .bytes = bytes, .n = n, .ns = n ? (ns[(n - 1) / 2] + ns[n / 2]) / 2 : 0};
+    ku_sort_f64(ns, n);
+    return (struct ku_probe_time){.bytes = bytes, .n = n, .ns = ku_median_f64(ns, n)};
 }
 
 /* The calls of one measurement with growing sizes, as rank 0 plans them */
@@ -105,7 +98,7 @@ static int time_small(struct ku_job *job, struct ku_probe_time *out)
     while (sum <= 0) {
         const int64_t start = ku_clock_ns();
         const int is_last =
-            job->rank == 0 && (n + 1 == MAX_SMALL || (n + 1 >= LEAST_SMALL && start > end_ns));
+            job->rank == 0 && (n + 1 == MAX_SMALL || (n + 1 >= MIN_SMALL && start > end_ns));
         KU_TRY(all_reduce(job, is_last, &sum));
         if (n >= 0 && n < MAX_SMALL)
             ns[n] = (double)(ku_clock_ns() - start);
@@ -195,7 +188,7 @@ static int time_pair(struct ku_job *job, void *buffer, int64_t budget_ns, struct
     struct sizes s;
     KU_TRY(round_trips(job, buffer, order, rank, ns));
     const double n = (double)budget_ns / 4 / (ns[WARM_UP - 1] + 1);
-    order.n = n < LEAST_SMALL ? LEAST_SMALL : n > MAX_SMALL ? MAX_SMALL : (int64_t)n;
+    order.n = n < MIN_SMALL ? MIN_SMALL : n > MAX_SMALL ? MAX_SMALL : (int64_t)n;
     KU_TRY(round_trips(job, buffer, order, rank, ns));
     out->small = median(ns, (int)order.n, order.bytes);
     sizes_init(&s, KU_PROBE_MESSAGE, budget_ns - budget_ns / 4);
@@ -243,18 +236,6 @@ out:
     return status;
 }
 
-/* The interface that has this host's address; left empty where none is found */
-static void find_interface(const struct ku_job *job, char name[16])
-{
-    struct ku_os_interface *list = ku_calloc(MAX_INTERFACES, sizeof *list);
-    const struct ku_host_row *row = &ku_job_hosts(job)[job->host];
-    const int n = list ? ku_os_interfaces(list, MAX_INTERFACES) : 0;
-    for (int i = 0; i < n && *name == '\0'; i++)
-        if (memcmp(list[i].address.ip, row->address, sizeof row->address) == 0)
-            memcpy(name, list[i].name, sizeof list[i].name);
-    ku_free(list);
-}
-
 /* From the first rank of each host to rank 0 */
 static int collect(struct ku_job *job, struct ku_probe *out)
 {
@@ -264,8 +245,11 @@ static int collect(struct ku_job *job, struct ku_probe *out)
                                                 (uint64_t)sysconf(_SC_PAGESIZE),
                                  .free_bytes = ku_os_mem_available()};
     snprintf(mine.isa, sizeof mine.isa, "%s", ku_cpu_isa_name(ku_cpu_isa()));
-    if (job->n_hosts > 1)
-        find_interface(job, mine.interface);
+    if (job->n_hosts > 1) {
+        struct ku_os_address own = {0};
+        memcpy(own.ip, ku_job_hosts(job)[job->host].address, sizeof own.ip);
+        ku_address_interface(&own, mine.interface);
+    }
     if (job->rank == 0) {
         out->host = ku_calloc((size_t)job->n_hosts, sizeof *out->host);
         if (out->host == NULL)

@@ -2,7 +2,6 @@
 /* The report of `kumi info --hosts`: a line per host, or min, median and max of many. */
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "app/host_probe.h"
@@ -10,6 +9,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/os/socket.h"
+#include "base/sort.h"
 #include "base/str.h"
 #include "job/control/address.h"
 #include "job/hosts.h"
@@ -75,20 +75,14 @@ static void print_hosts(const struct ku_job *job, const struct ku_probe *p, stru
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 struct spread {
     double min, median, max;
 };
 
 static struct spread spread_of(double *value, int n)
 {
-    qsort(value, (size_t)n, sizeof *value, by_value);
-    return (struct spread){value[0], (value[(n - 1) / 2] + value[n / 2]) / 2, value[n - 1]};
+    ku_sort_f64(value, n);
+    return (struct spread){value[0], ku_median_f64(value, n), value[n - 1]};
 }
 
 /* Min, median and max over the hosts, and the hosts of each instruction set */

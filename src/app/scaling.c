@@ -17,14 +17,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/sort.h"
 
 enum { N_FIRST = 3 /* steps until memory, caches and thread pool are warm */ };
-
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
 
 static double combine(double x, char how, double y)
 {
@@ -51,7 +46,7 @@ static int column(const json_t *times, const char *name, char how, const char *o
     for (int i = 0; i < *n; i++)
         x[i] = combine(json_number_value(json_array_get(list, (size_t)i + N_FIRST)), how,
                        json_number_value(json_array_get(more, (size_t)i + N_FIRST)));
-    qsort(x, (size_t)*n, sizeof *x, by_value);
+    ku_sort_f64(x, *n);
     *out = x;
     return KUMI_OK;
 }
@@ -89,17 +84,17 @@ int ku_scaling_add_rank(struct ku_scaling *s, int rank, const json_t *times)
     return KUMI_OK;
 }
 
-/* Number of ranks that the cores run concurrently. */
-static double at_once(const struct ku_scaling *s, int n_cores)
+/* Rounds in which the cores of the fullest machine run its ranks. */
+static double rounds(const struct ku_scaling *s, int n_cores)
 {
-    return fmin(s->n_ranks, fmax(1, (double)n_cores / s->n_threads));
+    return s->n_together / fmin(s->n_together, fmax(1, (double)n_cores / s->n_threads));
 }
 
 struct ku_scaling_split ku_scaling_split(const struct ku_scaling *base, const struct ku_scaling *s,
                                          int is_weak, int n_cores)
 {
     double ratio = is_weak ? 1 : (double)base->n_ranks / s->n_ranks;
-    double crowd = (s->n_ranks / at_once(s, n_cores)) / (base->n_ranks / at_once(base, n_cores));
+    double crowd = rounds(s, n_cores) / rounds(base, n_cores);
     struct ku_scaling_split p = {.ideal_ms = base->step_ms * ratio,
                                  .comm_ms = s->comm_ms - base->comm_ms * ratio,
                                  .wait_ms = s->wait_ms - base->wait_ms * ratio};

@@ -14,6 +14,7 @@ enum { KU_SCALING_MAX_RANKS = 512 };
  */
 struct ku_scaling {
     int n_ranks, n_threads, n_steps;
+    int n_together;                 /* ranks of the fullest machine */
     int is_by_samples;              /* items are samples instead of tokens */
     double items, tps;              /* items: loss positions per step, all ranks; tps: per second */
     double step_ms, p10_ms, p90_ms; /* step_ms: of rank 0 */
@@ -34,7 +35,7 @@ KU_STATUS ku_scaling_add_rank(struct ku_scaling *s, int rank, const json_t *time
  *   step_ms = ideal + comm + wait + cores + kernels
  *
  *   comm, wait   above base's own share of them
- *   cores        more threads than cores; at most what comm and wait leave
+ *   cores        more threads than cores of a machine; at most what comm and wait leave
  *   kernels      the rest: kernels on smaller shapes, shared memory bandwidth; < 0 if the ranks
  *                gain, for example from caches
  */

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/err.h"
 #include "base/mem.h"
 #include "kumi/status.h"
 
@@ -17,6 +18,16 @@ int ku_env_default(const char *name, const char *value)
     if (setenv(name, value, 0) < 0)
         return KU_ERR(KUMI_ENOMEM, "environment: %s: no memory", name);
     return 0;
+}
+
+int ku_env_check_threads(void)
+{
+    const char *text = ku_env("KUMI_THREADS");
+    char *end;
+    const long n = text ? strtol(text, &end, 10) : 1;
+    if (text && (end == text || *end || n < 1 || n > 4096))
+        return KU_ERR(KUMI_EINVAL, "KUMI_THREADS: %.60s; give a number from 1 to 4096", text);
+    return KUMI_OK;
 }
 
 int ku_env_threads(void)

@@ -17,6 +17,8 @@ KU_STATUS ku_env_default(const char *name, const char *value);
 
 /* KUMI_THREADS, compute threads of a rank, as the launcher sets it; 0: unset. */
 int ku_env_threads(void);
+/* Errors: KUMI_EINVAL (the variable is no number from 1 to 4096). */
+KU_STATUS ku_env_check_threads(void);
 
 /*
  * The cache directory: $KUMI_CACHE, else $XDG_CACHE_HOME/kumi, else $HOME/.cache/kumi.

@@ -11,7 +11,8 @@
  *
  *     believed      the graph after pass precision, the op table with its gradient templates, the
  *                   tables of state and ports of the program, and struct ku_check_opts
- *     derived       backward, the order of gradient sums, and what an update may read
+ *     derived       backward, the order of gradient sums, the norm, the update of every tensor with
+ *                   its attributes, and initial values
  *     checked       every instruction, operand, collective, offset and live range of the program
  *
  * Files:
@@ -19,7 +20,11 @@
  *     model.c       builds forward and backward of every micro-batch as terms: hashes of (op,
  *                   attributes, stream, dtype, operand terms); then the canonical sum of each
  *                   gradient: micro-batches in order, virtual shards by the tree, then ranks
+ *     update.c      the end of the step: norm, report, optimizer, derived tensors and averages
+ *     initial.c     initial values
  *     execute.c     executes the instructions once over buffers that hold terms
+ *     state.c       the state before and after: what may be written, and what must be
+ *     messages.c    sends and receives between the stages of a pipeline
  *     exchange.c    starts and waits: collectives and transfers of offloaded tensors
  *     live_range.c  live ranges from the instructions themselves, then overlap and arena bounds
  *
@@ -28,7 +33,7 @@
  *
  *     linear_dw b9       term t, partial {shard}             a gradient of this rank's samples
  *     reduce_scatter b9  term complete(t), owned {shard}
- *     adamw b1 <- b1 b9  needs: complete(t) is the gradient of b1's tensor; result owned {shard}
+ *     adamw b1 <- b1 b9  a term of the update of b1's tensor from complete(t); owned {shard}
  *     all_gather b1      owned {}
  *
  * Normal form: an activation fused into linear or batch norm is a separate act, sums are
@@ -36,13 +41,26 @@
  *
  * Rank axes are masks, never loops over ranks: the cost is proportional to the instructions.
  */
+enum ku_check_kind {
+    KU_CHECK_TRAIN,  /* a step of training */
+    KU_CHECK_EVAL,   /* loss and metrics; the state is only read */
+    KU_CHECK_INIT,   /* makes the initial state in new memory, which is zero */
+    KU_CHECK_DERIVE, /* makes the derived tensors from loaded ones */
+};
 struct ku_check_opts {
-    int is_training;           /* 0: forward only */
-    enum kumi_dtype compute;   /* as struct ku_compile_opts */
+    enum ku_check_kind kind;
+    enum kumi_dtype compute;   /* as struct ku_compile_opts, also below */
     enum kumi_dtype grads;     /* dtype of parameter gradients */
     const char *const *freeze; /* patterns of parameters without gradient; NULL: none */
     const signed char *wire;   /* [n_tensors of the graph] wire dtype of gradients, -1: their own;
                                   * NULL: their own for all */
+    int optimizer;             /* KU_OP_adamw, .. */
+    struct ku_attrs rule;
+    int decay, adapt; /* enum ku_decay */
+    const char *const *decay_patterns, *const *adapt_patterns;
+    const struct ku_update_group *groups;
+    int n_groups, stochastic_rounding;
+    double initial_accumulator_value;
 };
 
 /* What was proved. */
@@ -52,14 +70,18 @@ struct ku_check_report {
 };
 
 /*
- * Check a program of a job.
+ * Check a program of a job: that of every coordinate of axis pp, which are executed together.
  *
- *   model   the graph after pass precision, not changed; NULL: the terms of the program are not
- *           compared with a model (programs that make the initial state)
+ *   model   the graph after pass precision, not changed
+ *   p       [n] by coordinate
  *   report  set on success
  *
  * Errors: KUMI_EPLAN with rank class, instruction, tensor, module path and rule; KUMI_ENOMEM.
  */
+KU_STATUS ku_check_programs(const struct ku_graph *model, const struct ku_check_opts *o,
+                            const struct ku_program *const *p, int n,
+                            struct ku_check_report *report);
+/* The same of a job without a pipeline. */
 KU_STATUS ku_check_program(const struct ku_graph *model, const struct ku_check_opts *o,
                            const struct ku_program *p, struct ku_check_report *report);
 

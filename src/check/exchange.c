@@ -12,6 +12,7 @@
 #include "base/exact.h"
 #include "base/mem.h"
 #include "check/proof.h"
+#include "ir/state.h"
 
 static bool is_float(int dtype)
 {
@@ -31,6 +32,10 @@ static int check_start(struct ku_proof *c, const struct ku_instr *i)
         return ku_proof_refuse(c, 0, "mesh axes %#x are not axes of several ranks", i->axes);
     if ((i->n_parts == 0) != (i->op == KU_X_BARRIER))
         return ku_proof_refuse(c, 0, "%u parts", i->n_parts);
+    if (ku_exchange_is_message(i->op) && (i->axes != 1 << KU_AX_PP || i->n_parts != 1))
+        return ku_proof_refuse(c, 0, "a message has one part and passes along axis pp");
+    if (!ku_exchange_is_message(i->op) && i->op != KU_X_BARRIER && i->axes >> KU_AX_PP & 1)
+        return ku_proof_refuse(c, 0, "only messages and barriers join the stages of a pipeline");
     if (i->n_in && i->op != KU_X_REDUCE_SCATTER && i->op != KU_X_ALL_REDUCE)
         return ku_proof_refuse(c, 0, "only a reduction adds to the norm");
     return KUMI_OK;
@@ -62,10 +67,11 @@ static int add_squares(struct ku_proof *c, const struct ku_instr *i, const struc
         return ku_proof_refuse(c, o->buffer, "squares a partial sum");
     if (o->stats_word < KU_EXACT_WORDS)
         return ku_proof_refuse(c, o->buffer, "counts non-finite elements inside the sum");
-    if (stats->term && stats->partial != sum->owned)
+    const uint8_t partial = (uint8_t)(sum->owned | (sum->split ? 1 << KU_AX_TP : 0));
+    if (stats->term != KU_TOTALS_ZERO && stats->partial != partial)
         return ku_proof_refuse(c, b, "adds a tensor to totals that are partial over other ranks");
     KU_TRY(take(c, b, i->handle));
-    stats->partial = sum->owned;
+    stats->partial = partial;
     stats->term += ku_term_of(KU_TERM_SQUARES, sum->term, o->stats_word - KU_EXACT_WORDS);
     return KUMI_OK;
 }
@@ -122,11 +128,13 @@ static int reduce(struct ku_proof *c, const struct ku_instr *i, const struct ku_
         if (!(a->flags & KU_HELD_DEFINED) || a->partial != sum.partial ||
             (a->owned & ~sum.owned) != 0 || (a->owned && a->first_block != sum.first_block))
             return ku_proof_refuse(c, o->addend, "the addend has another placement than the sum");
+        KU_TRY(ku_proof_fits(c, o, o->addend, 0));
         sum.term = ku_term_of(KU_TERM_ADD, sum.term, a->term);
         KU_TRY(take(c, o->addend, i->handle));
     }
     ku_id to = o->out ? o->out : o->buffer;
     KU_TRY(ku_proof_buffer(c, to));
+    KU_TRY(ku_proof_fits(c, o, to, 0));
     if (c->p->buffer[to].dtype != o->dtype)
         return ku_proof_refuse(c, to, "the result has another dtype");
     KU_TRY(take(c, o->buffer, i->handle));
@@ -148,8 +156,9 @@ static int gather(struct ku_proof *c, const struct ku_instr *i, const struct ku_
     if ((blocks & i->axes) != i->axes || (from->owned & i->axes) != i->axes)
         return ku_proof_refuse(c, o->buffer,
                                "gathers a value that is not partitioned over axes %#x", i->axes);
-    if (i->axes == 1 << KU_AX_SHARD &&
-        (c->p->layout[o->layout].at[KU_AX_SHARD].dim != i->group || from->group != i->group))
+    if ((i->axes >> KU_AX_SHARD & 1 ? c->p->layout[o->layout].at[KU_AX_SHARD].dim : 0) !=
+            i->group ||
+        from->group != i->group)
         return ku_proof_refuse(c, o->buffer, "groups of %u ranks, partitioned over groups of %u",
                                i->group, from->group);
     if (i->wire != o->dtype)
@@ -157,9 +166,23 @@ static int gather(struct ku_proof *c, const struct ku_instr *i, const struct ku_
                                o->dtype);
     if (o->first_block != from->first_block)
         return ku_proof_refuse(c, o->buffer, "gathers chunks of another partition");
+    if (c->p->buffer[to].arena == KU_AR_GATHER &&
+        (to == o->buffer || i->axes != ku_state_owner_axes(&c->p->mesh)))
+        return ku_proof_refuse(c, to, "gathers into memory of a host what is not all ranks'");
+    if (c->p->buffer[to].arena == KU_AR_HOST) {
+        c->report_of.n_edges++;
+        if (to != o->buffer || (i->axes >> KU_AX_LOCAL & 1) == 0)
+            return ku_proof_refuse(c, to, "gathers into shared state what is not its ranks'");
+        if (from->own_read && c->synced[KU_AX_LOCAL] <= from->own_read)
+            return ku_proof_refuse(c, to,
+                                   "gathers into shared state that other ranks may still read "
+                                   "(instruction %u)",
+                                   from->own_read - 1);
+    }
     whole.owned &= (uint8_t)~i->axes;
     whole.group = 0;
     KU_TRY(ku_proof_buffer(c, to));
+    KU_TRY(ku_proof_fits(c, o, to, 1));
     KU_TRY(take(c, to, i->handle));
     if (to == o->buffer) {
         from->owned = whole.owned;
@@ -170,7 +193,6 @@ static int gather(struct ku_proof *c, const struct ku_instr *i, const struct ku_
         return ku_proof_refuse(c, to, "the result has another dtype");
     from->readers++;
     from->peers_read = c->at + 1;
-    whole.flags &= (uint8_t)~KU_HELD_STATE;
     whole.peers_read = whole.own_read = 0;
     KU_TRY(ku_proof_write(c, to, &whole));
     c->held[to].handle = i->handle;
@@ -190,6 +212,8 @@ static int move(struct ku_proof *c, const struct ku_instr *i, const struct ku_op
     struct ku_held value = i->op == KU_X_READ ? *ku_proof_run(c, o) : c->held[from];
     if (!(value.flags & KU_HELD_DEFINED))
         return ku_proof_refuse(c, from, "moves a buffer before it is written");
+    KU_TRY(ku_proof_fits(c, o, from, 0));
+    KU_TRY(ku_proof_fits(c, o, to, 0));
     if (c->p->buffer[from].dtype != c->p->buffer[to].dtype)
         return ku_proof_refuse(c, from, "moves between dtypes");
     uint32_t s = c->state_of[o->buffer];
@@ -219,6 +243,10 @@ int ku_proof_start(struct ku_proof *c)
     const struct ku_instr *i = &p->instr[c->at];
     KU_TRY(check_start(c, i));
     c->start[i->handle] = c->at + 1;
+    if (ku_exchange_is_message(i->op))
+        return ku_message_start(c);
+    if (i->axes >> KU_AX_PP & 1)
+        c->barrier[i->handle] = ++c->n_barriers;
     for (uint32_t k = i->n_in; k < i->n_in + i->n_parts; k++) {
         const struct ku_operand *o = &p->operand[i->operand + k];
         struct ku_held value;
@@ -254,7 +282,15 @@ int ku_proof_wait(struct ku_proof *c)
         return ku_proof_refuse(c, 0, "waits for #%u a second time", handle);
     const uint32_t began = c->start[handle];
     const struct ku_instr *i = &p->instr[began - 1];
+    if (ku_exchange_is_message(i->op))
+        KU_TRY(ku_message_wait(c));
+    else if (i->axes >> KU_AX_PP & 1)
+        ku_barrier_wait(c, handle);
+    if (c->is_blocked)
+        return KUMI_OK;
     c->start[handle] = UINT32_MAX;
+    if (ku_exchange_is_message(i->op))
+        return KUMI_OK;
     for (uint32_t k = 0; k < i->n_in + i->n_parts; k++) {
         const struct ku_operand *o = &p->operand[i->operand + k];
         release(c, o->buffer, handle);

@@ -5,8 +5,8 @@
  * result may take the bytes of an operand that is read for the last time by the same instruction,
  * where the op permits it.
  *
- * A sweep over the instructions keeps the live buffers of an arena sorted by offset, so a new
- * buffer is compared with its two neighbours.
+ * A sweep over the instructions keeps the set of the offsets at which a live buffer of an arena
+ * begins, so a new buffer is compared with its two neighbours.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -60,22 +60,74 @@ static void find_ranges(struct ku_proof *c)
             c->first[b] = 0, c->last[b] = p->n_instrs;
 }
 
-struct live {
-    size_t offset;
-    ku_id buffer;
+/*
+ * A set of numbers below 64^LEVELS: a bit per number, then a bit per word of the level below that
+ * is not 0.
+ */
+enum { LEVELS = 6, NONE = -1 };
+struct set {
+    uint64_t *word[LEVELS];
+    uint32_t n_words[LEVELS];
 };
 
-static uint32_t position(const struct live *live, uint32_t n, size_t offset)
+static void set_fini(struct set *s)
 {
-    uint32_t low = 0, high = n;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (live[mid].offset < offset)
-            low = mid + 1;
-        else
-            high = mid;
+    for (int l = 0; l < LEVELS; l++)
+        ku_free(s->word[l]);
+}
+
+static int set_init(struct set *s, uint32_t n)
+{
+    *s = (struct set){.word = {NULL}};
+    for (int l = 0; l < LEVELS; l++) {
+        n = n / 64 + 1;
+        s->n_words[l] = n;
+        s->word[l] = ku_calloc(n, sizeof *s->word[l]);
+        if (s->word[l] == NULL)
+            return KUMI_ENOMEM;
     }
-    return low;
+    return KUMI_OK;
+}
+
+static void set_put(struct set *s, uint32_t i)
+{
+    for (int l = 0; l < LEVELS; l++, i /= 64)
+        s->word[l][i / 64] |= UINT64_C(1) << i % 64;
+}
+
+static void set_drop(struct set *s, uint32_t i)
+{
+    for (int l = 0; l < LEVELS; l++, i /= 64)
+        if (s->word[l][i / 64] &= ~(UINT64_C(1) << i % 64))
+            return;
+}
+
+/* The first member from i on. */
+static int64_t set_next(const struct set *s, uint32_t i)
+{
+    for (int l = 0; l < LEVELS && i / 64 < s->n_words[l]; l++, i = i / 64 + 1) {
+        const uint64_t rest = s->word[l][i / 64] >> i % 64;
+        if (rest == 0)
+            continue;
+        for (i += (uint32_t)__builtin_ctzll(rest); l-- > 0;)
+            i = i * 64 + (uint32_t)__builtin_ctzll(s->word[l][i]);
+        return i;
+    }
+    return NONE;
+}
+
+/* The last member before i. */
+static int64_t set_previous(const struct set *s, uint32_t i)
+{
+    for (int l = 0; l < LEVELS && i-- > 0; l++, i /= 64) {
+        const uint64_t rest = s->word[l][i / 64] << (63 - i % 64);
+        if (rest == 0)
+            continue;
+        for (i -= (uint32_t)__builtin_clzll(rest); l-- > 0;)
+            i = i * 64 + 63 - (uint32_t)__builtin_clzll(s->word[l][i]);
+        return i;
+    }
+    return NONE;
 }
 
 /* Whether the instruction may write `out` in the bytes of `in`. */
@@ -103,8 +155,9 @@ static bool is_in_place(const struct ku_proof *c, ku_id in, ku_id out)
 
 struct sweep {
     struct ku_proof *c;
-    struct live *live;
-    uint32_t n;
+    uint32_t *place;  /* per buffer: the rank of its offset among those of the arena */
+    ku_id *at;        /* per rank: the live buffer */
+    struct set begun; /* ranks at which a live buffer begins */
 };
 
 static int clash(struct ku_proof *c, ku_id a, ku_id b)
@@ -116,31 +169,32 @@ static int clash(struct ku_proof *c, ku_id a, ku_id b)
 static int enter(struct sweep *s, ku_id b)
 {
     const struct ku_buffer *x = &s->c->p->buffer[b];
-    uint32_t at = position(s->live, s->n, x->offset);
+    const uint32_t place = s->place[b];
     if (x->bytes == 0)
         return KUMI_OK;
-    if (at < s->n && s->live[at].offset == x->offset && is_in_place(s->c, s->live[at].buffer, b)) {
-        s->live[at].buffer = b;
+    const int64_t next = set_next(&s->begun, place), before = set_previous(&s->begun, place);
+    if (next == place && is_in_place(s->c, s->at[place], b)) {
+        s->at[place] = b;
         return KUMI_OK;
     }
-    if (at < s->n && s->live[at].offset < x->offset + x->bytes)
-        return clash(s->c, s->live[at].buffer, b);
-    if (at > 0 &&
-        s->live[at - 1].offset + s->c->p->buffer[s->live[at - 1].buffer].bytes > x->offset)
-        return clash(s->c, s->live[at - 1].buffer, b);
-    memmove(s->live + at + 1, s->live + at, (s->n - at) * sizeof *s->live);
-    s->live[at] = (struct live){x->offset, b};
-    s->n++;
+    if (next != NONE && s->c->p->buffer[s->at[next]].offset < x->offset + x->bytes)
+        return clash(s->c, s->at[next], b);
+    if (before != NONE) {
+        const struct ku_buffer *y = &s->c->p->buffer[s->at[before]];
+        if (y->offset + y->bytes > x->offset)
+            return clash(s->c, s->at[before], b);
+    }
+    set_put(&s->begun, place);
+    s->at[place] = b;
     return KUMI_OK;
 }
 
 static void leave(struct sweep *s, ku_id b)
 {
-    uint32_t at = position(s->live, s->n, s->c->p->buffer[b].offset);
-    if (at == s->n || s->live[at].buffer != b)
+    if (s->c->p->buffer[b].bytes == 0 || s->at[s->place[b]] != b)
         return; /* its bytes passed to a result */
-    memmove(s->live + at, s->live + at + 1, (s->n - at - 1) * sizeof *s->live);
-    s->n--;
+    set_drop(&s->begun, s->place[b]);
+    s->at[s->place[b]] = 0;
 }
 
 struct event {
@@ -157,19 +211,51 @@ static int by_time(const void *a, const void *b)
     return (x->buffer > y->buffer) - (x->buffer < y->buffer);
 }
 
-static int check_arena(struct ku_proof *c, int arena, struct live *live, struct event *event)
+enum { ALIGN_BYTES = 64 /* a cache line; kernels load whole vectors */ };
+struct place {
+    size_t offset;
+    ku_id buffer;
+};
+static int by_offset(const void *a, const void *b)
 {
-    const struct ku_program *p = c->p;
-    struct sweep s = {.c = c, .live = live};
+    const struct place *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* Ranks the offsets of an arena's buffers; returns the number of these buffers. */
+static uint32_t rank_offsets(struct sweep *s, int arena, struct place *place)
+{
+    const struct ku_proof *c = s->c;
     uint32_t n = 0;
-    for (ku_id b = 1; b < p->n_buffers; b++) {
-        const struct ku_buffer *x = &p->buffer[b];
-        if (x->arena != arena || c->first[b] == UINT32_MAX)
-            continue;
-        if (x->offset > p->arena_bytes[arena] || x->bytes > p->arena_bytes[arena] - x->offset) {
+    for (ku_id b = 1; b < c->p->n_buffers; b++)
+        if (c->p->buffer[b].arena == arena && c->first[b] != UINT32_MAX)
+            place[n++] = (struct place){c->p->buffer[b].offset, b};
+    if (n > 1)
+        qsort(place, n, sizeof *place, by_offset);
+    for (uint32_t i = 0; i < n; i++)
+        s->place[place[i].buffer] =
+            i > 0 && place[i].offset == place[i - 1].offset ? s->place[place[i - 1].buffer] : i;
+    return n;
+}
+
+static int check_arena(struct sweep *s, int arena, struct place *place, struct event *event)
+{
+    struct ku_proof *c = s->c;
+    const uint32_t n_buffers = rank_offsets(s, arena, place);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_buffers; i++) {
+        const ku_id b = place[i].buffer;
+        const struct ku_buffer *x = &c->p->buffer[b];
+        const size_t bytes = c->p->arena_bytes[arena];
+        if (x->offset > bytes || x->bytes > bytes - x->offset) {
             c->at = c->first[b];
-            return ku_proof_refuse(c, b, "ends beyond the arena's %zu bytes",
-                                   p->arena_bytes[arena]);
+            return ku_proof_refuse(c, b, "ends beyond the arena's %zu bytes", bytes);
+        }
+        const bool is_moved = ku_arena_is_tier(arena) || x->cls == KU_CL_WINDOW;
+        const size_t align = is_moved ? KU_TIER_ALIGN_BYTES : ALIGN_BYTES;
+        if (x->offset % align) {
+            c->at = c->first[b];
+            return ku_proof_refuse(c, b, "is not at a multiple of %zu bytes", align);
         }
         event[n++] = (struct event){c->first[b], 0, b};
         event[n++] = (struct event){c->last[b], 1, b};
@@ -179,22 +265,31 @@ static int check_arena(struct ku_proof *c, int arena, struct live *live, struct 
         qsort(event, n, sizeof *event, by_time);
     for (uint32_t i = 0; i < n; i++)
         if (event[i].is_end)
-            leave(&s, event[i].buffer);
+            leave(s, event[i].buffer);
         else
-            KU_TRY(enter(&s, event[i].buffer));
+            KU_TRY(enter(s, event[i].buffer));
     return KUMI_OK;
 }
 
 int ku_proof_live_ranges(struct ku_proof *c)
 {
-    struct live *live = ku_calloc(c->p->n_buffers + 1, sizeof *live);
-    struct event *event = ku_calloc(2 * (size_t)c->p->n_buffers + 2, sizeof *event);
-    int status = live && event ? KUMI_OK : KUMI_ENOMEM;
+    const uint32_t n = c->p->n_buffers + 1;
+    struct sweep s = {.c = c};
+    struct place *place = ku_calloc(n, sizeof *place);
+    struct event *event = ku_calloc(2 * (size_t)n, sizeof *event);
+    s.place = ku_calloc(n, sizeof *s.place);
+    s.at = ku_calloc(n, sizeof *s.at);
+    int status = set_init(&s.begun, n);
+    if (!place || !event || !s.place || !s.at)
+        status = KUMI_ENOMEM;
     find_ranges(c);
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++)
-        status = check_arena(c, a, live, event);
-    ku_free(live);
+        status = check_arena(&s, a, place, event);
+    set_fini(&s.begun);
+    ku_free(place);
     ku_free(event);
+    ku_free(s.place);
+    ku_free(s.at);
     c->at = 0;
     return status;
 }

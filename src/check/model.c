@@ -26,12 +26,17 @@ struct derive {
     ku_id n_forward;
     ku_id *adjoint;         /* per forward value */
     ku_id *use_grad;        /* per use */
+    ku_id *use_at;          /* per forward node: its first use of a tensor */
+    ku_id *next_use;        /* per use: the next one of its node */
+    uint32_t *sum_of;       /* per value: index in `list` + 1; 0: not summed */
     unsigned char *wanted;  /* per forward value: depends on a trainable parameter */
     ku_id last;             /* node of the previous statement */
     uint64_t *attr;         /* per attribute id: its hash */
     uint64_t *term;         /* per value: of the current micro-batch */
     unsigned char *partial; /* per value: accumulated over micro-batches and ranks */
+    char *split;            /* per value: how the ranks of axis tp divide it */
     uint64_t *sum;          /* [n_sums][n_micro] terms to add up */
+    uint64_t *leaf;         /* [n_vs] scratch */
     struct sum {
         ku_id value;
         int by_micro, wire, is_max, is_stack;
@@ -126,8 +131,8 @@ static int contribute(struct derive *d, ku_id node, int operand, ku_id adjoint)
                 return ku_err_get()->status;
             adjoint = ku_out(g, made, 0);
         }
-        for (ku_id u = 1; u < g->n_uses; u++)
-            if (g->use[u].node == node && g->use[u].operand == operand)
+        for (ku_id u = d->use_at[node]; u; u = d->next_use[u])
+            if (g->use[u].operand == operand)
                 d->use_grad[u] = adjoint;
         return KUMI_OK;
     }
@@ -151,6 +156,38 @@ static bool makes_gradients(const struct derive *d, ku_id node, const struct sta
     return (ku_ops[s->op].traits & KU_OP_ACCUM) && ku_ops[s->op].max_out == s->n_targets;
 }
 
+/* Attribute dtype of an op of backward: a part of a product (axis tp) is f32. */
+static int64_t result_dtype(const struct derive *d, ku_id node, int op)
+{
+    const struct ku_graph *g = d->g;
+    const struct ku_node *n = &g->node[node];
+    const enum kumi_dtype x = n->n_in ? (enum kumi_dtype)g->value[ku_in(g, n, 0)].dtype : KUMI_F32;
+    const ku_id def = n->n_in ? g->value[ku_in(g, n, 0)].def : 0;
+    if (op == KU_OP_cast)
+        return x;
+    const bool is_part = op == KU_OP_linear_dx && def && g->node[def].op == KU_OP_convert &&
+                         g->attr[g->node[def].attr].index == 1;
+    return is_part && kumi_dtype_bytes(x) < kumi_dtype_bytes(KUMI_F32) ? KUMI_F32 : -1;
+}
+
+/* Gradients of the converts of axis tp: a sum over the ranks, rounded to x's dtype, or nothing. */
+static int pass_convert(struct derive *d, ku_id node)
+{
+    struct ku_graph *g = d->g;
+    ku_id adjoint = d->adjoint[ku_out(g, node, 0)];
+    const enum kumi_dtype x = (enum kumi_dtype)g->value[ku_in(g, &g->node[node], 0)].dtype;
+    struct ku_attrs a = ku_attrs_default;
+    if (g->attr[g->node[node].attr].index == 0)
+        return contribute(d, node, 0, adjoint);
+    ku_id made = append(d, KU_OP_convert, &adjoint, 1, &a, node);
+    if (made && g->value[adjoint].dtype != (uint8_t)x) {
+        adjoint = ku_out(g, made, 0);
+        a.dtype = x;
+        made = append(d, KU_OP_cast, &adjoint, 1, &a, node);
+    }
+    return made ? contribute(d, node, 0, ku_out(g, made, 0)) : ku_err_get()->status;
+}
+
 static int apply(struct derive *d, ku_id node, const struct statement *s)
 {
     struct ku_graph *g = d->g;
@@ -167,11 +204,15 @@ static int apply(struct derive *d, ku_id node, const struct statement *s)
     if (s->op == KU_OP_NONE)
         return contribute(d, node, s->target[0], in[0]);
     struct ku_attrs a = g->attr[g->node[node].attr];
-    if (s->op == KU_OP_cast)
-        a.dtype = g->value[ku_in(g, &g->node[node], 0)].dtype;
+    a.dtype = result_dtype(d, node, s->op);
     if (kumi_dtype_bytes(d->c->o->grads) < kumi_dtype_bytes(KUMI_F32) &&
         makes_gradients(d, node, s))
         a.dtype = d->c->o->grads;
+    if (s->op == KU_OP_embedding_dw && d->c->p->mesh.extent[KU_AX_TP] > 1) {
+        const ku_id t = g->value[ku_in(g, &g->node[node], 0)].tensor;
+        const uint32_t own = t ? ku_proof_state(d->c, ku_term_state(g->tensor[t].name, NULL)) : 0;
+        a.axes = own && ku_proof_split_of_state(d->c, own - 1) ? 1 << KU_AX_TP : 0;
+    }
     ku_id made = append(d, s->op, in, s->n_in, &a, node);
     if (made == 0)
         return ku_err_get()->status;
@@ -196,6 +237,7 @@ static int seed(struct derive *d)
         d->c->shift++;
     a.dtype = d->c->o->compute == KUMI_F64 ? KUMI_F64 : KUMI_F32;
     a.shift = d->c->shift;
+    ku_update_scaler_of(&d->c->o->rule, &a);
     ku_id made = append(d, KU_OP_loss_seed, NULL, 0, &a, g->value[loss].def);
     if (made == 0)
         return ku_err_get()->status;
@@ -221,6 +263,8 @@ static int differentiate(struct derive *d)
         for (int i = 0; i < g->node[n].n_out && g->node[n].op; i++)
             has |= d->adjoint[ku_out(g, n, i)] != 0 && d->wanted[ku_out(g, n, 0)];
         const char *p = ku_ops[g->node[n].op].grad;
+        if (has && g->node[n].op == KU_OP_convert)
+            KU_TRY(pass_convert(d, n));
         while (has && *p) {
             p = read_statement(p, g->node[n].n_in, &s);
             KU_TRY(apply(d, n, &s));
@@ -233,10 +277,10 @@ static int differentiate(struct derive *d)
 static void add_sum(struct derive *d, struct sum s)
 {
     d->partial[s.value] |= !s.is_common;
-    for (uint32_t i = 0; i < d->n_sums; i++)
-        if (d->list[i].value == s.value && d->list[i].by_micro == s.by_micro)
-            return;
+    if (d->sum_of[s.value])
+        return;
     d->list[d->n_sums++] = s;
+    d->sum_of[s.value] = d->n_sums;
 }
 
 static void list_sums(struct derive *d)
@@ -313,6 +357,7 @@ static int evaluate(struct derive *d, int u)
         uint64_t out[KU_MAX_OUT] = {0};
         if (node->op == KU_OP_NONE)
             continue;
+        ku_term_draw(&x, u);
         for (int i = 0; i < node->n_in; i++) {
             ku_id v = ku_in(g, node, i);
             x.in[i] = synced(d, node, i, term_in(d, v, u));
@@ -320,17 +365,19 @@ static int evaluate(struct derive *d, int u)
         }
         for (int i = 0; i < node->n_out; i++)
             x.out_dtype[i] = g->value[ku_out(g, n, i)].dtype;
-        if (node->op == KU_OP_loss_seed)
-            out[0] = ku_term_of(KU_TERM_SEED, 1, 1);
-        else
-            ku_term_results(d->c, &x, out);
+        if (node->op == KU_OP_loss_seed && d->c->o->rule.loss_scale != 0)
+            x.in[x.n_in++] = ku_term_state("loss_scale", NULL);
+        if (u == 0 && d->c->p->mesh.extent[KU_AX_TP] > 1)
+            KU_TRY(ku_tensor_split(d->c, g, n, d->split));
+        ku_term_results(d->c, &x, out);
         for (int i = 0; i < node->n_out; i++) {
             ku_id v = ku_out(g, n, i);
             d->term[v] = out[i];
             struct ku_term t = {.hash = out[i],
                                 .shape = ku_shape_hash(&g->shape[g->value[v].shape]),
                                 .dtype = g->value[v].dtype,
-                                .is_partial = d->partial[v]};
+                                .is_partial = d->partial[v],
+                                .split = d->split[v]};
             KU_TRY(ku_terms_add(&d->c->terms, &t));
         }
     }
@@ -394,26 +441,28 @@ static uint64_t total(const struct derive *d, uint32_t which, uint64_t *leaf)
 
 static uint64_t total_of(const struct derive *d, ku_id value, uint64_t *leaf)
 {
-    for (uint32_t i = 0; i < d->n_sums; i++)
-        if (d->list[i].value == value)
-            return total(d, i, leaf);
-    return 0;
+    return d->sum_of[value] ? total(d, d->sum_of[value] - 1, leaf) : 0;
 }
 
-static int add_up(struct derive *d)
+/* The uses of a tied parameter are added in use order. */
+static int add_use(struct derive *d, ku_id u, uint64_t sum)
 {
     struct ku_proof *c = d->c;
-    uint64_t *leaf = ku_calloc((size_t)c->p->mesh.extent[KU_AX_VS] + 1, sizeof *leaf);
+    ku_id t = d->g->use[u].tensor;
+    t = d->g->tensor[t].kind == KU_T_DERIVED ? d->g->tensor[t].of : t;
+    c->gradient[t] = c->gradient[t] ? ku_term_of(KU_TERM_ADD, c->gradient[t], sum) : sum;
+    return ku_terms_add(&c->terms, &(struct ku_term){.hash = c->gradient[t],
+                                                     .dtype = d->g->value[d->use_grad[u]].dtype});
+}
+
+static int add_up(struct derive *d, uint64_t *leaf)
+{
+    struct ku_proof *c = d->c;
     uint32_t index = 0;
-    if (leaf == NULL)
-        return KUMI_ENOMEM;
-    for (ku_id u = 1; u < c->model->n_uses; u++) {
-        ku_id t = d->g->use[u].tensor;
-        t = d->g->tensor[t].kind == KU_T_DERIVED ? d->g->tensor[t].of : t;
-        uint64_t sum = d->use_grad[u] ? total_of(d, d->use_grad[u], leaf) : 0;
-        if (sum)
-            c->gradient[t] = c->gradient[t] ? ku_term_of(KU_TERM_ADD, c->gradient[t], sum) : sum;
-    }
+    for (ku_id u = 1; u < c->model->n_uses; u++)
+        if (d->use_grad[u])
+            KU_TRY(add_use(d, u, total_of(d, d->use_grad[u], leaf)));
+    c->stats = KU_TOTALS_ZERO;
     for (ku_id t = 1; t < c->model->n_tensors; t++)
         if (c->gradient[t]) {
             c->stats += ku_term_of(KU_TERM_SQUARES, c->gradient[t], index++);
@@ -421,8 +470,20 @@ static int add_up(struct derive *d)
         }
     for (uint32_t i = 0; i < d->g->n_outputs; i++)
         c->output[i] = total_of(d, d->g->output[i].value, leaf);
-    ku_free(leaf);
-    return KUMI_OK;
+    for (uint32_t i = 0; i < d->n_sums && c->o->kind == KU_CHECK_TRAIN; i++)
+        if (d->list[i].is_stack)
+            KU_TRY(ku_update_statistics(c, &d->g->node[d->g->value[d->list[i].value].def],
+                                        total(d, i, leaf)));
+    return ku_update_derive(c);
+}
+
+/* Lists the uses of each node. */
+static void chain_uses(struct derive *d)
+{
+    for (ku_id u = d->c->model->n_uses; u-- > 1;) {
+        d->next_use[u] = d->use_at[d->g->use[u].node];
+        d->use_at[d->g->use[u].node] = u;
+    }
 }
 
 static int derive_all(struct derive *d)
@@ -430,21 +491,30 @@ static int derive_all(struct derive *d)
     struct ku_proof *c = d->c;
     const struct ku_graph *m = c->model;
     int n_micro = ku_mesh_n_micro(&c->p->mesh);
-    d->adjoint = ku_calloc(m->n_values, sizeof *d->adjoint);
+    KU_TRY(ku_tensor_divide(c, d->g));
+    d->n_forward = d->g->n_nodes;
+    d->adjoint = ku_calloc(d->g->n_values, sizeof *d->adjoint);
     d->use_grad = ku_calloc(m->n_uses + 1, sizeof *d->use_grad);
-    d->wanted = ku_calloc(m->n_values, 1);
+    d->use_at = ku_calloc(d->g->n_nodes, sizeof *d->use_at);
+    d->next_use = ku_calloc(m->n_uses + 1, sizeof *d->next_use);
+    d->wanted = ku_calloc(d->g->n_values, 1);
     c->gradient = ku_calloc(m->n_tensors + 1, sizeof *c->gradient);
     c->output = ku_calloc(m->n_outputs + 1, sizeof *c->output);
-    if (!d->adjoint || !d->use_grad || !d->wanted || !c->gradient || !c->output)
+    if (!d->adjoint || !d->use_grad || !d->use_at || !d->next_use || !d->wanted || !c->gradient ||
+        !c->output)
         return KUMI_ENOMEM;
-    if (c->o->is_training)
+    chain_uses(d);
+    if (c->o->kind == KU_CHECK_TRAIN)
         KU_TRY(differentiate(d));
     uint32_t max = m->n_uses + d->g->n_outputs + d->n_forward;
     d->attr = ku_calloc(d->g->n_attrs, sizeof *d->attr);
     d->term = ku_calloc(d->g->n_values, sizeof *d->term);
     d->partial = ku_calloc(d->g->n_values, 1);
+    d->split = ku_calloc(d->g->n_values, 1);
     d->list = ku_calloc(max, sizeof *d->list);
-    if (!d->attr || !d->term || !d->partial || !d->list)
+    d->sum_of = ku_calloc(d->g->n_values, sizeof *d->sum_of);
+    d->leaf = ku_calloc((size_t)c->p->mesh.extent[KU_AX_VS] + 1, sizeof *d->leaf);
+    if (!d->attr || !d->term || !d->partial || !d->split || !d->list || !d->sum_of || !d->leaf)
         return KUMI_ENOMEM;
     for (ku_id a = 1; a < d->g->n_attrs; a++)
         d->attr[a] = ku_attrs_hash(&d->g->attr[a]);
@@ -454,22 +524,26 @@ static int derive_all(struct derive *d)
         return KUMI_ENOMEM;
     for (int u = 0; u < n_micro; u++)
         KU_TRY(evaluate(d, u));
-    return add_up(d);
+    return add_up(d, d->leaf);
 }
 
 int ku_model_derive(struct ku_proof *c)
 {
     KU_TRY(ku_graph_copy(c->model, &c->spec));
-    struct derive d = {.c = c, .g = c->spec, .n_forward = c->spec->n_nodes};
+    struct derive d = {.c = c, .g = c->spec};
     int status = derive_all(&d);
     ku_free(d.adjoint);
     ku_free(d.use_grad);
+    ku_free(d.use_at);
+    ku_free(d.next_use);
+    ku_free(d.sum_of);
+    ku_free(d.leaf);
     ku_free(d.wanted);
     ku_free(d.attr);
     ku_free(d.term);
     ku_free(d.partial);
+    ku_free(d.split);
     ku_free(d.list);
     ku_free(d.sum);
-    c->report_of.n_terms = c->terms.n;
     return status;
 }

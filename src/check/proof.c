@@ -3,11 +3,11 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/hash.h"
 #include "base/mem.h"
 #include "check/proof.h"
 
@@ -32,46 +32,25 @@ int ku_proof_refuse(const struct ku_proof *c, ku_id buffer, const char *format, 
              : i->op < KU_N_OPS    ? ku_ops[i->op].name
                                    : "?";
     }
-    return KU_ERR(KUMI_EPLAN, "check: program %s, all ranks, instruction %u, %s %s:%s %s", p->name,
+    char ranks[48] = "all ranks";
+    if (p->mesh.extent[KU_AX_PP] > 1)
+        snprintf(ranks, sizeof ranks, "ranks of pp %d", p->pp);
+    return KU_ERR(KUMI_EPLAN, "check: program %s, %s, instruction %u, %s %s:%s %s", p->name, ranks,
                   c->at, op, path, what, rule);
 }
 
-/* The state that buffers hold as the step begins. */
-static int hold_state(struct ku_proof *c)
+static int by_term(const void *a, const void *b)
 {
-    const struct ku_program *p = c->p;
-    for (uint32_t s = 0; s < p->n_states; s++) {
-        const struct ku_program_state *x = &p->state[s];
-        ku_id b = s + 1; /* lowering adds the buffers of the state first */
-        if (b >= p->n_buffers || p->buffer[b].arena != x->arena ||
-            p->buffer[b].offset != x->offset || p->buffer[b].bytes != x->bytes ||
-            p->buffer[b].dtype != x->dtype)
-            return ku_proof_refuse(c, b, "is not where the state plan has %s", p->name_of[x->name]);
-        c->state_of[b] = c->state_by_name[x->name] = s + 1;
-        const char *name = p->name_of[x->name];
-        int blocks = x->is_kept && x->blocks ? ku_layout_axes(&p->layout[x->blocks], KU_Z) &
-                                                   ku_mesh_wide(&p->mesh, KU_DP_AXES)
-                                             : 0;
-        c->held[b] =
-            (struct ku_held){.term = ku_term_of(KU_TERM_STATE, ku_hash64(name, strlen(name)), 0),
-                             .shape = c->shape_hash[x->shape],
-                             .tensor = x->of ? x->of : s + 1,
-                             .dtype = x->dtype,
-                             .owned = (uint8_t)blocks,
-                             .first_block = x->first_block,
-                             .flags = KU_HELD_DEFINED | KU_HELD_STATE};
-        if (x->of == 0 && (x->kind == KU_T_COUNTER || x->kind == KU_T_OPTIMIZER))
-            c->held[b].tensor = 0;
-        for (ku_id t = 1; c->model && t < c->model->n_tensors && c->tensor_of[s] == 0; t++)
-            if (strcmp(c->model->tensor[t].name, name) == 0)
-                c->tensor_of[s] = t;
-    }
-    for (uint32_t i = 0; i < p->n_inputs; i++)
-        c->held[p->input[i].buffer] = (struct ku_held){.term = 1,
-                                                       .shape = c->shape_hash[p->input[i].shape],
-                                                       .dtype = p->input[i].dtype,
-                                                       .flags = KU_HELD_DEFINED};
-    return KUMI_OK;
+    const struct ku_named_state *x = a, *y = b;
+    return (x->term > y->term) - (x->term < y->term);
+}
+
+uint32_t ku_proof_state(const struct ku_proof *c, uint64_t term)
+{
+    const struct ku_named_state key = {.term = term};
+    const struct ku_named_state *x =
+        c->p->n_states ? bsearch(&key, c->named, c->p->n_states, sizeof key, by_term) : NULL;
+    return x ? x->state + 1 : 0;
 }
 
 static int prepare(struct ku_proof *c)
@@ -79,63 +58,129 @@ static int prepare(struct ku_proof *c)
     const struct ku_program *p = c->p;
     c->attr_hash = ku_calloc(p->n_attrs + 1, sizeof *c->attr_hash);
     c->shape_hash = ku_calloc(p->n_shapes + 1, sizeof *c->shape_hash);
-    c->tensor_of = ku_calloc(p->n_states + 1, sizeof *c->tensor_of);
+    c->next = ku_calloc(p->n_states + 1, sizeof *c->next);
+    c->named = ku_calloc(p->n_states + 1, sizeof *c->named);
     c->held = ku_calloc(p->n_buffers + 1, sizeof *c->held);
     c->state_of = ku_calloc(p->n_buffers + 1, sizeof *c->state_of);
     c->pieces = ku_calloc(p->n_buffers + 1, sizeof *c->pieces);
     c->state_by_name = ku_calloc(p->n_names + 1, sizeof *c->state_by_name);
-    c->totalled = ku_calloc(p->n_states + 1, sizeof *c->totalled);
-    c->summed = ku_calloc(p->n_states + 1, sizeof *c->summed);
     c->begun = ku_calloc(p->n_buffers + 1, sizeof *c->begun);
     c->written = ku_calloc(p->n_states + 1, sizeof *c->written);
     c->start = ku_calloc(p->n_handles + 1, sizeof *c->start);
     c->first = ku_calloc(p->n_buffers + 1, sizeof *c->first);
     c->last = ku_calloc(p->n_buffers + 1, sizeof *c->last);
-    if (!c->attr_hash || !c->shape_hash || !c->tensor_of || !c->held || !c->state_of ||
-        !c->pieces || !c->totalled || !c->summed || !c->state_by_name || !c->begun || !c->written ||
+    c->message = ku_calloc(p->n_handles + 1, sizeof *c->message);
+    c->barrier = ku_calloc(p->n_handles + 1, sizeof *c->barrier);
+    if (!c->message || !c->barrier || !c->attr_hash || !c->shape_hash || !c->next || !c->named ||
+        !c->held || !c->state_of || !c->pieces || !c->state_by_name || !c->begun || !c->written ||
         !c->start || !c->first || !c->last)
         return KUMI_ENOMEM;
     for (uint32_t i = 1; i < p->n_attrs; i++)
         c->attr_hash[i] = ku_attrs_hash(&p->attr[i]);
     for (uint32_t i = 1; i < p->n_shapes; i++)
         c->shape_hash[i] = ku_shape_hash(&p->shape[i]);
-    return hold_state(c);
+    for (uint32_t s = 0; s < p->n_states; s++)
+        c->named[s] = (struct ku_named_state){ku_term_state(p->name_of[p->state[s].name], NULL), s};
+    if (p->n_states)
+        qsort(c->named, p->n_states, sizeof *c->named, by_term);
+    return ku_proof_hold(c);
+}
+
+static void close_proof(struct ku_proof *c)
+{
+    ku_graph_destroy(c->spec);
+    ku_free(c->terms.slot);
+    ku_free(c->streams.slot);
+    ku_free(c->gradient);
+    ku_free(c->output);
+    ku_free(c->attr_hash);
+    ku_free(c->shape_hash);
+    ku_free(c->next);
+    ku_free(c->named);
+    ku_free(c->is_gathered);
+    ku_free(c->held);
+    ku_free(c->state_of);
+    ku_free(c->pieces);
+    ku_free(c->begun);
+    ku_free(c->state_by_name);
+    ku_free(c->written);
+    ku_free(c->start);
+    ku_free(c->first);
+    ku_free(c->last);
+    ku_free(c->message);
+    ku_free(c->barrier);
+}
+
+/* Everything up to the first instruction. */
+static int open_proof(struct ku_proof *c)
+{
+    c->wide = ku_mesh_wide(&c->p->mesh, KU_DP_AXES);
+    c->report_of.n_instrs = c->p->n_instrs;
+    KU_TRY(prepare(c));
+    c->at = c->p->n_instrs;
+    KU_TRY(c->o->kind >= KU_CHECK_INIT ? ku_initial_derive(c) : ku_model_derive(c));
+    KU_TRY(ku_proof_live_ranges(c));
+    c->at = 0;
+    return KUMI_OK;
+}
+
+/* The coordinates of axis pp agree on the mesh and on where all state is. */
+static int compare_states(const struct ku_proof *a, const struct ku_proof *b)
+{
+    const struct ku_program *p = a->p, *q = b->p;
+    bool same = memcmp(&p->mesh, &q->mesh, sizeof p->mesh) == 0 && p->n_states == q->n_states;
+    for (uint32_t s = 0; s < p->n_states && same; s++) {
+        const struct ku_program_state *x = &p->state[s], *y = &q->state[s];
+        same = strcmp(p->name_of[x->name], q->name_of[y->name]) == 0 && x->arena == y->arena &&
+               x->offset == y->offset && x->bytes == y->bytes && x->pp == y->pp &&
+               x->dtype == y->dtype;
+    }
+    return same ? KUMI_OK
+                : ku_proof_refuse(b, 0, "has another state plan than the coordinate 0 of axis pp");
+}
+
+static void add_report(const struct ku_proof *c, struct ku_check_report *sum)
+{
+    sum->n_instrs += c->report_of.n_instrs;
+    sum->n_collectives += c->report_of.n_collectives;
+    sum->n_edges += c->report_of.n_edges;
+    sum->n_buffers += c->report_of.n_buffers;
+    sum->n_gradients = c->report_of.n_gradients;
+    sum->n_terms = c->terms.n;
+}
+
+int ku_check_programs(const struct ku_graph *model, const struct ku_check_opts *o,
+                      const struct ku_program *const *p, int n, struct ku_check_report *report)
+{
+    struct ku_proof *c = ku_calloc((size_t)n, sizeof *c);
+    struct ku_check_report sum = {0};
+    const int64_t began = ku_clock_ns();
+    int status = c ? KUMI_OK : KUMI_ENOMEM;
+    for (int i = 0; i < n && status == KUMI_OK; i++) {
+        c[i].model = model, c[i].o = o, c[i].p = p[i];
+        status =
+            p[i]->mesh.extent[KU_AX_PP] == n && p[i]->pp == i
+                ? open_proof(&c[i])
+                : ku_proof_refuse(&c[i], 0, "is of coordinate %d of %d of axis pp, not %d of %d",
+                                  p[i]->pp, p[i]->mesh.extent[KU_AX_PP], i, n);
+        if (status == KUMI_OK)
+            status = compare_states(&c[0], &c[i]);
+    }
+    if (status == KUMI_OK)
+        status = ku_proof_execute_all(c, n);
+    for (int i = 0; i < n && c; i++) {
+        add_report(&c[i], &sum);
+        close_proof(&c[i]);
+    }
+    sum.ns = ku_clock_ns() - began;
+    if (status == KUMI_OK)
+        *report = sum;
+    ku_free(c);
+    return status;
 }
 
 int ku_check_program(const struct ku_graph *model, const struct ku_check_opts *o,
                      const struct ku_program *p, struct ku_check_report *report)
 {
-    struct ku_proof c = {.model = model, .o = o, .p = p};
-    int64_t began = ku_clock_ns();
-    c.wide = ku_mesh_wide(&p->mesh, KU_DP_AXES);
-    c.report_of.n_instrs = p->n_instrs;
-    int status = prepare(&c);
-    if (status == KUMI_OK && model)
-        status = ku_model_derive(&c);
-    if (status == KUMI_OK)
-        status = ku_proof_live_ranges(&c);
-    if (status == KUMI_OK)
-        status = ku_proof_execute(&c);
-    c.report_of.ns = ku_clock_ns() - began;
-    if (status == KUMI_OK)
-        *report = c.report_of;
-    ku_graph_destroy(c.spec);
-    ku_free(c.terms.slot);
-    ku_free(c.gradient);
-    ku_free(c.output);
-    ku_free(c.attr_hash);
-    ku_free(c.shape_hash);
-    ku_free(c.tensor_of);
-    ku_free(c.held);
-    ku_free(c.state_of);
-    ku_free(c.pieces);
-    ku_free(c.begun);
-    ku_free(c.totalled);
-    ku_free(c.summed);
-    ku_free(c.state_by_name);
-    ku_free(c.written);
-    ku_free(c.start);
-    ku_free(c.first);
-    ku_free(c.last);
-    return status;
+    return ku_check_programs(model, o, &p, 1, report);
 }

@@ -16,15 +16,18 @@ enum ku_term_kind {
     KU_TERM_STACK,
     KU_TERM_COMPLETE, /* the sum over ranks */
     KU_TERM_SQUARES,
-    KU_TERM_ZERO,
-    KU_TERM_SEED
+    KU_TERM_STREAM
 };
+
+enum { KU_TOTALS_ZERO = 1 }; /* the term of totals to which nothing has been added */
 
 /* What is known of a term of the model: found by its hash. */
 struct ku_term {
-    uint64_t hash, shape;
+    uint64_t hash, shape;      /* shape: its hash; 0: that of the state that it is written to */
     uint8_t dtype, is_partial; /* is_partial: each rank has the part of its samples */
+    char split;                /* over axis tp: 0, a letter or KU_SPLIT_SUM (tensor.c) */
 };
+enum { KU_SPLIT_SUM = '+' };
 
 /* A set of terms: open addressing over hashes. */
 struct ku_terms {
@@ -38,9 +41,8 @@ struct ku_term *ku_terms_find(const struct ku_terms *t, uint64_t hash);
 /* The value that a buffer holds. */
 struct ku_held {
     uint64_t term, shape;
-    uint32_t handle;  /* the collective in flight that writes it, 0: none */
-    uint32_t readers; /* collectives in flight that read it */
-    uint32_t tensor;  /* state tensor + 1 that it is or belongs to; 0: none, or several */
+    uint32_t handle;               /* the collective in flight that writes it, 0: none */
+    uint32_t readers;              /* collectives in flight that read it */
     uint32_t peers_read, own_read; /* instruction + 1 at which other ranks, or this rank, read it
                                     * whole last */
     uint32_t written;              /* instruction + 1 of the last write; 0: as the step began */
@@ -48,37 +50,34 @@ struct ku_held {
     uint16_t group;
     uint8_t wire; /* of the first of several sums over ranks, + 1 */
     uint8_t partial, owned, dtype, flags;
+    char split; /* the letter of the dim along which the ranks of axis tp divide it; 0: none */
 };
 /* ku_held.flags */
 enum {
     KU_HELD_DEFINED = 1,
-    KU_HELD_GRADIENT = 2, /* depends on the complete gradient of `tensor` */
-    KU_HELD_REPORT = 4,   /* depends on step_scalars */
-    KU_HELD_TOTALS = 8,   /* an additive sum over tensors */
-    KU_HELD_STATE = 16,   /* the bytes of a state tensor */
-    KU_HELD_CLIPPED = 32  /* the gradient of `tensor`, scaled and clipped */
+    KU_HELD_TOTALS = 2 /* a sum over tensors, in any order */
 };
 
 struct ku_proof {
-    const struct ku_graph *model; /* NULL: terms are not compared */
+    const struct ku_graph *model;
     const struct ku_check_opts *o;
     const struct ku_program *p;
-    struct ku_graph *spec;   /* the model with backward (model.c) */
-    struct ku_terms terms;   /* of forward and backward, all micro-batches */
-    uint64_t *gradient;      /* per tensor of the model: the complete sum, 0: none */
-    uint64_t *output;        /* per output of the model: its complete value, 0: not summed */
-    uint64_t stats;          /* the expected sum of squares over all gradients */
-    uint64_t report;         /* the term of the report; 0: not made yet */
-    uint32_t *state_by_name; /* per name: state + 1 */
-    uint32_t *totalled;      /* per state: additions to totals */
-    uint32_t *summed;        /* per state: additions to the sums of rows and columns */
-    int clips;               /* the report's config clips elements of gradients */
-    int64_t shift;           /* of loss_seed and step_scalars */
+    struct ku_graph *spec;      /* the model with backward (model.c) */
+    struct ku_terms terms;      /* that the model defines, all micro-batches */
+    struct ku_terms streams;    /* of random ops in phase O: `shape` is the term of its one user */
+    uint64_t *gradient;         /* per tensor of the model: the complete sum, 0: none */
+    uint64_t *output;           /* per output of the model: its complete value, 0: not summed */
+    uint64_t stats;             /* the sum of squares over all gradients */
+    uint64_t report;            /* the term of the report, 0: none */
+    uint64_t *next;             /* per state: its term in the end; 0: it is not written */
+    unsigned char *is_gathered; /* per state, of initial values: forward reads it whole */
+    int64_t shift;              /* of loss_seed and step_scalars */
     uint64_t *attr_hash, *shape_hash; /* per id of the program */
-    ku_id *tensor_of;                 /* per state of the program: tensor of the model, 0: none */
+    uint32_t *state_by_name;          /* per name of the program: state + 1 */
+    struct ku_named_state *named;     /* [n_states] sorted */
     struct ku_held *held;             /* per buffer */
     uint32_t *state_of;               /* per buffer: state + 1 */
-    uint32_t *pieces;                 /* per buffer: runs written so far */
+    uint32_t *pieces;                 /* per buffer: runs written so far; totals: runs to come */
     struct ku_held *begun;            /* per buffer: the value of these runs */
     uint32_t *written;                /* per state: writes in this step */
     uint32_t *start;            /* per handle: its start instruction + 1; UINT32_MAX: waited */
@@ -87,7 +86,18 @@ struct ku_proof {
     uint32_t *first, *last;     /* per buffer: live range from the instructions */
     uint32_t at;                /* current instruction */
     int wide;                   /* rank axes of several ranks over which samples are split */
+    /* Axis pp (messages.c) */
+    struct ku_wires *wires; /* between the coordinates; NULL: there is one */
+    bool is_blocked;        /* the current wait needs an instruction of another coordinate */
+    uint32_t *message;      /* per handle of a send or receive: its number on its wire */
+    uint32_t n_barriers;    /* barriers over axis pp that have started */
+    uint32_t *barrier;      /* per handle of such a barrier: its number, from 1 */
     struct ku_check_report report_of;
+};
+/* A state by the term that it has as the step begins. */
+struct ku_named_state {
+    uint64_t term;
+    uint32_t state;
 };
 
 /*
@@ -108,13 +118,49 @@ struct ku_term_op {
     uint64_t in[KU_MAX_IN];
     uint8_t in_dtype[KU_MAX_IN], out_dtype[KU_MAX_OUT];
 };
+/* A random op draws by global element index: its values depend on the micro-batch. */
+void ku_term_draw(struct ku_term_op *x, int micro);
 /* The terms of the results of a computation, in normal form. */
 void ku_term_results(struct ku_proof *c, const struct ku_term_op *x, uint64_t out[KU_MAX_OUT]);
 uint64_t ku_attrs_hash(const struct ku_attrs *a);
 uint64_t ku_shape_hash(const struct ku_shape *s);
+/* The term of state tensor "param.suffix", or "param" if suffix is NULL, as the step begins. */
+uint64_t ku_term_state(const char *param, const char *suffix);
 
-KU_STATUS ku_model_derive(struct ku_proof *c);      /* model.c */
-KU_STATUS ku_proof_execute(struct ku_proof *c);     /* execute.c */
+/* proof.c: the state with this term, + 1; 0: the program has none. */
+uint32_t ku_proof_state(const struct ku_proof *c, uint64_t term);
+
+KU_STATUS ku_model_derive(struct ku_proof *c); /* model.c */
+/* update.c: the end of a step of training, or of evaluation. */
+KU_STATUS ku_update_derive(struct ku_proof *c);
+/* Batch norm's running statistics, from the statistics of all micro-batches. */
+KU_STATUS ku_update_statistics(struct ku_proof *c, const struct ku_node *moments, uint64_t seen);
+/* The attributes of a loss scaler, of an optimizer config. */
+void ku_update_scaler_of(const struct ku_attrs *rule, struct ku_attrs *a);
+KU_STATUS ku_initial_derive(struct ku_proof *c); /* initial.c */
+
+/* tensor.c: rewrites the model as the state plan divides it over axis tp. */
+KU_STATUS ku_tensor_divide(struct ku_proof *c, struct ku_graph *g);
+/* How the results of a node are divided, per value: 0, a letter or KU_SPLIT_SUM. */
+KU_STATUS ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split);
+/* The same of a state tensor, and of an operand by its placement. */
+char ku_proof_split_of_state(const struct ku_proof *c, uint32_t state);
+char ku_proof_split(const struct ku_proof *c, const struct ku_operand *o);
+
+/*
+ * messages.c: executes the programs of all coordinates of axis pp together. c: [n]; each has the
+ * same wires.
+ */
+KU_STATUS ku_proof_execute_all(struct ku_proof *c, int n);
+KU_STATUS ku_message_start(struct ku_proof *c);
+/* Sets is_blocked if the other side has not come that far. */
+KU_STATUS ku_message_wait(struct ku_proof *c);
+/* The same of a wait for a barrier over axis pp. */
+void ku_barrier_wait(struct ku_proof *c, uint32_t handle);
+
+KU_STATUS ku_proof_hold(struct ku_proof *c);        /* state.c: as the step begins */
+KU_STATUS ku_proof_finish(struct ku_proof *c);      /* as it ends */
+KU_STATUS ku_proof_step(struct ku_proof *c);        /* execute.c: the instruction at c->at */
 KU_STATUS ku_proof_start(struct ku_proof *c);       /* exchange.c: a start instruction */
 KU_STATUS ku_proof_wait(struct ku_proof *c);        /* a wait */
 KU_STATUS ku_proof_live_ranges(struct ku_proof *c); /* live_range.c */
@@ -122,6 +168,12 @@ KU_STATUS ku_proof_live_ranges(struct ku_proof *c); /* live_range.c */
 KU_STATUS ku_proof_buffer(struct ku_proof *c, ku_id buffer); /* a valid id */
 /* KUMI_EPLAN unless the operand's value may be read as the operand says. */
 KU_STATUS ku_proof_read(struct ku_proof *c, const struct ku_operand *o, struct ku_held *value);
+/*
+ * KUMI_EPLAN unless buffer `b` has the bytes of the operand's value.
+ *
+ *   is_whole   1: of all chunks, though the operand is a shard
+ */
+KU_STATUS ku_proof_fits(struct ku_proof *c, const struct ku_operand *o, ku_id b, bool is_whole);
 /* The value of the run of a buffer that an operand names. */
 const struct ku_held *ku_proof_run(const struct ku_proof *c, const struct ku_operand *o);
 /* Notes the value of a run that is written: all runs of a buffer are updated alike. */
@@ -129,8 +181,12 @@ KU_STATUS ku_proof_begin_run(struct ku_proof *c, const struct ku_operand *o,
                              const struct ku_held *value);
 /* Counts a written run of a buffer; 1: it was the last. */
 bool ku_proof_is_last_run(struct ku_proof *c, const struct ku_operand *o);
+/* The number of runs of the operand's buffer; 1: it is whole. */
+uint32_t ku_proof_n_runs(const struct ku_proof *c, const struct ku_operand *o);
 /* Axes of an operand's placement with Z. */
 int ku_proof_blocks(const struct ku_proof *c, const struct ku_operand *o);
+/* How many neighbours on axis shard own all chunks of an operand; 0: all ranks, or none do. */
+uint16_t ku_proof_group(const struct ku_proof *c, const struct ku_operand *o);
 /* Note a write of a buffer: versions and ordering edges of state. */
 KU_STATUS ku_proof_write(struct ku_proof *c, ku_id buffer, const struct ku_held *value);
 

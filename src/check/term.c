@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Terms: hashes of values, and the set of those that the model defines. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -71,6 +72,19 @@ uint64_t ku_term_of(int kind, uint64_t a, uint64_t b)
     return ku_hash64(word, sizeof word) | 1;
 }
 
+uint64_t ku_term_state(const char *param, const char *suffix)
+{
+    char name[KU_NAME_BYTES];
+    int n = snprintf(name, sizeof name, "%s%s%s", param, suffix ? "." : "", suffix ? suffix : "");
+    return ku_term_of(KU_TERM_STATE, ku_hash64(name, (size_t)n), 0);
+}
+
+void ku_term_draw(struct ku_term_op *x, int micro)
+{
+    if (ku_ops[x->op].traits & KU_OP_RANDOM && micro >= 0)
+        x->attr = ku_hash64_mix(x->attr, (uint64_t)micro + 1);
+}
+
 /* act(z), and for ReLU the way back from act(z) to z: its gradient may read either. */
 static uint64_t activated(int64_t act, uint64_t z)
 {
@@ -124,14 +138,34 @@ static void batch_norm_results(struct ku_proof *c, const struct ku_term_op *x, u
         out[i] = plain(&inner, x->op, without_act(x), 4, i, x->out_dtype[i]);
 }
 
+/* The operands without those that are overwritten, and without totals: they are added to. */
+static void what_is_read(const struct ku_term_op *x, struct ku_term_op *y)
+{
+    const unsigned traits = ku_ops[x->op].traits;
+    const int skip = traits & KU_OP_OVERWRITE ? ku_op_pair(ku_ops[x->op].inout, 0)
+                     : traits & KU_OP_CHUNKS  ? x->n_in - 1
+                                              : -1;
+    *y = *x;
+    y->n_in = 0;
+    for (int k = 0; k < x->n_in; k++)
+        if (k != skip)
+            y->in[y->n_in++] = x->in[k];
+}
+
 void ku_term_results(struct ku_proof *c, const struct ku_term_op *x, uint64_t out[KU_MAX_OUT])
 {
+    struct ku_term_op inner;
     uint64_t z;
     switch (x->op) {
     case KU_OP_linear:
         z = plain(x, x->op, without_act(x), x->n_in, 0, x->out_dtype[0]);
         out[0] = x->a->act == KU_ACT_NONE ? z : activated(x->a->act, z);
         out[1] = z;
+        return;
+    case KU_OP_convert: /* of axis tp (tensor.c): the value itself, or the sum over the ranks */
+        out[0] = x->a->index
+                     ? x->in[0]
+                     : ku_term_of(KU_TERM_COMPLETE, x->in[0], x->a->reduce == KU_FOLD_MAX ? 64 : 0);
         return;
     case KU_OP_act:
         out[0] = activated(x->a->act, x->in[0]);
@@ -155,8 +189,15 @@ void ku_term_results(struct ku_proof *c, const struct ku_term_op *x, uint64_t ou
     case KU_OP_batch_norm_dsums:
         batch_norm_results(c, x, out);
         return;
+    case KU_OP_sumsq:
+        out[0] = ku_term_of(KU_TERM_SQUARES, x->in[0], (uint64_t)x->a->index);
+        return;
+    case KU_OP_widen: /* the second operand gives shape and partition only */
+        out[0] = plain(x, x->op, x->attr, 1, 0, x->out_dtype[0]);
+        return;
     default:
+        what_is_read(x, &inner);
         for (int i = 0; i < x->n_out; i++)
-            out[i] = plain(x, x->op, x->attr, x->n_in, i, x->out_dtype[i]);
+            out[i] = plain(&inner, x->op, x->attr, inner.n_in, i, x->out_dtype[i]);
     }
 }

@@ -140,13 +140,18 @@ static int place_of(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end, in
     }
     while (++*part < t->n_parts) {
         const struct ku_ckpt_part *p = &t->part[*part];
+        const int64_t run = p->run ? p->run : p->end - p->begin, pitch = p->run ? p->pitch : run;
         if (at < p->begin)
             *end = min_i64(*end, p->begin);
-        if (at >= p->begin && at < p->end) {
-            *end = min_i64(*end, p->end);
-            *place = (struct place){NULL, p->store, p->at + (uint64_t)(at - p->begin) * each};
+        if (at < p->begin || at >= p->end)
+            continue;
+        const int64_t i = (at - p->begin) / pitch, in_run = (at - p->begin) % pitch;
+        if (in_run < run) {
+            *end = min_i64(*end, at + run - in_run);
+            *place = (struct place){NULL, p->store, p->at + (uint64_t)(i * run + in_run) * each};
             return 1;
         }
+        *end = min_i64(*end, p->begin + (i + 1) * pitch);
     }
     return 0;
 }

@@ -27,11 +27,18 @@ struct ku_ckpt_store {
     const void *ctx;
     int arena, rank; /* for ctx */
 };
-/* Elements [begin, end), in memory order, of a tensor that is not in plain host memory. */
+/*
+ * Elements [begin, end), in memory order, of a tensor that is not in plain host memory. With run:
+ * of these only the first `run` of every `pitch` elements, which are dense in the store (the slice
+ * of a tensor that is split along one dim).
+ *
+ *     begin 2, end 12, run 2, pitch 4     tensor   . . a b . . c d . . e f     store   a b c d e f
+ */
 struct ku_ckpt_part {
     int64_t begin, end;
     const struct ku_ckpt_store *store;
-    uint64_t at; /* byte of element `begin` in store */
+    uint64_t at;        /* byte of element `begin` in store */
+    int64_t run, pitch; /* run 0: all elements */
 };
 
 /*

@@ -138,7 +138,8 @@ static int set(struct cli *c, const struct cli_option *o, const char *typed, con
         return 0;
     }
     if (end == value || *end != '\0')
-        return cli_usage("kumi %s: %s: %.60s: not a number", c->command->name, typed, value);
+        return cli_usage("kumi %s: %s: %.60s: not %s", c->command->name, typed, value,
+                         o->type == CLI_INT ? "an integer" : "a number");
     return 0;
 }
 
@@ -188,7 +189,8 @@ bool cli_parse(struct cli *c, const struct cli_option *option, int n_options, in
         if (strcmp(arg, "--help") == 0) {
             printf("usage: %s\n\n%s\n", c->command->usage, c->command->line);
             for (int k = 0; k < n_options; k++)
-                printf("  %s%-16s %s\n", dashes(option[k].name), option[k].name, option[k].what);
+                printf("  %s%-*s %s\n", dashes(option[k].name), option[k].name[1] ? 16 : 17,
+                       option[k].name, option[k].what);
             return 0;
         }
         if (strcmp(arg, "--") == 0)
@@ -200,9 +202,9 @@ bool cli_parse(struct cli *c, const struct cli_option *option, int n_options, in
     }
     if (c->code == 0 && (c->n < min_args || c->n > max_args))
         c->code =
-            cli_usage("kumi %s: %s argument%s%.60s; usage: %s", c->command->name,
+            cli_usage("kumi %s: %s argument%s%.60s; see `kumi help %s`", c->command->name,
                       c->n < min_args ? "an" : "an extra", c->n < min_args ? " is missing" : " ",
-                      c->n < min_args ? "" : c->arg[max_args], c->command->usage);
+                      c->n < min_args ? "" : c->arg[max_args], c->command->name);
     return c->code == 0;
 }
 
@@ -233,11 +235,6 @@ const struct cli_command *cli_find(const char *name, const char **near)
     return NULL;
 }
 
-bool cli_is_rank(struct cli *c, const char *n_text)
-{
-    return cli_is_rank_of(c, n_text, &(struct cli_hosts){0});
-}
-
 int cli_bytes(const char *text, uint64_t *bytes)
 {
     static const struct {
@@ -256,12 +253,16 @@ int cli_bytes(const char *text, uint64_t *bytes)
     return -1;
 }
 
-int cli_planned_ranks(const char *text, int *n)
+int cli_planned_ranks(const char *option, const char *text, int *n)
 {
+    enum { MAX_PLANNED = 1 << 20 }; /* of kumi_plan_memory */
     char *end;
-    const long x = strtol(text, &end, 10);
-    if (end == text || *end || x < 1 || x > INT_MAX)
+    if (strcmp(text, "auto") == 0)
         return kumi_launch_parse_n(text, n);
+    const long x = strtol(text, &end, 10);
+    if (end == text || *end || x < 1 || x > MAX_PLANNED)
+        return KU_ERR(KUMI_EINVAL, "rank count: %s: %.60s; give a number from 1 to %d, or auto",
+                      option, text, (int)MAX_PLANNED);
     *n = (int)x;
     return KUMI_OK;
 }
@@ -272,7 +273,7 @@ double cli_seconds(const char *text)
     for (int part = 0; part < 3; part++) {
         char *end;
         double x = strtod(text, &end);
-        if (end == text || !(x >= 0))
+        if (end == text || !(x >= 0 && x < 1e12))
             return -1;
         seconds = seconds * 60 + x;
         if (*end == '\0')

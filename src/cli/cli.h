@@ -17,7 +17,7 @@
  *
  *   main            signals, standard files
  *     cmd_x           option table -> CLI_PARSE -> kumi_x() of kumi/run.h
- *       cli_is_rank     with -n: start the ranks; each runs the same command line without -n
+ *       cli_is_rank     with -n or -H: start the ranks; each runs the command line without these
  *       cli_print       the text that kumi_x returned, on stdout
  *       cli_end         the error, as one line on stderr; status -> exit code
  *   check_output    exit code 5 if output was lost
@@ -121,12 +121,6 @@ KU_STATUS cli_read_input(const char *name, size_t max_bytes, struct ku_str *in);
  */
 KU_STATUS cli_split_lines(char *text, const char ***line, int64_t *n);
 
-/*
- * Handle -n of a command that runs as ranks. Returns true: this process continues, as a rank or
- * alone. Returns false: the command line has been run on n processes, and c->code is the exit code
- * of the job.
- */
-bool cli_is_rank(struct cli *c, const char *n_text);
 /* -H, --hostfile and --rsh of a command; all NULL: this host alone */
 struct cli_hosts {
     const char *hosts, *hostfile, *rsh;
@@ -145,12 +139,18 @@ bool cli_check_hosts(struct cli *c, const struct cli_hosts *hosts);
  */
 int cli_launch_hosts(struct cli *c, char *const *argv, const char *n_text, int threads,
                      const struct cli_hosts *hosts);
-/* cli_is_rank for a command that takes hosts. */
-bool cli_is_rank_of(struct cli *c, const char *n_text, const struct cli_hosts *hosts);
+/*
+ * Handle -n and the hosts of a command that runs as ranks. Returns true: this process continues, as
+ * a rank or alone. Returns false: the command line has been run on the ranks, and c->code is the
+ * exit code of the job.
+ */
+bool cli_is_rank(struct cli *c, const char *n_text, const struct cli_hosts *hosts);
 /* Bytes of "500MB", "2GB" (powers of ten), "1GiB", "4096". < 0: malformed. */
 int cli_bytes(const char *text, uint64_t *bytes);
-/* Parse the -n of a command that starts no ranks: "auto" or any number from 1. A status. */
-KU_STATUS cli_planned_ranks(const char *text, int *n);
+/*
+ * Parse the rank count of a command that starts no ranks, given by `option`: "auto", or 1 to 2^20.
+ */
+KU_STATUS cli_planned_ranks(const char *option, const char *text, int *n);
 /* Seconds of "[[HH:]MM:]SS"; < 0: malformed. */
 double cli_seconds(const char *text);
 

@@ -57,7 +57,7 @@ static bool is_launchers(const char *arg, bool *has_value)
     return 0;
 }
 
-bool cli_is_rank_of(struct cli *c, const char *n_text, const struct cli_hosts *h)
+bool cli_is_rank(struct cli *c, const char *n_text, const struct cli_hosts *h)
 {
     const bool has_hosts = h->hosts || h->hostfile;
     char self[] = "/proc/self/exe", **ranks;

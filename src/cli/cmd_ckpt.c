@@ -23,17 +23,25 @@ int cmd_ckpt(struct cli *c)
          NULL},
         {"allow-missing", CLI_FLAG, "export of a directory, import: allow missing tensors",
          &weights.allow_missing}};
-    if (!CLI_PARSE(c, option, 2, 2))
+    static const char *const verbs[] = {"list", "verify", "digest", "export", "import"};
+    if (!CLI_PARSE(c, option, 1, 2))
         return c->code;
     const char *verb = c->arg[0], *run = c->arg[1];
     const bool is_export = strcmp(verb, "export") == 0, is_import = strcmp(verb, "import") == 0;
+    bool is_known = false;
+    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
+        is_known |= strcmp(verb, verbs[i]) == 0;
+    if (!is_known)
+        return cli_usage("kumi ckpt: %.60s: unknown; give list, verify, digest, export or import",
+                         verb);
+    if (c->n < 2)
+        return cli_usage("kumi ckpt %s: a run or a directory is missing", verb);
     char *text = NULL, digest[72];
     weights.map = c->list;
     weights.n_map = c->n_list;
     if ((is_export || is_import) != (to != NULL))
-        return cli_usage("kumi ckpt: %s: %s; usage: %s", verb,
-                         to ? "--to is for export and import" : "--to DIR is missing",
-                         c->command->usage);
+        return cli_usage("kumi ckpt %s: %s; see `kumi help ckpt`", verb,
+                         to ? "--to is for export and import" : "--to DIR is missing");
     if (shard && cli_bytes(shard, &weights.shard_bytes) < 0)
         return cli_usage("kumi ckpt: --shard-size: %.60s: not a size; give bytes, or a unit as in "
                          "500MB, 2GB, 1GiB",
@@ -46,9 +54,6 @@ int cmd_ckpt(struct cli *c)
         return cli_print(kumi_ckpt_list(run, as_json, &text), &text);
     if (strcmp(verb, "verify") == 0)
         return cli_print(kumi_ckpt_verify(run, &text), &text);
-    if (strcmp(verb, "digest") != 0)
-        return cli_usage("kumi ckpt: %.60s: unknown; give list, verify, digest, export or import",
-                         verb);
     int status = kumi_ckpt_digest(run, params, digest);
     if (status == KUMI_OK)
         puts(digest);

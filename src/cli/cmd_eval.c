@@ -72,11 +72,13 @@ int cmd_eval(struct cli *c)
     struct kumi_eval_options o = {0};
     struct kumi_eval_result r = {0};
     const char *n = NULL;
+    struct cli_hosts hosts = {0};
     int as_json = 0, is_bleu = 0;
     int64_t beam = INT64_MIN; /* default: not given; for alpha -HUGE_VAL */
     struct kumi_bleu_options bleu = {.alpha = -HUGE_VAL};
     const struct cli_option option[] = {
-        {"n", CLI_TEXT, "ranks on this host; auto: one per core", &n},
+        {"n", CLI_TEXT, "ranks; auto: one per core (of hosts: all slots)", &n},
+        CLI_HOSTS(hosts),
         {"data", CLI_LIST, "a file or glob instead of the run's validation split", NULL},
         {"stride", CLI_INT, "distance of the windows in tokens; each scores that many", &o.stride},
         {"tokenizer", CLI_TEXT, "of a directory of weights (default: the one in it)", &o.tokenizer},
@@ -105,11 +107,11 @@ int cmd_eval(struct cli *c)
         return cli_usage("kumi eval: --beam: 0; give 1 to 64");
     if (is_bleu && (o.n_data || o.stride))
         return cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride");
-    if (is_bleu && n)
-        return cli_usage("kumi eval: --bleu runs as one process; leave out -n");
+    if (is_bleu && (n || hosts.hosts || hosts.hostfile))
+        return cli_usage("kumi eval: --bleu runs as one process; leave out %s", n ? "-n" : "-H");
     if (is_bleu)
         return cli_end(print_bleu(&bleu, as_json), 0);
-    if (!cli_is_rank(c, n))
+    if (!cli_is_rank(c, n, &hosts))
         return c->code;
     int status = kumi_evaluate(&o, &r);
     if (status == KUMI_OK && r.rank == 0)

@@ -19,7 +19,7 @@ int cmd_graph(struct cli *c)
         {"dot", CLI_FLAG, "print Graphviz", &as_dot}};
     if (!CLI_PARSE(c, option, 1, 1) || !cli_settings(c, deepspeed, 0, &s))
         return c->code;
-    int status = cli_planned_ranks(n_text, &n), has_rank = rank != INT64_MIN;
+    int status = cli_planned_ranks("-n", n_text, &n), has_rank = rank != INT64_MIN;
     if (status == KUMI_OK && has_rank && (rank < 0 || rank >= n))
         return cli_usage("kumi graph: --rank: %lld; give a number from 0 to %d", (long long)rank,
                          n - 1);

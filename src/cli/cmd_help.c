@@ -29,8 +29,10 @@ int cmd_help(struct cli *c)
     for (int i = 2; i < c->argc; i++) {
         if (strcmp(c->argv[i], "--markdown") == 0)
             is_markdown = 1;
+        else if (word)
+            return cli_usage("kumi help: an extra argument %.60s; see `kumi help`", c->argv[i]);
         else
-            word = c->argv[i];
+            word = strcmp(c->argv[i], "--help") == 0 ? c->command->name : c->argv[i];
     }
     if (word == NULL)
         return list_commands(), 0;

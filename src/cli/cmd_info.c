@@ -31,6 +31,6 @@ int cmd_info(struct cli *c)
                                                                  : hosts.hostfile ? "--hostfile"
                                                                                   : "--rsh");
     if (is_hosts)
-        return cli_is_rank_of(c, n, &hosts) ? info_hosts(as_json) : c->code;
+        return cli_is_rank(c, n, &hosts) ? info_hosts(as_json) : c->code;
     return cli_print(kumi_info_text(as_json, &text), &text);
 }

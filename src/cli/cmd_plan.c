@@ -6,20 +6,22 @@
 #include "cli/cli.h"
 
 struct options {
-    const char *n, *hosts, *picture, *axis, *deepspeed, *limit, *params, *replicate;
+    struct cli_hosts hosts;
+    const char *n, *picture, *axis, *deepspeed, *limit, *params, *replicate;
     struct kumi_estimate estimate;
-    int memory, stages, roofline, as_json, is_strict;
+    int memory, stages, layouts, mesh, roofline, as_json, is_strict, has_hosts;
 };
 
 /* Estimate from a number of parameters, "175e9", without a configuration. */
 static int estimate(const struct cli *c, struct options *o)
 {
     char *end, *text = NULL;
-    if (o->hosts)
+    if (o->has_hosts)
         return cli_usage("kumi plan: -H needs CONFIG; with --params give -n");
-    int status = cli_planned_ranks(o->n, &o->estimate.n_ranks);
+    int status = cli_planned_ranks("-n", o->n, &o->estimate.n_ranks);
     o->estimate.n_params = strtod(o->params, &end);
-    if (c->n > 0 || o->picture || o->stages || o->roofline || o->deepspeed || c->n_list || o->limit)
+    if (c->n > 0 || o->picture || o->stages || o->layouts || o->mesh || o->roofline ||
+        o->deepspeed || c->n_list || o->limit)
         return cli_usage("kumi plan: --params replaces the configuration; only --memory, --zero, "
                          "--optimizer, --precision, --grads, --no-master, -n, --replicate and "
                          "--json go with it");
@@ -27,7 +29,7 @@ static int estimate(const struct cli *c, struct options *o)
         return cli_usage(
             "kumi plan: --params: %.60s: not a number above 0; give one, such as 175e9", o->params);
     if (status == KUMI_OK && o->replicate)
-        status = cli_planned_ranks(o->replicate, &o->estimate.replicate);
+        status = cli_planned_ranks("--replicate", o->replicate, &o->estimate.replicate);
     if (status == KUMI_OK)
         status = kumi_plan_estimate(&o->estimate, o->as_json, &text);
     return cli_print(status, &text);
@@ -52,6 +54,12 @@ static int plan(struct cli *c, struct options *o)
             "kumi plan: --roofline excludes --memory, --picture and --limit; give one");
     if (o->stages && (o->memory || o->roofline))
         return cli_usage("kumi plan: --stages excludes --memory and --roofline; give one");
+    if (o->layouts && (o->memory || o->stages || o->mesh || o->roofline || o->picture || o->limit))
+        return cli_usage("kumi plan: --layouts excludes --memory, --stages, --mesh, --roofline, "
+                         "--picture and --limit; give one");
+    if (o->mesh && (o->memory || o->stages || o->roofline || o->picture || o->limit))
+        return cli_usage("kumi plan: --mesh excludes --memory, --stages, --roofline, --picture and "
+                         "--limit; give one");
     if (o->axis && (o->picture == NULL || o->stages))
         return cli_usage("kumi plan: --axis goes only with --picture of the memory plan");
     enum kumi_plan_axis axis = KUMI_PLAN_INSTRUCTIONS;
@@ -63,12 +71,20 @@ static int plan(struct cli *c, struct options *o)
         return cli_usage(
             "kumi plan: --limit: %.60s: not a size; give bytes, or a unit as in 500MB, 16GiB",
             o->limit);
-    if (o->hosts && (o->picture || o->stages || o->roofline || o->limit))
-        return cli_usage("kumi plan: -H excludes --picture, --stages, --roofline and --limit");
-    int status = o->hosts && !o->n ? KUMI_OK : cli_planned_ranks(o->n, &n);
-    if (status == KUMI_OK && o->hosts)
-        return cli_print(kumi_plan_memory_hosts(&s, o->hosts, n, o->as_json, &text), &text);
+    if (o->has_hosts && (o->picture || o->stages || o->layouts || o->roofline || o->limit))
+        return cli_usage("kumi plan: -H excludes --picture, --stages, --layouts, --roofline and "
+                         "--limit");
+    int status = o->n ? cli_planned_ranks("-n", o->n, &n) : KUMI_OK;
+    if (status == KUMI_OK && o->mesh)
+        return cli_print(
+            kumi_plan_mesh(&s, o->hosts.hosts, o->hosts.hostfile, n, o->as_json, &text), &text);
+    if (status == KUMI_OK && o->has_hosts)
+        return cli_print(
+            kumi_plan_memory_hosts(&s, o->hosts.hosts, o->hosts.hostfile, n, o->as_json, &text),
+            &text);
     const struct kumi_plan_stages_options all = {o->picture, limit, o->as_json};
+    if (status == KUMI_OK && o->layouts)
+        return cli_print(kumi_plan_layouts(&s, n, o->as_json, &text), &text);
     if (status == KUMI_OK && o->stages)
         return cli_print(kumi_plan_stages(&s, n, &all, &text), &text);
     if (status == KUMI_OK && o->picture)
@@ -85,10 +101,14 @@ int cmd_plan(struct cli *c)
     struct options o = {0};
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks to plan for (default 1; with -H: all slots)", &o.n},
-        {"H", CLI_TEXT, "hosts to plan for and the ranks of each: a:4,b:4", &o.hosts},
+        {"H", CLI_TEXT, "hosts to plan for and the ranks of each: a:4,b:4", &o.hosts.hosts},
+        {"hostfile", CLI_TEXT, "a file with a line per host: a slots=4", &o.hosts.hostfile},
         {"set", CLI_LIST, "section.key=value, overrides the file", NULL},
         {"memory", CLI_FLAG, "the memory plan (the default)", &o.memory},
         {"stages", CLI_FLAG, "a rank's memory under each ZeRO stage", &o.stages},
+        {"layouts", CLI_FLAG, "a rank's memory and bytes sent under every parallel layout",
+         &o.layouts},
+        {"mesh", CLI_FLAG, "the ranks of each group: data, tensor parallel and so on", &o.mesh},
         {"picture", CLI_TEXT, "also draw it, into FILE.svg, FILE.png or FILE.pdf", &o.picture},
         {"axis", CLI_TEXT, "x axis of the picture: instructions (default) or roofline time",
          &o.axis},
@@ -109,9 +129,10 @@ int cmd_plan(struct cli *c)
         {"replicate", CLI_TEXT, "with --params: replicas of the sharded state (default 1)",
          &o.replicate},
         {"json", CLI_FLAG, "print one JSON object", &o.as_json}};
-    if (!CLI_PARSE(c, option, 0, 1))
+    if (!CLI_PARSE(c, option, 0, 1) || !cli_check_hosts(c, &o.hosts))
         return c->code;
-    if (o.n == NULL && !o.hosts)
+    o.has_hosts = o.hosts.hosts || o.hosts.hostfile;
+    if (o.n == NULL && !o.has_hosts)
         o.n = "1";
     return o.params ? estimate(c, &o) : plan(c, &o);
 }

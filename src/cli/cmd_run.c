@@ -16,11 +16,13 @@ static int run_node(struct cli *c, const struct node *node, int threads)
                                          .master_addr = node->master_addr,
                                          .master_port = (int)node->port};
     int code;
-    if (node->n_nodes < 1 || node->n_nodes > INT_MAX || node->rank < 0 || node->rank > INT_MAX ||
-        node->port < 0 || node->port > 65535)
-        return cli_usage("kumi run: --nnodes %lld, --node-rank %lld, --master-port %lld: nodes are "
-                         "numbered from 0, ports end at 65535",
-                         (long long)node->n_nodes, (long long)node->rank, (long long)node->port);
+    const int64_t big = node->n_nodes != o.n_nodes    ? node->n_nodes
+                        : node->rank != o.node_rank   ? node->rank
+                        : node->port != o.master_port ? node->port
+                                                      : 0;
+    if (big)
+        return cli_usage("kumi run: --nnodes, --node-rank, --master-port: %lld; give less",
+                         (long long)big);
     int status = kumi_launch_parse_n(node->n, &o.n);
     if (status == KUMI_OK)
         status = kumi_launch_node(c->rest, &o, &code);
@@ -51,7 +53,7 @@ int cmd_run(struct cli *c)
     const bool has_nodes =
         node.n || node.n_nodes != 1 || node.rank || node.master_addr || node.port;
     if (threads < 0 || threads > 4096)
-        return cli_usage("kumi run: --threads: give 1 to 4096");
+        return cli_usage("kumi run: --threads: %lld; give 1 to 4096", (long long)threads);
     if (has_nodes && (has_hosts || n_text))
         return cli_usage("kumi run: %s and torchrun's options exclude each other; give --nnodes "
                          "with --nproc-per-node, or -n, or -H",

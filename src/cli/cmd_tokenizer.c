@@ -59,20 +59,23 @@ int cmd_tokenizer(struct cli *c)
         {"json", CLI_FLAG, "train: print the report as JSON", &as_json}};
     if (!CLI_PARSE(c, option, 1, INT_MAX))
         return c->code;
-    const char *verb = c->arg[0], *usage = c->command->usage;
+    const char *verb = c->arg[0];
     const bool is_encode = strcmp(verb, "encode") == 0, is_train = strcmp(verb, "train") == 0;
     const bool has_train_option = vocab || frequency || c->n_list || out || as_json;
     if (!is_train && !is_encode && strcmp(verb, "decode") != 0)
-        return cli_usage("kumi tokenizer: %s: unknown; usage: %s", verb, usage);
+        return cli_usage("kumi tokenizer: %.60s: unknown; give encode, decode or train", verb);
     if (!is_train && !where)
-        return cli_usage("kumi tokenizer: --tokenizer is missing; usage: %s", usage);
+        return cli_usage("kumi tokenizer %s: --tokenizer is missing; see `kumi help tokenizer`",
+                         verb);
     if ((is_train ? where != NULL : has_train_option || c->n > 1) || (to && !is_encode) ||
         (overwrite && !to))
-        return cli_usage("kumi tokenizer: %s: an option or argument does not apply to it; usage: "
-                         "%s",
-                         verb, usage);
+        return cli_usage("kumi tokenizer %s: an option or argument does not apply to it; see "
+                         "`kumi help tokenizer`",
+                         verb);
     if (vocab < 0 || frequency < 0)
-        return cli_usage("kumi tokenizer train: --vocab, --min-frequency: give 1 or more");
+        return cli_usage("kumi tokenizer train: --%s: %lld; give 1 or more",
+                         vocab < 0 ? "vocab" : "min-frequency",
+                         (long long)(vocab < 0 ? vocab : frequency));
     if (!is_train)
         return to ? write_tokens(where, to, overwrite) : convert(where, is_encode);
     char *text = NULL;

@@ -50,7 +50,7 @@ static bool trains(struct cli *c, struct kumi_train_options *o, const char *n,
                    const struct cli_hosts *hosts)
 {
     if (n == NULL || hosts->hosts || hosts->hostfile || !kumi_train_in_threads(&o->settings))
-        return cli_is_rank_of(c, n, hosts);
+        return cli_is_rank(c, n, hosts);
     c->code = cli_end(kumi_launch_parse_n(n, &o->ranks), 0);
     return c->code == 0;
 }
@@ -137,10 +137,14 @@ int cmd_train(struct cli *c)
         return cli_usage("kumi train: --json goes only with --explain-deepspeed");
     if (resume && (c->code = take_resume(resume, &o)) != 0)
         return c->code;
-    if (until < 0 || o.max_time_s < 0)
-        return cli_usage("kumi train: %s",
-                         until < 0 ? "--until: below 0; give a step"
-                                   : "--max-time: not a time; give a time as [[HH:]MM:]SS");
+    if (until < 0)
+        return cli_usage("kumi train: --until: %lld; give a step", (long long)until);
+    if (o.max_time_s < 0)
+        return cli_usage("kumi train: --max-time: %.60s: not a time; give it as [[HH:]MM:]SS",
+                         max_time);
+    if (rows < 0 || rows > INT_MAX)
+        return cli_usage("kumi train: --profile-rows: %lld; give 1 or more, or 0 for all",
+                         (long long)rows);
     if (!trains(c, &o, n, &hosts))
         return c->code;
     int status = kumi_train(&o, &result);

@@ -64,6 +64,8 @@ int cmd_translate(struct cli *c)
     o.run = c->arg[0];
     o.beam = beam, o.n_best = n_best, o.batch = batch;
     if (!beam || !n_best || !batch)
-        return cli_usage("translate: --beam, --n-best, --batch: give 1 or more");
+        return cli_usage("kumi translate: --%s: 0; give 1 or more", !beam     ? "beam"
+                                                                    : !n_best ? "n-best"
+                                                                              : "batch");
     return cli_end(translate(&o), 0);
 }

@@ -26,9 +26,11 @@ const struct cli_command cli_commands[] = {
      "[--profile-rows N]",
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint",
-     "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--ema] [--json]\n"
-     "       kumi eval DIR --data FILE.. [-n N] [--tokenizer DIR] [--seq-len T] [--stride S] "
-     "[--json]\n"
+     "kumi eval RUN [-n N] [-H a:4,b:4 | --hostfile FILE] [--rsh SHELL] [--data FILE].. "
+     "[--stride S]\n"
+     "          [--ema] [--json]\n"
+     "       kumi eval DIR --data FILE.. [-n N] [-H a:4,b:4 | --hostfile FILE] [--rsh SHELL]\n"
+     "          [--tokenizer DIR] [--seq-len T] [--stride S] [--json]\n"
      "       kumi eval RUN --bleu [--beam B] [--alpha A] [--ema]\n"
      "          [--source FILE --reference FILE] [--json]",
      cmd_eval},
@@ -42,8 +44,9 @@ const struct cli_command cli_commands[] = {
      "               [--tokenizer DIR] [--target-tokenizer DIR] < INPUT",
      cmd_translate},
     {"plan", "memory and min time of a configuration, without running it",
-     "kumi plan CONFIG [-n N] [--memory|--stages|--roofline] [--picture FILE [--axis A]]\n"
-     "          [--limit 16GiB] [--json] [--set key=value] [--deepspeed FILE] [--strict]\n"
+     "kumi plan CONFIG [-n N] [-H a:4,b:4 | --hostfile FILE] [--memory|--stages|--roofline]\n"
+     "          [--picture FILE [--axis A]] [--limit 16GiB] [--json] [--set key=value]\n"
+     "          [--deepspeed FILE] [--strict]\n"
      "       kumi plan --params N [-n N] [--zero Z] [--replicate R] [--optimizer O] [--precision "
      "P]\n"
      "          [--grads P] [--no-master] [--json]",
@@ -52,8 +55,8 @@ const struct cli_command cli_commands[] = {
      "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value] "
      "[--deepspeed FILE]",
      cmd_graph},
-    {"check", "prove the program of a configuration, without running it",
-     "kumi check CONFIG [-n N] [--set key=value] [--deepspeed FILE]", cmd_check},
+    {"check", "prove the programs of a configuration, without running them",
+     "kumi check CONFIG [-n N] [--set key=value] [--deepspeed FILE] [--program FILE..]", cmd_check},
     {"ckpt", "list, verify, digest, export and import checkpoints",
      "kumi ckpt list|verify|digest RUN [--json] [--params]\n"
      "       kumi ckpt export RUN|DIR --to DIR [--dtype f32|bf16|f16] [--shard-size 2GB] [--ema]\n"
@@ -70,9 +73,11 @@ const struct cli_command cli_commands[] = {
     {"agent", NULL, "kumi agent", cmd_agent},
     {"bench", "measure machine limits, ops, collectives and scaling",
      "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16|f16] "
-     "[--bytes B] [--quick] [--json]\n"
-     "       kumi bench scaling CONFIG [-n N,N..] [--weak] [--threads T] [--steps S] "
-     "[--set key=value] [--json]\n"
+     "[--bytes B] [--quick] [--tune] [--json]\n"
+     "       kumi bench comm [COLLECTIVE] -H a:4,b:4 | --hostfile FILE [-n N] [--rsh SHELL] "
+     "[--json]\n"
+     "       kumi bench scaling CONFIG [-n N,N..] [-H a:4,b:4 | --hostfile FILE] [--rsh SHELL]\n"
+     "                  [--weak] [--threads T] [--steps S] [--set key=value] [--json]\n"
      "       kumi bench data CONFIG [--set key=value] [--json]",
      cmd_bench},
     {"tokenizer", "text to token ids and back; learn a vocabulary from text",

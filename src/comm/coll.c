@@ -93,6 +93,7 @@ static const uint8_t steps[][MAX_STEPS] = {
     [KU_PATH_FAR_REDUCE_SCATTER] = {ARRIVED, KU_STEP_FAR_REDUCE, OVER},
     [KU_PATH_FAR_HOST_SCATTER] = {ARRIVED, KU_STEP_FAR_REDUCE, KU_STEP_FAR_GATHER, OVER},
     [KU_PATH_FAR_ALL_GATHER] = {ARRIVED, KU_STEP_FAR_GATHER, KU_STEP_MOVE, OVER},
+    [KU_PATH_FAR_HOST_GATHER] = {ARRIVED, KU_STEP_FAR_GATHER, KU_STEP_MOVE, OVER},
     [KU_PATH_FAR_STAGED_GATHER] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, KU_STEP_FAR_GATHER, FILLED,
                                    KU_STEP_MOVE, KU_STEP_FREED, KU_STEP_NEXT, KU_STEP_DONE,
                                    KU_STEP_END},
@@ -180,6 +181,12 @@ int64_t ku_coll_piece_count(int n_sections, int each)
     return (whole ? whole : bytes) / each;
 }
 
+/* Whether an all_gather of parts leaves one vector for the members of each host */
+static bool is_host_gather(const struct ku_coll *c)
+{
+    return c->kind == KU_COLL_ALL_GATHER && c->n_parts && c->part->out.flags & KU_ARENA_COMMON;
+}
+
 static enum ku_coll_path far_program_path(const struct ku_coll *c, int max_near)
 {
     switch (c->kind) {
@@ -188,7 +195,9 @@ static enum ku_coll_path far_program_path(const struct ku_coll *c, int max_near)
     case KU_COLL_ALL_REDUCE:
         return KU_PATH_FAR_ALL_REDUCE;
     case KU_COLL_ALL_GATHER:
-        return max_near == 1 ? KU_PATH_FAR_ALL_GATHER : KU_PATH_PUBLIC;
+        return is_host_gather(c) ? KU_PATH_FAR_HOST_GATHER
+               : max_near == 1   ? KU_PATH_FAR_ALL_GATHER
+                                 : KU_PATH_PUBLIC;
     default:
         return KU_PATH_PUBLIC;
     }
@@ -249,8 +258,21 @@ static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
                       "collective: %s: %d shards on each host; they need a reduce_scatter over "
                       "several hosts of as many members each",
                       kind, c->n_owners);
+    if (is_host_gather(c) && ku_comm_host_members(comm) == 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "collective: %s: into memory that the ranks of each host share; it needs "
+                      "several hosts of as many members each",
+                      kind);
     for (int i = 0; i < c->n_parts; i++) {
         const struct ku_coll_part *p = &c->part[i];
+        const bool is_common = (p->in.flags & KU_ARENA_COMMON) != 0;
+        if (is_host_gather(c) && (p->out.flags != c->part->out.flags ||
+                                  (is_common && (p->in.arena != p->out.arena ||
+                                                 p->in.off != p->out.off || p->kept & KU_KEPT_IN))))
+            return KU_ERR(KUMI_EINVAL,
+                          "collective: %s: part %d: not gathered in place; the ranks share the "
+                          "vector, and each writes its shard there",
+                          kind, i);
         if (p->count < 0 || p->first_block < 0 || p->block_count < 0)
             return KU_ERR(KUMI_EINVAL,
                           "collective: %s: part %d: count %lld, first_block %lld, block_count %d",

@@ -62,7 +62,7 @@ enum ku_coll_kind {
     KU_COLL_SPLIT,
     KU_N_COLL_KINDS
 };
-/* The labels of a switch over kinds that no caller chooses. */
+/* Case labels of the kinds that only this module starts */
 #define KU_COLL_INTERNAL                                                                           \
     KU_COLL_HASH:                                                                                  \
     case KU_COLL_LEAVE:                                                                            \
@@ -77,6 +77,8 @@ const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
  * first_block, n, rank). A reference in the mask `kept` points at a buffer that holds the rank's
  * own shard alone; the others point at the whole vector. KU_KEPT_IN is for all_gather, OUT and
  * ADDEND for reduce_scatter. Memory that only this rank writes (`out` of both) may be private.
+ * Over several hosts of equal numbers of members, all parts of an all_gather may be in the common
+ * range of an arena, `in` where `out` is: each host then has the vector once, and receives it once.
  */
 enum { KU_KEPT_IN = 1, KU_KEPT_OUT = 2, KU_KEPT_ADDEND = 4 };
 struct ku_coll_part {
@@ -230,8 +232,8 @@ KU_STATUS ku_comm_mesh(struct ku_job *job, const char *name, int first, int stri
  */
 KU_STATUS ku_comm_destroy(struct ku_comm *comm);
 /*
- * Compare a 64-bit hash over the ranks; KUMI_EMISMATCH names a rank that differs. `name` is for the
- * message, as "program train". Collective. Blocks.
+ * Compare a program's hash over the ranks; KUMI_EMISMATCH names a rank that differs. `name` is the
+ * program's, for the message. Collective. Blocks.
  */
 KU_STATUS ku_comm_check_hash(struct ku_comm *comm, const char *name, uint64_t hash);
 
@@ -270,7 +272,7 @@ enum ku_step_op {
     KU_STEP_FAR_MESSAGE, /* send, recv */
     KU_STEP_END
 };
-/* The labels of a switch that leaves the ops between hosts to another. */
+/* Case labels of the ops between hosts, for a switch over the others */
 #define KU_STEP_FAR                                                                                \
     KU_STEP_FAR_SMALL:                                                                             \
     case KU_STEP_FAR_READY:                                                                        \
@@ -301,6 +303,7 @@ enum ku_coll_path {
     KU_PATH_FAR_REDUCE_SCATTER,
     KU_PATH_FAR_HOST_SCATTER,   /* with n_owners */
     KU_PATH_FAR_ALL_GATHER,     /* one near member: received in place */
+    KU_PATH_FAR_HOST_GATHER,    /* into memory that the near members share */
     KU_PATH_FAR_STAGED_GATHER,  /* more: through the stages; programs and public calls */
     KU_PATH_FAR_STAGED_SUM,     /* public calls: all_reduce, reduce */
     KU_PATH_FAR_STAGED_SCATTER, /* reduce_scatter */
@@ -319,8 +322,8 @@ enum ku_coll_path ku_coll_far_path(const struct ku_coll *coll, int n, int max_ne
 /* What CHOOSE chooses for a public call of such a comm */
 enum ku_coll_path ku_coll_far_choice(const struct ku_coll *coll);
 /*
- * Elements of `each` bytes in a section of a stage with n sections. Sections begin at cache lines
- * where each has at least one. 0: too many sections.
+ * Elements of `each` bytes in a section of a stage that is cut into n_sections. A section begins at
+ * a cache line if every section has room for a line. 0: not even one element fits.
  */
 int64_t ku_coll_piece_count(int n_sections, int each);
 /* Elements in the payload of a rank on the inline path */

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "comm/private.h"
 #include "tensor/blocks.h"
 
@@ -22,7 +23,7 @@
 
 enum {
     MAX_SAMPLES = 1001,
-    LEAST_SAMPLES = 5,
+    MIN_SAMPLES = 5,
     ROW_NS = 25 * 1000 * 1000, /* about 100 rows in 5 s, plus the rows of slow calls */
     BATCH = 10,                /* a small call takes less time than reading the clock */
     SMALL_BYTES = 4096,
@@ -54,12 +55,6 @@ struct call {
     struct ku_work work;
 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static int barrier(struct bench *b)
 {
     return ku_coll_run(b->job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
@@ -89,19 +84,19 @@ static int time_once(struct bench *b, struct call *call, int batch, double *ns)
 static int time_call(struct bench *b, struct call *call, double ns[2])
 {
     int batch = call->bytes < SMALL_BYTES ? BATCH : 1;
-    double once = 0, least = 1e18;
+    double once = 0, min_ns = 1e18;
     for (int i = 0; i < 3; i++) { /* warm-up; also estimates the time of a call */
         KU_TRY(time_once(b, call, batch, &once));
-        least = once < least ? once : least;
+        min_ns = once < min_ns ? once : min_ns;
     }
-    KU_TRY(greatest(b, &least, 1));
-    double samples = ROW_NS / (least * batch + 1);
-    int n = samples > MAX_SAMPLES     ? MAX_SAMPLES
-            : samples < LEAST_SAMPLES ? LEAST_SAMPLES
-                                      : (int)samples;
+    KU_TRY(greatest(b, &min_ns, 1));
+    double samples = ROW_NS / (min_ns * batch + 1);
+    int n = samples > MAX_SAMPLES   ? MAX_SAMPLES
+            : samples < MIN_SAMPLES ? MIN_SAMPLES
+                                    : (int)samples;
     for (int i = 0; i < n; i++)
         KU_TRY(time_once(b, call, batch, &b->ns[i]));
-    qsort(b->ns, (size_t)n, sizeof *b->ns, by_value);
+    ku_sort_f64(b->ns, n);
     ns[0] = b->ns[n / 2];
     ns[1] = b->ns[n - 1 - n / 100];
     return greatest(b, ns, 2);

@@ -308,6 +308,7 @@ int ku_comm_host_members(const struct ku_comm *c)
 
 int ku_comm_check_hash(struct ku_comm *c, const char *name, uint64_t hash)
 {
+    char rank[2][96];
     uint64_t *all = ku_malloc((size_t)c->n * sizeof *all);
     if (!all)
         return KUMI_ENOMEM;
@@ -316,11 +317,13 @@ int ku_comm_check_hash(struct ku_comm *c, const char *name, uint64_t hash)
     for (int i = 1; i < c->n && !status; i++) {
         if (all[i] == all[0])
             continue;
+        ku_segment_rank_text(c->job->seg, ku_comm_rank(c, 0), rank[0], sizeof rank[0]);
+        ku_segment_rank_text(c->job->seg, ku_comm_rank(c, i), rank[1], sizeof rank[1]);
         KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
-                     "ranks differ: comm %s: %s: rank 0 has %016llx, rank %d has %016llx; start "
-                     "all ranks with the same "
-                     "configuration, data and version",
-                     c->name, name, (unsigned long long)all[0], i, (unsigned long long)all[i]);
+                     "ranks differ: comm %s: program %s: %s has %016llx, %s has %016llx; start "
+                     "all ranks with the same configuration, data and build of kumi",
+                     c->name, name, rank[0], (unsigned long long)all[0], rank[1],
+                     (unsigned long long)all[i]);
         status = ku_job_raise(c->job, c->job->rank);
     }
 out:

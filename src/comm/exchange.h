@@ -88,8 +88,6 @@ void ku_topology_init_even(struct ku_topology *t, int n_hosts, int per_host, int
 KU_STATUS ku_topology_init(struct ku_topology *t, const struct ku_run *run, int n_runs, int me);
 /* Takes one that was filled with zeros. */
 void ku_topology_fini(struct ku_topology *t);
-/* The same hosts as another member sees them. It borrows the memory of `t`. */
-struct ku_topology ku_topology_of(const struct ku_topology *t, int member);
 /* L_h: members on a host */
 int ku_topology_local_n(const struct ku_topology *t, int host);
 /* The member with local index `local` on `host`. O(log runs of the host). */
@@ -126,24 +124,21 @@ struct ku_exchange_peer {
     int n_nodes;                /* for each element; gather half: 1 */
 };
 
+struct ku_exchange_stage {
+    int radix, stride; /* hosts in a group, and their distance */
+};
 struct ku_exchange {
     const struct ku_topology *topology; /* borrowed */
     /*
-     * 0 with one host. The radix is the hosts in a group, the stride their distance. All radices
-     * but the last are powers of two and at most max_radix; so is the last, unless the odd factor
-     * of n_hosts is larger: then the last is that factor.
+     * 0 with one host. All radices but the last are powers of two and at most max_radix; so is the
+     * last, unless the odd factor of n_hosts is larger: then the last is that factor.
      */
     int n_stages;
-    struct {
-        int radix, stride;
-    } stage[KU_EXCHANGE_STAGES];
-    bool is_direct;         /* one stage: every helper sends to the destinations themselves */
-    int max_nodes;          /* that any member sends for an element. Equal on all members. */
-    int max_sources;        /* of ku_exchange_sources: this member, any stage */
-    int n_peers, max_peers; /* of this member: in all stages, each once; in one stage */
-    int32_t *sends_before;  /* [n_hosts], direct and uneven: sends to hosts before, from mine on */
-    double far_bytes[2];    /* of each half, see ku_exchange_plan */
-    double near_bytes[2];
+    struct ku_exchange_stage stage[KU_EXCHANGE_STAGES];
+    int max_nodes;         /* that any member sends for an element. Equal on all members. */
+    int max_sources;       /* of ku_exchange_sources: this member, any stage */
+    int max_peers;         /* of this member, in one stage */
+    int32_t *sends_before; /* [n_hosts], uneven hosts: sends to hosts before, from mine on */
 };
 
 /*
@@ -151,14 +146,6 @@ struct ku_exchange {
  *
  *   topology   borrowed until ku_exchange_fini
  *   tuning     NULL: defaults
- *
- * Besides the stages it computes, for each byte of a vector of which every destination has the same
- * share:
- *
- *   far_bytes    bytes that this member's host sends
- *   near_bytes   bytes that its members read and write in memory to sum and to store: in the reduce
- *                half local copies are read once, nodes are written to chunks, read from chunks,
- *                and kept; in the gather half every local copy is written once
  *
  * O(n_hosts) time. O(n_hosts) memory for uneven hosts, else none. Errors: KUMI_ENOMEM.
  */
@@ -219,9 +206,6 @@ int ku_exchange_sources(const struct ku_exchange *x, int stage, struct ku_exchan
 
 /* ---- Parts of the vector ---- */
 
-/* The range of destination d in the vector; may be empty. */
-typedef void ku_exchange_range(const void *ctx, int d, int64_t *begin, int64_t *end);
-
 /*
  * One slice of `count` elements per destination, in whole lines of line_count elements, as
  * ku_blocks_range cuts them. The slices lie such that those of a send or a receive are one range
@@ -233,30 +217,12 @@ struct ku_exchange_slices {
     int64_t line_count; /* elements per line; 0: single elements */
     int64_t first;      /* rotates the destinations that get an extra line */
 };
-void ku_exchange_slice(const void *slices, int d, int64_t *begin, int64_t *end);
+/* The range of destination d; may be empty. */
+void ku_exchange_slice(const struct ku_exchange_slices *slices, int d, int64_t *begin,
+                       int64_t *end);
 /* The place of d's slice among all, 0 to n - 1 */
 int ku_exchange_place(const struct ku_exchange *x, int d);
 
-/*
- * The data of a set is one sequence of elements, destination after destination. Walk through it:
- *
- *     struct ku_exchange_cursor at = {0};
- *     while ((count = ku_exchange_next(x, &peer.set, range, ctx, left_in_chunk, &at, &begin)))
- *         move elements begin to begin + count - 1 of the vector
- *
- * Returns the number of elements of the next contiguous piece, at most `max`; 0 at the end. Ranges
- * that touch are joined.
- */
-struct ku_exchange_cursor {
-    int i;      /* destination */
-    int64_t at; /* element in its range */
-};
-int64_t ku_exchange_next(const struct ku_exchange *x, const struct ku_exchange_set *set,
-                         ku_exchange_range *range, const void *ctx, int64_t max,
-                         struct ku_exchange_cursor *at, int64_t *begin);
-/* Elements of a set */
-int64_t ku_exchange_count(const struct ku_exchange *x, const struct ku_exchange_set *set,
-                          ku_exchange_range *range, const void *ctx);
 /*
  * Elements that fit in a chunk with all their nodes; a multiple of a cache line if a line fits.
  * Equal on all members, so that chunk c of every peer is for the same elements.
@@ -267,9 +233,6 @@ int64_t ku_exchange_chunk_count(const struct ku_exchange *x, enum ku_half half, 
                                 size_t chunk_bytes);
 /* Bytes of this member's chunk pool: two chunks for each peer and direction of the widest stage */
 size_t ku_exchange_staging_bytes(const struct ku_exchange *x, size_t chunk_bytes);
-/* Elements, counted once per node, that this member sends in a half */
-int64_t ku_exchange_sent(const struct ku_exchange *x, enum ku_half half, ku_exchange_range *range,
-                         const void *ctx);
 
 /* ---- Small collectives ---- */
 
@@ -290,12 +253,9 @@ int64_t ku_exchange_sent(const struct ku_exchange *x, enum ku_half half, ku_exch
 struct ku_small {
     const struct ku_topology *topology; /* borrowed */
     int n_stages;
-    struct {
-        int radix, stride;
-    } stage[KU_EXCHANGE_STAGES];
+    struct ku_exchange_stage stage[KU_EXCHANGE_STAGES];
     int max_nodes;   /* in a message, any member and stage; an upper bound if not is_contiguous */
     int max_sources; /* of ku_small_sources, any stage; likewise */
-    int n_peers;     /* this member's, over all stages, in both directions */
 };
 struct ku_small_peer {
     int member, host;

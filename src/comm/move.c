@@ -248,6 +248,8 @@ static int program_copies(struct ku_work *w)
             int64_t begin = 0, end = part->count;
             if (w->coll.kind == KU_COLL_BROADCAST && i != w->coll.root)
                 continue;
+            if (w->path == KU_PATH_FAR_HOST_GATHER && k != c->near.me)
+                continue; /* each member stores its own shard in the vector that they share */
             if (w->coll.kind == KU_COLL_ALL_GATHER)
                 ku_blocks_range(part->count, part->block_count, part->first_block, c->n, i, &begin,
                                 &end);
@@ -494,7 +496,8 @@ int ku_move_step(struct ku_work *w)
         ku_far_broadcast_parts(w);
         return 0;
     }
-    if (w->path != KU_PATH_PROGRAM && w->path != KU_PATH_FAR_ALL_GATHER) {
+    if (w->path != KU_PATH_PROGRAM && w->path != KU_PATH_FAR_ALL_GATHER &&
+        w->path != KU_PATH_FAR_HOST_GATHER) {
         staged_step(w);
         return 0;
     }

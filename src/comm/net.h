@@ -66,14 +66,12 @@ struct ku_net_req {
     struct ku_net_head came; /* recv, with is_done and status 0 or KUMI_EMISMATCH */
     struct ku_net_req *next;
     size_t moved; /* bytes of header and payload so far */
-    void *priv;
 };
 
 /* One rank's side of an engine, and one stream. An engine's own structs begin with these. */
 struct ku_net {
     const struct ku_net_ops *ops;
-    struct ku_net_link
-        *broken; /* the link that broke last; NULL: none, or the engine cannot tell */
+    struct ku_net_link *broken; /* the last that broke; NULL: none, or the engine cannot tell */
 };
 struct ku_net_link {
     struct ku_net *net;
@@ -134,7 +132,7 @@ struct ku_net_ops {
      */
     int (*poll)(struct ku_net *net, struct pollfd *fds, int cap);
     void (*stats)(const struct ku_net *net, struct ku_net_stats *out);
-    /* One line for `kumi info --hosts`: "tcp over eth0, 10.77.0.1" */
+    /* One line for `kumi info --hosts`: "tcp", "mpi (openmpi): …" */
     void (*describe)(const struct ku_net *net, char *text, size_t cap);
 };
 enum { KU_NET_ABI = 1 };

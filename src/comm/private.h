@@ -50,7 +50,8 @@ struct ku_comm_rank {
     const struct ku_transport *transport;
     struct ku_net *net; /* to other hosts; NULL: there is one host */
     const struct ku_sum_kernels *kernels;
-    int may_spin;          /* every runnable thread of the host has a core */
+    /* ranks that share n_cpus CPUs; may_spin: each of their runnable threads has one */
+    int n_sharing, n_cpus, may_spin;
     int64_t budget_bytes;  /* bytes that KU_STEP_MOVE may still move in this call; < 0: no limit */
     int has_moved;         /* a work advanced since this was cleared */
     struct ku_comm *comms; /* all comms of this rank, linked by priv->next */

@@ -154,6 +154,13 @@ static enum ku_coll_path first_path_of(const struct ku_comm *comm, const struct 
     return ku_coll_path(coll, comm->n, comm->me);
 }
 
+/* Whether a call between hosts may sum or copy through chunks, and not payloads alone */
+static bool needs_chunks(const struct ku_work *w)
+{
+    return w->comm->priv->far && w->path != KU_PATH_FAR_BARRIER && w->path != KU_PATH_FAR_INLINE &&
+           w->path != KU_PATH_FAR_INLINE_GATHER && w->path != KU_PATH_FAR_MESSAGE;
+}
+
 int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *coll)
 {
     memset(w, 0, sizeof *w);
@@ -164,7 +171,7 @@ int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *
     KU_TRY(ku_coll_check(comm, &w->coll));
     w->path = w->first_path = (uint8_t)first_path_of(comm, coll);
     KU_TRY(check_sections(w));
-    if (comm->priv->far)
+    if (needs_chunks(w))
         KU_TRY(ku_far_reserve(comm->priv->far));
     w->first_step = ku_coll_steps((enum ku_coll_path)w->path);
     if (w->path == KU_PATH_P2P)
@@ -527,7 +534,8 @@ static int announce(struct ku_work *w, enum ku_flag flag, int each)
  */
 static int move(struct ku_work *w)
 {
-    if (w->path != KU_PATH_PROGRAM && w->path != KU_PATH_FAR_ALL_GATHER)
+    if (w->path != KU_PATH_PROGRAM && w->path != KU_PATH_FAR_ALL_GATHER &&
+        w->path != KU_PATH_FAR_HOST_GATHER)
         return ku_move_step(w);
     int64_t begin = ku_clock_ns();
     int status = ku_move_step(w);

@@ -109,16 +109,92 @@ static void free_arenas(struct ku_arenas *arenas)
     ku_free(arenas);
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* 1 on all ranks if two hosts have one kernel, else 0 on all. */
+static int has_common_kernel(const struct ku_job *job)
+{
+    uint64_t *kernel = ku_malloc((size_t)job->n_hosts * sizeof *kernel);
+    int is_common = 0;
+    if (!kernel)
+        return KUMI_ENOMEM;
+    for (int h = 0; h < job->n_hosts; h++)
+        kernel[h] = ku_job_hosts(job)[h].kernel;
+    qsort(kernel, (size_t)job->n_hosts, sizeof *kernel, by_value);
+    for (int h = 1; h < job->n_hosts; h++)
+        is_common |= kernel[h] && kernel[h] == kernel[h - 1];
+    ku_free(kernel);
+    return is_common;
+}
+
+/* Gather the CPUs of every rank's host, and count those that share this one's. */
+static int count_sharing(struct ku_job *job, int *n_ranks, int *n_cpus)
+{
+    uint64_t own[KU_OS_CPU_WORDS], all[KU_OS_CPU_WORDS];
+    uint64_t *cpus = ku_malloc((size_t)job->n * sizeof own);
+    if (!cpus)
+        return KUMI_ENOMEM;
+    ku_job_cpus(job, own);
+    const struct ku_coll gather = {.kind = KU_COLL_ALL_GATHER,
+                                   .dtype = KUMI_U8,
+                                   .wire = KUMI_U8,
+                                   .name = "join",
+                                   .in = own,
+                                   .out = cpus,
+                                   .count = sizeof own};
+    int status = ku_comm_run_own(job->world, &gather);
+    for (int h = 0; h < job->n_hosts && !status; h++) /* a host's at its first rank: h <= rank */
+        memmove(cpus + (size_t)h * KU_OS_CPU_WORDS,
+                cpus + (size_t)ku_job_hosts(job)[h].first_rank * KU_OS_CPU_WORDS, sizeof own);
+    if (!status) {
+        *n_ranks = ku_hosts_sharing(ku_job_hosts(job), job->n_hosts, job->host, cpus, all);
+        *n_cpus = ku_cpus_count(all);
+    }
+    ku_free(cpus);
+    return status;
+}
+
+/*
+ * The cores of this rank: those of its host, within the quota of its control group; or, where they
+ * are scarcer, those of all hosts on its kernel.
+ */
+static int find_cores(struct ku_job *job)
+{
+    struct ku_comm_rank *p = job->comm;
+    const bool is_pretended = job->priv->host->is_threads || ku_env("KUMI_HOST");
+    int n_ranks = 0, n_cpus = 0, is_common = job->n_hosts > 1 ? has_common_kernel(job) : 0;
+    KU_TRY(is_common);
+    p->n_sharing = is_pretended && !ku_os_kernel() ? job->n : job->local_n;
+    p->n_cpus = ku_job_n_cpus(job);
+    if (is_common) {
+        KU_TRY(count_sharing(job, &n_ranks, &n_cpus));
+        if (is_pretended) /* in one control group, whose quota counts */
+            p->n_sharing = n_ranks;
+        if ((int64_t)n_ranks * p->n_cpus > (int64_t)p->n_sharing * n_cpus) {
+            p->n_sharing = n_ranks;
+            p->n_cpus = n_cpus;
+        }
+    }
+    p->may_spin = p->n_sharing * job->priv->threads <= p->n_cpus;
+    return 0;
+}
+
+void ku_comm_cores(const struct ku_job *job, int *n_ranks, int *n_cpus)
+{
+    *n_ranks = job->comm->n_sharing;
+    *n_cpus = job->comm->n_cpus;
+}
+
 static int enter(struct ku_job *job)
 {
     struct ku_coll barrier = {.kind = KU_COLL_BARRIER, .name = "join"};
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
     KU_TRY(ku_comm_run_own(job->world, &barrier));
-    /* pretended hosts share the cores of one machine */
-    const int is_pretended = job->priv->host->is_threads || ku_env("KUMI_HOST");
-    const int n_ranks = is_pretended ? job->n : job->local_n;
-    job->comm->may_spin = n_ranks * job->priv->threads <= ku_job_n_cpus(job);
-    return 0;
+    return find_cores(job);
 }
 
 /*
@@ -147,6 +223,21 @@ static int refuse(struct ku_job *job)
     return ku_job_fail(job);
 }
 
+static void log_joined(const struct ku_job *job)
+{
+    const struct ku_comm_rank *p = job->comm;
+    char net[320];
+    ku_comm_describe(job, net, sizeof net);
+    if (job->n > 1)
+        KU_LOG(COMM, INFO,
+               "rank %d of %d joined (started by %s, transport %s%s%s; waits %s: %d rank%s x %d "
+               "thread%s on %d core%s)",
+               job->rank, job->n, job->launcher, p->transport->name, p->net ? ", " : "",
+               p->net ? net : "", p->may_spin ? "spin" : "sleep", p->n_sharing,
+               p->n_sharing == 1 ? "" : "s", job->priv->threads, job->priv->threads == 1 ? "" : "s",
+               p->n_cpus, p->n_cpus == 1 ? "" : "s");
+}
+
 int ku_comm_join(const struct ku_job_opts *opts, struct ku_job **out)
 {
     struct ku_job *job;
@@ -159,10 +250,7 @@ int ku_comm_join(const struct ku_job_opts *opts, struct ku_job **out)
         status = refuse(job);
     KU_TRY_OUT(status);
     KU_TRY_OUT(enter(job));
-    if (job->n > 1)
-        KU_LOG(COMM, INFO, "rank %d of %d joined (started by %s, transport %s%s%s)", job->rank,
-               job->n, job->launcher, job->comm->transport->name, job->comm->net ? ", " : "",
-               job->comm->net ? job->comm->net->ops->name : "");
+    log_joined(job);
     *out = job;
     return 0;
 out:

@@ -34,7 +34,16 @@ KU_STATUS ku_comm_leave(struct ku_job *job);
 KU_STATUS ku_comm_threads(int n, const struct ku_job_opts *opts,
                           int (*fn)(struct ku_job *job, void *arg), void *arg);
 
-/* What carries messages between the hosts, as "tcp" or "mpi (openmpi): …"; on one host "shm". */
+/*
+ * The ranks that compete with this one for CPUs, and their number of CPUs. Hosts on one kernel are
+ * counted together where their ranks may run on the same CPUs.
+ */
+void ku_comm_cores(const struct ku_job *job, int *n_ranks, int *n_cpus);
+
+/*
+ * What carries messages between the hosts: "tcp over eth0 10.0.0.1", with this host's interface and
+ * address, or "mpi (openmpi): …"; on one host "shm".
+ */
 void ku_comm_describe(const struct ku_job *job, char *text, size_t cap);
 
 #endif

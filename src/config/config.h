@@ -183,8 +183,9 @@ KU_STATUS ku_config_check_rules(const struct ku_config *cfg, const struct ku_con
 /* All keys with their values, including defaults, in table order. New reference; NULL: no
  * memory. */
 json_t *ku_config_dump(const struct ku_config *cfg);
-/* The numerics keys, as "section.key", and the model. New reference. */
+/* The numerics keys, as "section.key", and the model; all keys. New references. */
 json_t *ku_config_numerics(const struct ku_config *cfg);
+json_t *ku_config_keys(const struct ku_config *cfg);
 /*
  * Compare two sets of numerics keys. Writes the differences to out, "a (was 1, is 2), b (..)".
  * Objects are compared by member ("model.n_layer"); 1 and 1.0 are equal. A missing key has its
@@ -195,6 +196,9 @@ json_t *ku_config_numerics(const struct ku_config *cfg);
  * Returns the number of differences.
  */
 int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out);
+/* The same with other words than "was " and "is " before the values of the two */
+int ku_config_compare_sides(const json_t *was, const json_t *is, const char *const side[2],
+                            struct ku_str *out);
 /* One line per key for `kumi help config`; is_markdown: one table per section, for the document. */
 void ku_config_help(int is_markdown, struct ku_str *out);
 

@@ -29,18 +29,28 @@ json_t *ku_config_dump(const struct ku_config *cfg)
     return root;
 }
 
-json_t *ku_config_numerics(const struct ku_config *cfg)
+static json_t *flat(const struct ku_config *cfg, bool is_all)
 {
     json_t *keys = json_object();
     char name[128];
     json_object_set(keys, "model", cfg->model);
     for (int i = 0; i < ku_n_keys; i++) {
-        if (ku_keys[i].mark != KU_KEY_NUMERICS)
+        if (!is_all && ku_keys[i].mark != KU_KEY_NUMERICS)
             continue;
         snprintf(name, sizeof name, "%s.%s", ku_keys[i].section, ku_keys[i].name);
         json_object_set_new(keys, name, value_of(cfg, &ku_keys[i]));
     }
     return keys;
+}
+
+json_t *ku_config_numerics(const struct ku_config *cfg)
+{
+    return flat(cfg, 0);
+}
+
+json_t *ku_config_keys(const struct ku_config *cfg)
+{
+    return flat(cfg, 1);
 }
 
 bool ku_config_is_same(const json_t *a, const json_t *b)
@@ -66,10 +76,17 @@ bool ku_config_is_same(const json_t *a, const json_t *b)
     return json_object_size(a) == json_object_size(b);
 }
 
-static int add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is);
+/* The differences, and what is said before the value of each side: "was ", "is " */
+struct changes {
+    struct ku_str *out;
+    const char *const *side;
+};
+static int add_change(const struct changes *c, const char *name, const json_t *was,
+                      const json_t *is);
 
 /* Adds the members that differ: "model.n_layer (was 2, is 3)". Returns their number. */
-static int add_members(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
+static int add_members(const struct changes *c, const char *name, const json_t *was,
+                       const json_t *is)
 {
     json_t *all = json_copy((json_t *)(uintptr_t)was), *value;
     const char *key;
@@ -81,7 +98,7 @@ static int add_members(struct ku_str *out, const char *name, const json_t *was, 
         if (ku_config_is_same(old, now))
             continue;
         char *path = ku_asprintf("%s.%s", name, key);
-        n += path ? add_change(out, path, old, now) : 1;
+        n += path ? add_change(c, path, old, now) : 1;
         ku_free(path);
     }
     json_decref(all);
@@ -89,15 +106,16 @@ static int add_members(struct ku_str *out, const char *name, const json_t *was, 
 }
 
 /* Adds a key with both values. Returns the number of differing keys. */
-static int add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
+static int add_change(const struct changes *c, const char *name, const json_t *was,
+                      const json_t *is)
 {
     if (json_is_object(was) && json_is_object(is))
-        return add_members(out, name, was, is);
+        return add_members(c, name, was, is);
     const size_t as_written = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15);
     char *old = was ? ku_json_print(was, as_written) : NULL,
          *now = is ? ku_json_print(is, as_written) : NULL;
-    ku_str_add(out, "%s%s (was %.60s, is %.60s)", out->bytes ? ", " : "", name, old ? old : "unset",
-               now ? now : "unset");
+    ku_str_add(c->out, "%s%s (%s%.60s, %s%.60s)", c->out->bytes ? ", " : "", name, c->side[0],
+               old ? old : "unset", c->side[1], now ? now : "unset");
     ku_free(old);
     ku_free(now);
     return 1;
@@ -112,10 +130,11 @@ static json_t *value_in(const json_t *keys, const char *name)
     return key ? ku_key_default(key) : json_incref(v);
 }
 
-static int compare_key(const char *name, const json_t *was, const json_t *is, struct ku_str *out)
+static int compare_key(const struct changes *c, const char *name, const json_t *was,
+                       const json_t *is)
 {
     json_t *old = value_in(was, name), *now = value_in(is, name);
-    int n = !old || !now || !ku_config_is_same(old, now) ? add_change(out, name, old, now) : 0;
+    int n = !old || !now || !ku_config_is_same(old, now) ? add_change(c, name, old, now) : 0;
     json_decref(old);
     json_decref(now);
     return n;
@@ -123,17 +142,25 @@ static int compare_key(const char *name, const json_t *was, const json_t *is, st
 
 int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
 {
+    static const char *const side[] = {"was ", "is "};
+    return ku_config_compare_sides(was, is, side, out);
+}
+
+int ku_config_compare_sides(const json_t *was, const json_t *is, const char *const side[2],
+                            struct ku_str *out)
+{
+    const struct changes c = {out, side};
     const char *name;
     json_t *value;
     int n = 0;
     json_object_foreach((json_t *)(uintptr_t)is, name, value)
     {
-        n += compare_key(name, was, is, out);
+        n += compare_key(&c, name, was, is);
     }
     json_object_foreach((json_t *)(uintptr_t)was, name, value)
     {
         if (json_object_get(is, name) == NULL)
-            n += compare_key(name, was, is, out);
+            n += compare_key(&c, name, was, is);
     }
     return n;
 }

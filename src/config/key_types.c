@@ -133,6 +133,35 @@ static int read_list(const struct value *v, void *to)
     return n == 0 && wanted ? refuse(v, wanted) : KUMI_OK;
 }
 
+/* Numbers become strings of digits. */
+static int read_stages(const struct value *v, void *to)
+{
+    static const char wanted[] =
+        "a list of numbers of layers, or of layers as \"h.3\" or \"h.0-5\"";
+    const size_t n = json_array_size(v->json);
+    struct ku_list *list = to;
+    list->item = ku_calloc(n + 1, sizeof *list->item);
+    if (list->item == NULL)
+        return KUMI_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_array_get(v->json, i);
+        int64_t number;
+        char digits[24];
+        if (json_is_integer(x)) {
+            if (ku_json_int(x, &number) < 0 || number < 1 || number > 999999)
+                return refuse(v, wanted);
+            snprintf(digits, sizeof digits, "%d", (int)number);
+        } else if (!json_is_string(x)) {
+            return refuse(v, wanted);
+        }
+        list->item[i] = ku_strdup(json_is_string(x) ? json_string_value(x) : digits);
+        if (list->item[i] == NULL)
+            return KUMI_ENOMEM;
+        list->n = (int)i + 1;
+    }
+    return n == 0 ? refuse(v, wanted) : KUMI_OK;
+}
+
 static int read_numbers(const struct value *v, void *to)
 {
     struct ku_numbers *list = to;

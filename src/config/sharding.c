@@ -116,12 +116,12 @@ static int check_host_state(const struct ku_config *c)
 
 void ku_sharding_print_effect(const struct ku_sharding *s, struct ku_str *out)
 {
-    if (s->zero > 0 && s->local > 1)
+    if (s->zero > 0 && s->local > 1 && s->shard == 1)
         ku_str_add(out,
-                   "parallel.zero %d saves nothing on one host: its %d ranks share one copy of the "
+                   "parallel.zero %d saves nothing on %s host: its %d ranks share one copy of the "
                    "state, and each updates its part in place; parallel.host_state=private gives "
                    "each rank memory of its own",
-                   s->zero, s->local);
+                   s->zero, s->replicate > 1 ? "a" : "one", s->local);
 }
 
 int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
@@ -135,29 +135,102 @@ int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
     const char *no = is_alias ? "false" : "private";
     char wanted[160] = "";
     const bool is_auto = alias == NULL && strcmp(c->parallel_host_state, "auto") == 0;
-    if (host_ranks == 0 || !(is_asked || (is_auto && is_even && s->zero == 0)))
+    if (host_ranks == 0 || (host_ranks == 1 && s->zero > 0)) /* a host's copy has one reader */
         return KUMI_OK;
-    if (s->zero > 0)
-        snprintf(
-            wanted, sizeof wanted,
-            "not supported on several hosts with parallel.zero %d; give %s, or parallel.zero 0",
-            s->zero, no);
-    else if (!is_even)
+    /* a group of parts of a host would have nothing to divide; a retained group is per rank */
+    const bool is_retained = s->reshard > 1 && s->reshard < s->shard;
+    const bool is_best =
+        s->zero == 0 || (s->shard > host_ranks && s->shard % host_ranks == 0 && !is_retained);
+    if (!is_asked && !(is_auto && is_even && is_best))
+        return KUMI_OK;
+    if (!is_even)
         snprintf(wanted, sizeof wanted,
                  "not supported on hosts with different numbers of ranks; give %s", no);
+    else if (s->shard > 1 && s->shard % host_ranks && host_ranks % s->shard)
+        snprintf(wanted, sizeof wanted,
+                 "groups of %d ranks are neither whole hosts of %d nor parts of one; give %s, or "
+                 "parallel.shard %d, all ranks",
+                 s->shard, host_ranks, no, s->shard * s->replicate);
+    else if (is_retained)
+        snprintf(wanted, sizeof wanted,
+                 "not supported with parallel.reshard_after_forward %d; give %s, or "
+                 "parallel.reshard_after_forward true or false",
+                 s->reshard, no);
     if (wanted[0])
         return ku_config_refuse(c, key, ku_json_at(c->root, key), wanted);
-    s->replicate /= host_ranks;
+    const bool is_kept = s->reshard == 1;
+    if (s->shard > host_ranks) {
+        s->shard /= host_ranks;
+    } else { /* a host has a copy, which its ranks share */
+        s->replicate = s->replicate * s->shard / host_ranks;
+        s->shard = 1;
+    }
+    s->reshard = is_kept ? 1 : s->shard;
     s->local = host_ranks;
     return KUMI_OK;
 }
 
-int ku_sharding_resolve(const struct ku_config *c, int n, int host_ranks, struct ku_sharding *out)
+/* What tensor parallelism does not support, and a tp that does not divide the ranks. */
+static int check_tp(const struct ku_config *c, int n, int host_ranks)
+{
+    const int64_t tp = c->parallel_tp;
+    char wanted[128] = "";
+    if (tp == 1)
+        return KUMI_OK;
+    if (n % tp)
+        snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
+                 (long long)(n / tp ? n / tp * tp : tp), (long long)((n / tp + 1) * tp));
+    else if (host_ranks && host_ranks < n)
+        snprintf(wanted, sizeof wanted, "not supported on several hosts; use 1");
+    if (wanted[0])
+        return ku_config_refuse_int(c, "parallel.tp", tp, wanted);
+    if (strcmp(c->parallel_host_state, "shared") == 0)
+        return ku_config_refuse(c, "parallel.host_state",
+                                ku_json_at(c->root, "parallel.host_state"),
+                                "not supported with parallel.tp above 1; use auto or private");
+    return KUMI_OK;
+}
+
+/* The same of a pipeline. */
+static int check_pp(const struct ku_config *c, int n, int host_ranks, int zero)
+{
+    const int64_t pp = c->parallel_pp, each = pp * c->parallel_tp;
+    char wanted[128] = "";
+    if (pp == 1)
+        return KUMI_OK;
+    if (c->parallel_tp > 1)
+        snprintf(wanted, sizeof wanted, "not supported with parallel.tp above 1; use 1");
+    else if (n % each)
+        snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
+                 (long long)(n / each ? n / each * each : each),
+                 (long long)((n / each + 1) * each));
+    else if (host_ranks && host_ranks < n)
+        snprintf(wanted, sizeof wanted, "not supported on several hosts; use 1");
+    else if (zero > 0)
+        snprintf(wanted, sizeof wanted,
+                 "not supported with parallel.zero %d; use parallel.zero 0, or pp 1", zero);
+    if (wanted[0])
+        return ku_config_refuse_int(c, "parallel.pp", pp, wanted);
+    if (strcmp(c->parallel_grad_sync, "micro") == 0)
+        return ku_config_refuse(c, "parallel.grad_sync", ku_json_at(c->root, "parallel.grad_sync"),
+                                "not supported with parallel.pp above 1; use step");
+    if (strcmp(c->parallel_host_state, "shared") == 0)
+        return ku_config_refuse(c, "parallel.host_state",
+                                ku_json_at(c->root, "parallel.host_state"),
+                                "not supported with parallel.pp above 1; use auto or private");
+    return KUMI_OK;
+}
+
+int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
+                        struct ku_sharding *out)
 {
     int64_t replicate = c->parallel_replicate, shard = c->parallel_shard;
+    const int tp = (int)c->parallel_tp, pp = (int)c->parallel_pp, n = n_ranks / (tp * pp);
     int zero, is_hybrid;
     KU_TRY(check_host_state(c));
     KU_TRY(read_stage(c, &zero, &is_hybrid));
+    KU_TRY(check_pp(c, n_ranks, host_ranks, zero));
+    KU_TRY(check_tp(c, n_ranks, host_ranks));
     if (zero == 0 && shard != KU_NULL && shard != 1)
         return ku_config_refuse_int(
             c, "parallel.shard", shard,
@@ -192,10 +265,8 @@ int ku_sharding_resolve(const struct ku_config *c, int n, int host_ranks, struct
         reshard = shard;
     if (shard % reshard != 0)
         return refuse_reshard(c, reshard, shard);
-    *out = (struct ku_sharding){zero, (int)replicate, (int)shard, 1, (int)reshard};
-    if (host_ranks && host_ranks < n)
-        return KUMI_OK;
-    if (ku_host_state_is_shared(c))
-        *out = (struct ku_sharding){zero, 1, 1, n, 1};
+    *out = (struct ku_sharding){zero, (int)replicate, (int)shard, 1, tp, (int)reshard, pp};
+    if (tp == 1 && pp == 1 && !(host_ranks && host_ranks < n) && ku_host_state_is_shared(c))
+        *out = (struct ku_sharding){zero, 1, 1, n, 1, 1, 1};
     return KUMI_OK;
 }

@@ -8,28 +8,35 @@
 #include "config/config.h"
 
 /*
- * The parallel layout of ZeRO: dp = replicate x shard x local data-parallel ranks
- * (docs/reference/sharding.md). Each of the `replicate` groups has one copy of the state,
+ * The parallel layout: ranks = pp x dp x tp (docs/reference/pipeline.md, tensor.md), with
+ * dp = replicate x shard x local data-parallel ranks (docs/reference/sharding.md). The tp ranks
+ * with the same samples are neighbours. Each of the `replicate` groups has one copy of the state,
  * partitioned over its `shard` ranks: stage 1 optimizer state, stage 2 also gradients, stage 3 also
- * parameters. `local` ranks of a host share one copy in memory, which the stage does not change.
+ * parameters. `local` ranks of a host share one copy in memory, of which stages 1 and 2 leave the
+ * parameters on each of several hosts, and stage 3 the gathered ones; on one host the stage changes
+ * nothing.
  *
  *     replicate 2 x shard 4      rank   0 1 2 3 | 4 5 6 7
  *                                shard  0 1 2 3 | 0 1 2 3      replica 0 | replica 1
  *
  *     host_state shared, 8 ranks of one host: replicate 1 x shard 1 x local 8
  *                        2 hosts with 4 ranks each: replicate 2 x shard 1 x local 4
+ *                        the same, stage 1 to 3:    replicate 1 x shard 2 x local 4
+ *                        4 hosts, shard 8:          replicate 2 x shard 2 x local 4
  */
 struct ku_sharding {
     int zero, replicate, shard, local;
+    int tp;      /* ranks that divide each layer (tensor parallelism) */
     int reshard; /* stage 3: ranks that partition a module between forward and backward: shard, a
                     divisor of it, or 1: not partitioned then */
+    int pp;      /* coordinates of axis pp, outermost: groups of ranks with stages of their own */
 };
 
 /*
- * Resolve parallel.zero, strategy, replicate, shard, reshard_after_forward and host_state for
- * n_ranks data-parallel ranks. With several hosts each rank has memory of its own: host_state auto
- * is private, and ku_sharding_share lets the ranks of a host share. The shards of a copy may be on
- * several hosts.
+ * Resolve parallel.pp, tp, zero, strategy, replicate, shard, reshard_after_forward and host_state
+ * for n_ranks ranks. With pp or tp above 1 or with several hosts each rank has memory of its own:
+ * host_state auto is private, and on several hosts ku_sharding_share lets the ranks of a host
+ * share. The shards of a copy may be on several hosts.
  *
  *   host_ranks   ranks of a host, of hosts of different sizes their greatest common divisor; 0: all
  *                ranks are on one host
@@ -46,7 +53,8 @@ KU_STATUS ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_r
  *
  *   is_even   the hosts have equal numbers of ranks
  *
- * Errors: EINVAL, asked for on hosts of different sizes, or with a stage above 0.
+ * Errors: EINVAL, asked for on hosts of different sizes, with groups that are neither whole hosts
+ * nor parts of one, or with a group for reshard_after_forward.
  */
 KU_STATUS ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
                             struct ku_sharding *s);

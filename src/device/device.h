@@ -28,15 +28,21 @@ typedef size_t ku_workspace_fn(const struct ku_op_case *c);
  * An operand: a local shard of a logical tensor. Data is dense and row-major over the counts of
  * `shape`. start[d] is the first index of the shard in the logical tensor, logical[d] the extent of
  * that tensor: random numbers and sample numbers use global indices. A shard in canonical chunks
- * (placement Z) is flat: ndim 1, starting at element start[0] of the flattened logical tensor;
- * start[0] is a multiple of KU_BLOCK_COUNT.
+ * (placement Z) is flat: ndim 1 with the name z, starting at element start[0] of the flattened
+ * logical tensor; start[0] is a multiple of KU_BLOCK_COUNT.
  */
 struct ku_view {
     void *data;
     enum kumi_dtype dtype;
     struct ku_shape shape;
     int64_t start[KU_MAX_DIMS], logical[KU_MAX_DIMS];
+    struct ku_runs of; /* flat: the slice of whose elements it is a shard; start[0] counts these */
 };
+
+static inline bool ku_view_is_flat(const struct ku_view *v)
+{
+    return v->shape.ndim == 1 && v->shape.dim[0].name == 'z';
+}
 
 struct ku_call {
     int op, n_in, n_out;

@@ -2,7 +2,7 @@
 /*
  * A rank's arenas, and the host's accesses to them:
  *
- *     HOST                        one per host, shared by its ranks
+ *     HOST, GATHER                one per host, shared by its ranks
  *     SHARD, OFFLOAD, WIRE        one part per rank in shared memory
  *     STATE, STEP, INPUT          private memory of this rank, from the device
  *     FILE                        one part per rank in an anonymous file
@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/guard.h"
+#include "comm/consensus.h"
 
 static bool is_private(int arena)
 {
@@ -52,6 +53,10 @@ static int map_shared(struct ku_memory *m)
         KU_TRY(ku_arena_create(m->job, "wire", 0, m->bytes[KU_AR_WIRE], &m->wire));
         m->base[KU_AR_WIRE] = ku_arena_part(m->wire, m->job->local_rank);
     }
+    if (m->bytes[KU_AR_GATHER]) {
+        KU_TRY(ku_arena_create(m->job, "gather", m->bytes[KU_AR_GATHER], 0, &m->gather));
+        m->base[KU_AR_GATHER] = ku_arena_common(m->gather);
+    }
     return KUMI_OK;
 }
 
@@ -61,6 +66,7 @@ static const struct ku_arena *shared(const struct ku_memory *m, int arena)
     return arena == KU_AR_HOST      ? m->host
            : arena == KU_AR_SHARD   ? m->shard
            : arena == KU_AR_WIRE    ? m->wire
+           : arena == KU_AR_GATHER  ? m->gather
            : arena == KU_AR_OFFLOAD ? m->offload
                                     : NULL;
 }
@@ -80,6 +86,17 @@ static int protect(struct ku_memory *m)
     return KUMI_OK;
 }
 
+/* The stages of a pipeline have different programs: whether a shared arena exists is common. */
+static int agree_on_wire(struct ku_memory *m, const struct ku_mesh *mesh)
+{
+    int64_t bytes = (int64_t)m->bytes[KU_AR_WIRE];
+    if (mesh->extent[KU_AX_PP] == 1)
+        return KUMI_OK;
+    KU_TRY(ku_agree_max(m->job, &bytes));
+    m->bytes[KU_AR_WIRE] = (size_t)bytes;
+    return KUMI_OK;
+}
+
 int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *device,
                      const struct ku_program *const *program, int n_programs,
                      const struct ku_tier_opts *tier, struct ku_memory **out)
@@ -94,7 +111,7 @@ int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *
         for (int a = 0; a < KU_N_ARENAS; a++)
             if (program[i]->arena_bytes[a] > m->bytes[a])
                 m->bytes[a] = program[i]->arena_bytes[a];
-    int status = KUMI_OK;
+    int status = n_programs ? agree_on_wire(m, &program[0]->mesh) : KUMI_OK;
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++)
         if (is_private(a))
             status = alloc_private(m, a);
@@ -128,7 +145,7 @@ void ku_memory_destroy(struct ku_memory *m)
             m->ops->free(m->device, m->base[a], m->bytes[a]);
         }
     ku_tier_file_close(m->file);
-    const struct ku_arena *const shared[] = {m->offload, m->wire, m->shard, m->host};
+    const struct ku_arena *const shared[] = {m->gather, m->wire, m->offload, m->shard, m->host};
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
         KU_IGNORE(ku_arena_destroy(m->job, shared[i]), "the job keeps its cause");
     ku_free(m);
@@ -149,7 +166,7 @@ static void *address_of(const struct ku_range *r)
     const struct ku_memory *m = r->memory;
     if (r->rank == m->job->local_rank)
         return m->base[r->arena] + r->at;
-    KU_ASSERT(r->arena != KU_AR_HOST && shared(m, r->arena));
+    KU_ASSERT(!ku_arena_is_common(r->arena) && shared(m, r->arena));
     return ku_arena_part(shared(m, r->arena), r->rank) + r->at;
 }
 

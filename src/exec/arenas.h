@@ -27,8 +27,8 @@ struct ku_memory {
     struct ku_job *job;
     const struct ku_device_ops *ops;
     void *device;
-    const struct ku_arena *host, *shard, *wire, *offload; /* NULL if no program needs it */
-    struct ku_tier_file *file;                            /* likewise */
+    const struct ku_arena *host, *shard, *wire, *gather, *offload; /* NULL if no program needs it */
+    struct ku_tier_file *file;                                     /* likewise */
     unsigned char *base[KU_N_ARENAS]; /* the device's address; NULL for the file arena */
     size_t bytes[KU_N_ARENAS];
     int is_protected;

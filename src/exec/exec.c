@@ -77,6 +77,7 @@ static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int m
               e->memory->bytes[b->arena]);
     memcpy(v->start, part.start, sizeof v->start);
     memcpy(v->logical, part.logical, sizeof v->logical);
+    v->of = part.of;
 }
 
 /* 1 if checkpoints contain the buffer. */
@@ -119,6 +120,10 @@ static enum ku_coll_kind kind_of(int exchange)
         return KU_COLL_BARRIER;
     case KU_X_ALL_GATHER:
         return KU_COLL_ALL_GATHER;
+    case KU_X_SEND:
+        return KU_COLL_SEND;
+    case KU_X_RECV:
+        return KU_COLL_RECV;
     case KU_X_READ:
     case KU_X_WRITE:
     case KU_N_EXCHANGES:
@@ -165,20 +170,6 @@ static int shared_axes(const struct ku_mesh *mesh)
     return ku_mesh_wide(mesh, axes) == axes ? axes : 0;
 }
 
-/* The communicator of these mesh axes, or of a group on them. */
-static struct ku_comm *comm_of(const struct ku_exec *e, int axes, int group)
-{
-    if (group)
-        return e->comms.group;
-    if (e->comms.shard && axes == 1 << KU_AX_SHARD)
-        return e->comms.shard;
-    if (e->comms.local && axes == 1 << KU_AX_LOCAL)
-        return e->comms.local;
-    if (e->comms.replicate && axes == 1 << KU_AX_REPLICATE)
-        return e->comms.replicate;
-    return e->comms.dp;
-}
-
 /*
  * A buffer as a reference for collectives. Private if its arena is not addressed by peers.
  */
@@ -188,10 +179,24 @@ static struct ku_ref ref_of(const struct ku_exec *e, ku_id buffer)
     const struct ku_arena *arena = b->arena == KU_AR_WIRE    ? e->memory->wire
                                    : b->arena == KU_AR_SHARD ? e->memory->shard
                                                              : NULL;
+    if (ku_arena_is_common(b->arena)) {
+        const struct ku_arena *common =
+            b->arena == KU_AR_HOST ? e->memory->host : e->memory->gather;
+        return (struct ku_ref){.arena = common->id, .flags = KU_ARENA_COMMON, .off = b->offset};
+    }
     if (arena == NULL)
         return (struct ku_ref){.flags = KU_ARENA_PRIVATE,
                                .ptr = e->memory->base[b->arena] + b->offset};
     return (struct ku_ref){.arena = arena->id, .off = b->offset};
+}
+
+/* Elements of this rank's slice of an operand, before it is divided into chunks. */
+static int64_t local_count(const struct ku_exec *e, const struct ku_operand *o)
+{
+    struct ku_shape local;
+    ku_local_shape(&e->program->mesh, &e->program->shape[o->shape], &e->program->layout[o->layout],
+                   &e->coord, &local);
+    return ku_shape_count(&local);
 }
 
 static struct ku_coll_part bind_part(const struct ku_exec *e, const struct ku_operand *o, int kind)
@@ -199,7 +204,7 @@ static struct ku_coll_part bind_part(const struct ku_exec *e, const struct ku_op
     const struct ku_program *p = e->program;
     struct ku_coll_part part = {.in = ref_of(e, o->buffer),
                                 .out = ref_of(e, o->out ? o->out : o->buffer),
-                                .count = ku_shape_count(&p->shape[o->shape]),
+                                .count = local_count(e, o),
                                 .first_block = o->first_block,
                                 .block_count = kind == KU_X_ALL_REDUCE ? 0 : KU_BLOCK_COUNT,
                                 .has_addend = o->addend != 0};
@@ -225,7 +230,7 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
                       struct step *s)
 {
     const struct ku_program *p = e->program;
-    struct ku_comm *comm = comm_of(e, i->axes, i->group);
+    struct ku_comm *comm = i->group ? e->comms.group : e->comms.on[i->axes];
     KU_ASSERT(comm != NULL);
     /* no axis is served by the communicator of another one */
     KU_ASSERT(comm->n == (i->group ? i->group : n_members(&p->mesh, i->axes)));
@@ -245,6 +250,27 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
         coll.n_owners = p->mesh.extent[KU_AX_LOCAL];
     if (i->n_in)
         bind_squares(e, i, &coll);
+    s->work = &e->work[i->handle];
+    return ku_work_init(s->work, comm, &coll);
+}
+
+/* A send to, or a receive from, another coordinate of axis pp. */
+static int bind_message(struct ku_exec *e, const struct ku_instr *i, struct step *s)
+{
+    const struct ku_operand *o = &e->program->operand[i->operand];
+    struct ku_comm *comm = e->comms.channel[i->group];
+    struct ku_view view;
+    KU_ASSERT(comm && comm->n == e->program->mesh.extent[KU_AX_PP] && i->n_parts == 1);
+    KU_ASSERT(i->peer >= 0 && i->peer < comm->n && i->peer != comm->me);
+    bind_view(e, o, i->micro, &view);
+    const struct ku_coll coll = {.kind = kind_of(i->op),
+                                 .dtype = view.dtype,
+                                 .wire = view.dtype,
+                                 .root = i->peer,
+                                 .name = e->program->name_of[i->path],
+                                 .in = view.data,
+                                 .out = view.data,
+                                 .count = ku_shape_count(&view.shape)};
     s->work = &e->work[i->handle];
     return ku_work_init(s->work, comm, &coll);
 }
@@ -296,6 +322,10 @@ static int bind_all(struct ku_exec *e)
                 tier_part += i->n_parts;
                 break;
             }
+            if (ku_exchange_is_message(i->op)) {
+                KU_TRY(bind_message(e, i, s));
+                break;
+            }
             KU_TRY(bind_start(e, i, part, s));
             part += i->n_parts;
             break;
@@ -329,7 +359,7 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                           .program = p,
                           .ops = ops,
                           .device = device,
-                          .comms = comms ? *comms : (struct ku_exec_comms){0},
+                          .comms = comms ? *comms : (struct ku_exec_comms){.group = NULL},
                           .n_parts = (int64_t)n_parts,
                           .first_once = first_once,
                           .coord = ku_mesh_coord(&p->mesh, memory->job->rank)};
@@ -343,8 +373,9 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
     int status = has_all ? bind_all(e) : KUMI_ENOMEM;
     if (status == KUMI_OK)
         status = ku_poison_create(p, memory->base[KU_AR_STEP], &e->poison);
-    if (status == KUMI_OK && e->comms.dp)
-        status = ku_comm_check_hash(e->comms.dp, p->name, ku_program_hash(p));
+    if (status == KUMI_OK && comms && !comms->is_alone)
+        status = ku_comm_check_hash(comms->alike ? comms->alike : memory->job->world, p->name,
+                                    ku_program_hash(p));
     if (status < 0) {
         ku_exec_unload(e);
         return status;
@@ -448,7 +479,7 @@ static int run_one(struct ku_exec *e, const struct step *s)
 {
     switch ((enum step_kind)s->kind) {
     case COMPUTE:
-        return e->ops->launch(e->device, s->kernel, e->comms.dp ? between_tiles : NULL,
+        return e->ops->launch(e->device, s->kernel, e->memory->job->n > 1 ? between_tiles : NULL,
                               e->memory->job);
     case START:
         return ku_work_start(s->work);

@@ -26,13 +26,17 @@
  * arguments.
  */
 struct ku_exec;
-/* Communicators of the data-parallel axes. */
+/* The communicators of this rank. */
 struct ku_exec_comms {
-    struct ku_comm *dp; /* all data-parallel ranks */
-    /* one axis each, if replicate and one of the others have more than one rank */
-    struct ku_comm *replicate, *shard, *local;
+    /* By mesh axes, a mask of those with several ranks; NULL: no program needs it. */
+    struct ku_comm *on[1 << KU_AX_FIRST_TIME];
     /* Neighbours on axis shard, for parameters sharded within groups. */
     struct ku_comm *group;
+    /* All ranks along axis pp, once per channel (KU_X_SEND); NULL: no program needs it. */
+    struct ku_comm *channel[KU_MAX_CHANNELS];
+    /* The ranks that run the same programs as this one; NULL: all. */
+    struct ku_comm *alike;
+    int is_alone; /* no other rank does */
 };
 KU_STATUS ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
                        const struct ku_device_ops *ops, void *device,

@@ -3,7 +3,7 @@
 #define KU_EXEC_REPLICAS_H
 
 #include "base/err.h"
-#include "exec/arenas.h"
+#include "exec/exec.h"
 
 /*
  * Compare the copies of the state on different ranks (parameters and their compute copies, buffers,
@@ -12,11 +12,13 @@
  * share, the chunks that a rank owns over the hosts. State with one copy, shared or partitioned
  * over all ranks, is not compared.
  *
- *   replicate   the ranks with the same part of partitioned state; NULL: none, or all ranks
+ * With tensor parallelism a slice is compared over the ranks with the same slice.
+ *
+ *   comms   those of ku_state_replica_axes among them
  *
  * Collective. Errors: KUMI_ENUMERIC on all ranks, with the tensor and two ranks that differ.
  */
 KU_STATUS ku_replicas_verify(const struct ku_memory *memory, const struct ku_program *program,
-                             struct ku_comm *replicate);
+                             const struct ku_exec_comms *comms);
 
 #endif

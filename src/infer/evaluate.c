@@ -17,6 +17,7 @@
 #include "comm/world.h"
 #include "batch/text_source.h"
 #include "config/keys.h"
+#include "job/hosts.h"
 #include "model/model.h"
 #include "train/session.h"
 #include "model/pretrained.h"
@@ -62,10 +63,16 @@ static int find(struct evaluation *e, int64_t before, const struct kumi_error *d
     return ku_agree_bytes(e->job, found, sizeof *found);
 }
 
-/* Parameters are stored once per host, whatever the training's stage and host_state. */
+/*
+ * Parameters are stored once per host, whatever the training's stage and host_state; once per rank
+ * if the hosts have different numbers of ranks.
+ */
 static void share_state(struct evaluation *e)
 {
-    e->s.sharding = (struct ku_sharding){.replicate = 1, .shard = 1, .local = e->job->n};
+    const int local = ku_job_hosts_are_even(e->job) ? e->job->local_n : 1;
+    e->s.host_ranks = ku_job_host_ranks(e->job);
+    e->s.sharding = (struct ku_sharding){
+        .replicate = e->job->n / local, .shard = 1, .local = local, .tp = 1, .pp = 1};
 }
 
 /*
@@ -75,8 +82,8 @@ static void share_state(struct evaluation *e)
  * kernels may depend, is the run's; and the loss is an exact sum over tokens, rounded once. A
  * parallel corpus also keeps the run's batch shapes (n_parts).
  *
- * Memory: one copy of the parameters per host, read in place by its ranks, for any ZeRO stage of
- * the run; no gradients, no optimizer state.
+ * Memory: the parameters (share_state), for any ZeRO stage of the run; no gradients, no optimizer
+ * state.
  */
 static int configure(struct evaluation *e, const struct ku_ckpt *c)
 {

@@ -53,6 +53,19 @@ static const char *text_of(struct ku_place p, const struct ku_shape *s, char out
     return out;
 }
 
+bool ku_place_is_gather(const struct ku_graph *g, ku_id node)
+{
+    const struct ku_node *n = &g->node[node];
+    bool gathers = false;
+    if (n->op != KU_OP_convert)
+        return false;
+    const struct ku_layout *from = &g->layout[g->value[ku_in(g, n, 0)].layout],
+                           *to = &g->layout[g->value[ku_out(g, node, 0)].layout];
+    for (int a = 0; a < KU_N_AXES; a++)
+        gathers = gathers || (from->at[a].kind == KU_Z && to->at[a].kind != KU_Z);
+    return gathers;
+}
+
 int ku_place_check_convert(const struct ku_graph *g, ku_id node)
 {
     const struct ku_node *n = &g->node[node];

@@ -86,6 +86,7 @@ struct ku_tensor {
     uint8_t file_rows;
     /* Rank (mod N) that owns the first canonical chunk; see tensor/blocks.h. */
     int32_t first_block;
+    int16_t stage; /* PARAM, BUFFER: the pipeline stage of the first use; others follow `of` */
 };
 
 /*

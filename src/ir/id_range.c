@@ -22,12 +22,13 @@ static int rule_of(const struct ku_graph *g, const struct ku_node *node, struct 
                  x->tensor ? g->tensor[x->tensor].name : "the table");
         return 1;
     case KU_OP_softmax_xent:
+    case KU_OP_xent_finish:
     case KU_OP_top_k:
         rule->below = s->dim[s->ndim - 1].seen;
         rule->is_target = 1;
         rule->ignore = g->attr[node->attr].ignore;
         snprintf(rule->use, sizeof rule->use, "classes");
-        return 1;
+        return node->op == KU_OP_xent_finish ? 3 : 1;
     case KU_OP_select:
         rule->below = s->dim[1].count;
         snprintf(rule->use, sizeof rule->use, "rows of %c", s->dim[1].name);

@@ -11,7 +11,8 @@
  *
  * C beside R, P or S(d) would give a wrong gradient: the adjoint that comes back is a partial sum,
  * that of a C value counts as complete. Constants, which depend on no parameter and have no
- * adjoint, may be C beside anything; so may every operand of phase O, which follows backward.
+ * adjoint, may be C beside anything; so may every operand of phase O, which follows backward, and
+ * of ops through which no adjoint passes (KU_OP_NO_ADJOINT).
  */
 #include "ir/placement_rules.h"
 
@@ -122,7 +123,8 @@ static int look(struct view *v)
 
 static int check_common(const struct view *v)
 {
-    if (v->n->phase == KU_PH_O || v->count[KU_C] == 0 || v->count[KU_C] == v->n->n_in)
+    if (v->n->phase == KU_PH_O || v->count[KU_C] == 0 || v->count[KU_C] == v->n->n_in ||
+        (v->op->traits & KU_OP_NO_ADJOINT))
         return KUMI_OK;
     for (int i = 0; i < v->n->n_in; i++)
         if (v->at[i].kind == KU_C && !is_constant(v->g, ku_in(v->g, v->n, i), 8))
@@ -248,6 +250,24 @@ static int place_rows(const struct view *v, struct ku_layout *out)
     return KUMI_OK;
 }
 
+/*
+ * xent_finish, on the axes on which the classes of the logits are split: the sums are complete, so
+ * the results are, and the logits only stand for their gradient.
+ */
+static bool finishes_classes(const struct view *v)
+{
+    const struct ku_shape *s = shape_of(v->g, ku_in(v->g, v->n, 0));
+    return v->n->op == KU_OP_xent_finish && v->at[0].kind == KU_S && v->at[0].dim == s->ndim - 1;
+}
+static int place_classes(const struct view *v, struct ku_layout *out)
+{
+    if (v->count[KU_C] != v->n->n_in - 1)
+        return refuse(v, "maximum and sums are complete");
+    for (int o = 0; o < v->n->n_out; o++)
+        out[o].at[v->axis].kind = KU_C;
+    return KUMI_OK;
+}
+
 static bool splits_rows(const struct ku_graph *g, const struct ku_node *n)
 {
     return n->op == KU_OP_embedding_dw && g->attr[n->attr].axes != 0;
@@ -260,6 +280,8 @@ static int place_axis(const struct ku_graph *g, ku_id id, int axis, struct ku_la
     KU_TRY(look(&v));
     if (splits_rows(g, n) && (g->attr[n->attr].axes >> axis & 1))
         return place_rows(&v, out);
+    if (finishes_classes(&v))
+        return place_classes(&v, out);
     KU_TRY(check_common(&v));
     if (v.letter)
         return place_split(&v, out);

@@ -24,6 +24,8 @@ KU_STATUS ku_place_infer(const struct ku_graph *g, ku_id node, struct ku_layout 
 KU_STATUS ku_place_node(struct ku_graph *g, ku_id node);
 /* Checks that a convert makes only redistributions that exist (convert_rules.c). */
 KU_STATUS ku_place_check_convert(const struct ku_graph *g, ku_id node);
+/* Whether a convert gathers the chunks of an axis (Z to another placement). */
+bool ku_place_is_gather(const struct ku_graph *g, ku_id node);
 /* Whether `value` is a maximum (KU_OP_MAX), so that its P is completed by a maximum. */
 bool ku_place_is_max(const struct ku_graph *g, ku_id value);
 /*

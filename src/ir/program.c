@@ -52,14 +52,15 @@ const struct ku_program_port *ku_program_find_port(const struct ku_program *p, i
     return NULL;
 }
 
-/* Number of ranks over which chunks are partitioned, and this rank's index among them. */
+/* Number of ranks over which chunks are partitioned, and this rank's index among them; without
+ * axis tp. */
 static int block_members(const struct ku_mesh *m, const struct ku_layout *l,
                          const struct ku_coord *c, int *me)
 {
     int n = 1;
     *me = 0;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
-        if (l->at[a].kind == KU_Z) {
+        if (l->at[a].kind == KU_Z && a != KU_AX_TP) {
             int each = l->at[a].dim ? l->at[a].dim : m->extent[a];
             *me = *me * each + c->at[a] % each;
             n *= each;
@@ -68,13 +69,37 @@ static int block_members(const struct ku_mesh *m, const struct ku_layout *l,
     return n;
 }
 
-void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
-                     int64_t first_block, const struct ku_coord *coord, int64_t *begin,
-                     int64_t *end)
+/* What the rank owns before the ranks of axis tp divide it. */
+static void own_range(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
+                      int64_t first_block, const struct ku_coord *coord, int64_t *begin,
+                      int64_t *end)
 {
     int me, n = block_members(mesh, layout, coord, &me);
     ku_blocks_range(count, KU_BLOCK_COUNT, first_block, n, me, begin, end);
     KU_ASSERT(0 <= *begin && *begin <= *end && *end <= count);
+}
+
+void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
+                     int64_t first_block, const struct ku_coord *coord, int64_t *begin,
+                     int64_t *end)
+{
+    int64_t from;
+    own_range(mesh, layout, count, first_block, coord, begin, end);
+    if (layout->at[KU_AX_TP].kind != KU_Z)
+        return;
+    from = *begin;
+    ku_blocks_range(*end - from, KU_BLOCK_COUNT, first_block, mesh->extent[KU_AX_TP],
+                    coord->at[KU_AX_TP], begin, end);
+    *begin += from, *end += from;
+}
+
+int64_t ku_program_slice_count(const struct ku_mesh *mesh, const struct ku_shape *shape,
+                               const struct ku_layout *layout)
+{
+    const struct ku_coord first = {0};
+    struct ku_shape local;
+    ku_local_shape(mesh, shape, layout, &first, &local);
+    return ku_shape_count(&local);
 }
 
 int64_t ku_program_kept_max(const struct ku_mesh *mesh, const struct ku_layout *layout,
@@ -100,9 +125,13 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
     struct ku_slice slice;
     memset(out, 0, sizeof *out);
     if (ku_layout_has(layout, KU_Z) || o->piece_count) {
-        int64_t begin, end, count = ku_shape_count(shape);
+        struct ku_shape local;
+        int64_t begin, end, in_buffer, ignored;
+        ku_local_shape(&p->mesh, shape, layout, coord, &local);
+        const int64_t count = ku_shape_count(&local);
         ku_program_kept(&p->mesh, layout, count, o->first_block, coord, &begin, &end);
-        int64_t in_buffer = buffer->is_kept ? begin : 0; /* first element in the buffer */
+        own_range(&p->mesh, layout, count, o->first_block, coord, &in_buffer, &ignored);
+        in_buffer = buffer->is_kept ? in_buffer : 0; /* first element in the buffer */
         if (o->piece_count) {
             begin = min_i64(begin + o->piece * o->piece_count, end);
             end = min_i64(begin + o->piece_count, end);
@@ -114,10 +143,11 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
         KU_ASSERT(kept >= 0 && begin >= in_buffer);
         out->shape = ku_shape_of("z", &kept);
         /* parameters are padded in their first dim only, i.e. at the end of the flattened tensor */
-        int64_t seen = ku_shape_seen(shape) - begin;
+        int64_t seen = ku_shape_seen(&local) - begin;
         out->shape.dim[0].seen = seen < 0 ? 0 : seen < kept ? seen : kept;
         out->start[0] = begin;
         out->logical[0] = count;
+        out->of = ku_runs_of(&p->mesh, shape, layout, coord);
         out->offset = (size_t)(begin - in_buffer) * kumi_dtype_bytes((enum kumi_dtype)o->dtype);
         return;
     }
@@ -201,13 +231,15 @@ static uint64_t hash_operand(uint64_t h, const struct ku_program *p, const struc
 uint64_t ku_program_hash(const struct ku_program *p)
 {
     uint64_t h = MIX(p->n_handles, p->arena_bytes[KU_AR_HOST], p->arena_bytes[KU_AR_SHARD],
-                     p->arena_bytes[KU_AR_WIRE], p->mesh.mb_outer != 0);
+                     p->arena_bytes[KU_AR_WIRE], p->mesh.mb_outer != 0, (uint64_t)p->pp);
     for (int a = 0; a < KU_N_AXES; a++)
         h = MIX(h, (uint64_t)p->mesh.extent[a]);
     for (uint32_t i = 0; i < p->n_states; i++) {
         const struct ku_program_state *s = &p->state[i];
         h = hash_placed(h, p, s->shape, s->blocks);
-        h = MIX(h, s->dtype, s->arena, s->is_kept, (uint64_t)s->first_block, s->offset, s->bytes);
+        h = s->split ? hash_placed(h, p, s->shape, s->split) : h;
+        h = MIX(h, s->dtype, s->arena, s->is_kept, (uint64_t)s->first_block, s->offset, s->bytes,
+                (uint64_t)s->pp);
     }
     for (uint32_t i = 0; i < p->n_instrs; i++) {
         const struct ku_instr *x = &p->instr[i];
@@ -215,7 +247,7 @@ uint64_t ku_program_hash(const struct ku_program *p)
             continue;
         KU_ASSERT(x->operand + x->n_in + x->n_parts <= p->n_operands); /* a wait has none */
         h = MIX(h, x->kind, x->op, x->axes, x->group, x->reduce, x->wire, x->handle, x->n_in,
-                x->n_parts);
+                x->n_parts, (uint64_t)x->peer);
         for (uint32_t k = 0; k < x->n_in + x->n_parts; k++)
             h = hash_operand(h, p, &p->operand[x->operand + k]);
     }
@@ -227,10 +259,10 @@ static const char *const class_name[KU_N_CLASSES] = {
     "parameters",          "optimizer",       "compute copies", "counters",  "buffers", "gradients",
     "partial gradients",   "activations",     "adjoints",       "workspace", "scalars", "inputs",
     "gathered parameters", "offload staging", "offloaded"};
-static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "shard",   "wire",
+static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "shard",   "wire", "gather",
                                                     "step", "input", "offload", "file"};
-static const char *const exchange_name[KU_N_EXCHANGES] = {"reduce_scatter", "all_reduce", "barrier",
-                                                          "all_gather",     "read",       "write"};
+static const char *const exchange_name[KU_N_EXCHANGES] = {
+    "reduce_scatter", "all_reduce", "barrier", "all_gather", "send", "recv", "read", "write"};
 
 const char *ku_exchange_name(int exchange)
 {
@@ -252,7 +284,7 @@ const char *ku_arena_name(int arena)
 static bool is_transient(const struct ku_buffer *b)
 {
     int is_offloaded = b->arena == KU_AR_OFFLOAD && b->micro >= 0; /* offloaded activation */
-    return (b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE || is_offloaded) && b->home == 0 &&
+    return (ku_arena_is_transient(b->arena) || is_offloaded) && b->home == 0 &&
            b->first != UINT32_MAX;
 }
 
@@ -323,8 +355,10 @@ void ku_program_memory(const struct ku_program *p, struct ku_memory_report *out)
     for (ku_id b = 1; b < p->n_buffers; b++) {
         const struct ku_buffer *x = &p->buffer[b];
         int lives = is_transient(x) ? x->first <= out->peak_instr && out->peak_instr <= x->last
-                                    : x->arena != KU_AR_STEP && x->arena != KU_AR_WIRE &&
+                                    : !ku_arena_is_transient(x->arena) &&
                                           !(x->arena == KU_AR_OFFLOAD && x->micro >= 0);
+        if (b <= p->n_states && p->state[b - 1].pp >= 0 && p->state[b - 1].pp != p->pp)
+            lives = 0; /* stored by another coordinate of axis pp */
         if (!lives || x->arena == KU_AR_FILE)
             continue;
         uint8_t cls = x->arena == KU_AR_OFFLOAD ? KU_CL_OFFLOAD : x->cls;

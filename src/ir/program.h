@@ -29,9 +29,17 @@
 enum ku_arena_kind {
     KU_AR_HOST,  /* state, once per host, shared by its ranks, in logical order */
     KU_AR_STATE, /* state of this rank, private */
-    /* State of this rank that peers on the host address: ZeRO shards and gathered parameters. */
+    /*
+     * State of this rank that peers on the host address: ZeRO shards and gathered parameters; with
+     * tensor parallelism all state.
+     */
     KU_AR_SHARD,
-    KU_AR_WIRE,  /* operands of collectives: per rank, addressed by peers on the host */
+    KU_AR_WIRE, /* operands of collectives: per rank, addressed by peers on the host */
+    /*
+     * Once per host, shared by its ranks: parameters of ZeRO stage 3 on several hosts, while they
+     * are gathered. Only all-gathers over all ranks of the hosts write it.
+     */
+    KU_AR_GATHER,
     KU_AR_STEP,  /* per rank, private: all buffers that end within the step, and result ports */
     KU_AR_INPUT, /* ports that the trainer fills, and rows that it reads back */
     /* Host memory of this rank with the state and activations offloaded by memory.offload. */
@@ -39,6 +47,16 @@ enum ku_arena_kind {
     KU_AR_FILE, /* the same in a file */
     KU_N_ARENAS
 };
+/* Whether the ranks of a host have the arena in common. */
+static inline bool ku_arena_is_common(int arena)
+{
+    return arena == KU_AR_HOST || arena == KU_AR_GATHER;
+}
+/* Whether buffers of the arena live for a part of the step, at offsets that others take after. */
+static inline bool ku_arena_is_transient(int arena)
+{
+    return arena == KU_AR_STEP || arena == KU_AR_WIRE || arena == KU_AR_GATHER;
+}
 /* Alignment of offloaded tensors and of their staging buffers: direct I/O requires it. */
 enum { KU_TIER_ALIGN_BYTES = 4096 };
 /*
@@ -108,19 +126,26 @@ struct ku_operand {
 enum ku_instr_kind { KU_COMPUTE, KU_START, KU_WAIT };
 /*
  * What a start instruction begins. Parts are in place: after a reduce-scatter each rank has its
- * owned chunks, before an all-gather it has them. READ and WRITE are local to the rank: a part's
- * buffer is in an offload target and its `out` is the staging buffer.
+ * owned chunks, before an all-gather it has them. SEND and RECV have one part and move it between
+ * two coordinates of axis pp. READ and WRITE are local to the rank: a part's buffer is in an
+ * offload target and its `out` is the staging buffer.
  */
 enum ku_exchange {
     KU_X_REDUCE_SCATTER,
     KU_X_ALL_REDUCE,
     KU_X_BARRIER,
     KU_X_ALL_GATHER,
+    KU_X_SEND,
+    KU_X_RECV,
     KU_X_READ,
     KU_X_WRITE,
     KU_N_EXCHANGES
 };
 const char *ku_exchange_name(int exchange);
+static inline bool ku_exchange_is_message(int exchange)
+{
+    return exchange == KU_X_SEND || exchange == KU_X_RECV;
+}
 static inline bool ku_exchange_is_tier(int exchange)
 {
     return exchange == KU_X_READ || exchange == KU_X_WRITE;
@@ -136,8 +161,13 @@ struct ku_instr {
     uint32_t stream;
     uint32_t workspace; /* buffer, 0 = none */
     uint8_t axes;       /* start: mesh axes of the communicator, a mask */
-    uint16_t group;     /* start: size of the group of neighbours on the axis; 0: the whole axis */
-    uint8_t reduce;     /* start: enum ku_fold */
+    /*
+     * Start: size of the group of neighbours on the axis; 0: the whole axis. SEND, RECV: number of
+     * the channel. Messages between two coordinates on one channel match in start order.
+     */
+    uint16_t group;
+    int16_t peer;   /* SEND, RECV: coordinate of the other side on axis pp */
+    uint8_t reduce; /* start: enum ku_fold */
     /*
      * Start: dtype on the wire, the parts' own or a narrower one to which values and sums are
      * rounded.
@@ -161,12 +191,18 @@ struct ku_program_state {
     uint8_t kind, dtype, arena, is_kept;
     int32_t first_block;
     ku_id blocks; /* placement with Z on the axes over which ranks own its chunks; 0: none do */
+    ku_id split;  /* placement with S on axis tp: ranks store slices; 0: none do */
+    int16_t pp;   /* the coordinate of axis pp that stores it; -1: all */
     size_t offset, bytes;
 };
+
+/* Channels between two coordinates of axis pp, of SEND and RECV. */
+enum { KU_MAX_CHANNELS = 32 };
 
 struct ku_program {
     char name[32];
     struct ku_mesh mesh;
+    int pp; /* the coordinate of axis pp that runs it */
     uint32_t n_instrs, n_buffers, n_operands, n_handles, n_states, n_inputs, n_outputs;
     struct ku_instr *instr;
     struct ku_buffer *buffer;
@@ -200,24 +236,30 @@ uint64_t ku_program_hash(const struct ku_program *p);
 
 /*
  * A rank's part of an operand, in its buffer. With Z it is flat: elements [start[0], start[0] +
- * count) of the logical tensor.
+ * count) of the logical tensor, or with `of` of the rank's slice of it (axis tp).
  */
 struct ku_part {
     struct ku_shape shape; /* local; with Z: one dim */
     int64_t start[KU_MAX_DIMS], logical[KU_MAX_DIMS];
+    struct ku_runs of;
     size_t offset; /* bytes from the start of the buffer */
 };
 void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
                      const struct ku_coord *coord, int micro, struct ku_part *out);
 
 /*
- * The elements of a flattened tensor that a rank owns: [*begin, *end). `layout` has Z on some axis.
+ * The elements that a rank owns, [*begin, *end), of a flattened tensor, or of its slice if `layout`
+ * has S; count: of these. `layout` has Z on some axis. With Z on tp the ranks along it divide what
+ * the others leave.
  */
 void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
                      int64_t first_block, const struct ku_coord *coord, int64_t *begin,
                      int64_t *end);
 
-/* The max number of elements that any rank owns. O(1). */
+/* The elements of a rank's slice: what S leaves, before Z divides it. */
+int64_t ku_program_slice_count(const struct ku_mesh *mesh, const struct ku_shape *shape,
+                               const struct ku_layout *layout);
+/* The max number of elements that any rank owns, of those of a slice. O(1). */
 int64_t ku_program_kept_max(const struct ku_mesh *mesh, const struct ku_layout *layout,
                             int64_t count, int64_t first_block);
 
@@ -244,6 +286,8 @@ KU_STATUS ku_program_print(const struct ku_program *p, const struct ku_coord *ra
  * Errors: EINVAL with name:line:column and the offending word; ENOMEM.
  */
 KU_STATUS ku_program_parse(const char *name, const char *text, size_t bytes, struct ku_program **p);
+/* The same of a file. Errors: EINPUT in place of EINVAL, or the file cannot be read; ENOMEM. */
+KU_STATUS ku_program_read(const char *path, struct ku_program **p);
 
 /* Memory report: bytes by category at the instruction where the arenas together are fullest. */
 struct ku_memory_row {

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/os/os.h"
 #include "ir/program_text.h"
 #include "tensor/dtype.h"
 
@@ -34,6 +35,7 @@ struct reader {
     struct table shapes, layouts, attrs, names;
     struct type *type; /* per buffer */
     struct ku_operand *result;
+    bool has_header;    /* the first line that is no comment was read */
     uint32_t *state_of; /* per state: the name id of its parameter; 0: none */
     uint32_t cap_type, cap_result, cap_state, cap_state_of, cap_input, cap_output, cap_name;
 };
@@ -369,6 +371,11 @@ static int mesh_line(struct reader *r)
             r->g->mesh.mb_outer = 1;
             continue;
         }
+        if (strcmp(axis, "at_pp") == 0 && skip(r, "=")) {
+            KU_TRY(number(r, INT16_MAX, &x));
+            r->g->pp = (int)x;
+            continue;
+        }
         int a = ku_axis_parse(axis);
         if (a < 0 || !skip(r, "="))
             return bad(r, "the mesh must be axis=extent ..");
@@ -418,6 +425,16 @@ static int state_line(struct reader *r)
         KU_TRY(layout(r, s.shape, &s.blocks));
         if (!ku_layout_has(&g->layout[s.blocks], KU_Z))
             return bad(r, "blocks= needs Z on an axis");
+    }
+    if (skip(r, " split=")) {
+        KU_TRY(layout(r, s.shape, &s.split));
+        if (g->layout[s.split].at[KU_AX_TP].kind != KU_S)
+            return bad(r, "split= needs S on axis tp");
+    }
+    s.pp = -1;
+    if (skip(r, " pp=")) {
+        KU_TRY(number(r, INT16_MAX, &x));
+        s.pp = (int16_t)x;
     }
     s.is_kept = (uint8_t)skip(r, " kept");
     if (skip(r, " of="))
@@ -698,6 +715,9 @@ static int start(struct reader *r, struct ku_instr *i)
         if (skip(r, "group=")) {
             KU_TRY(number(r, UINT16_MAX, &x));
             i->group = (uint16_t)x;
+        } else if (skip(r, "peer=")) {
+            KU_TRY(number(r, INT16_MAX, &x));
+            i->peer = (int16_t)x;
         } else if (skip(r, "reduce=")) {
             KU_TRY(one_of(r, "", fold_name, KU_FOLD_MAX + 1, "no such reduction", &kind));
             i->reduce = (uint8_t)kind;
@@ -709,7 +729,7 @@ static int start(struct reader *r, struct ku_instr *i)
             int a = ku_axis_parse(axis);
             if (a < 0 || a >= KU_AX_FIRST_TIME) {
                 r->p = before;
-                return bad(r, "neither an axis of ranks nor group=, reduce= or wire=");
+                return bad(r, "neither an axis of ranks nor peer=, group=, reduce= or wire=");
             }
             i->axes |= (uint8_t)(1 << a);
         }
@@ -797,9 +817,10 @@ static int one_line(struct reader *r)
         int (*parse)(struct reader *);
     } table[] = {{"mesh", mesh_line},      {"arenas", arenas_line}, {"state ", state_line},
                  {"buffer ", buffer_line}, {"input ", input_line},  {"output ", output_line}};
-    int (*parse)(struct reader *) = r->line == 1 ? header_line : NULL;
+    int (*parse)(struct reader *) = r->has_header ? NULL : header_line;
     if (*r->p == '#')
         return KUMI_OK;
+    r->has_header = true;
     for (size_t i = 0; parse == NULL && i < sizeof table / sizeof table[0]; i++)
         if (skip(r, table[i].word))
             parse = table[i].parse;
@@ -850,7 +871,8 @@ static int finish(struct reader *r)
             continue;
         }
         const struct ku_instr *s = &g->instr[begun[w->handle] - 1];
-        w->op = s->op, w->axes = s->axes, w->group = s->group, w->reduce = s->reduce;
+        w->op = s->op, w->axes = s->axes, w->group = s->group, w->reduce = s->reduce,
+        w->peer = s->peer;
         w->wire = s->wire, w->attr = s->attr, w->path = w->path ? w->path : s->path;
     }
     ku_free(state);
@@ -895,7 +917,7 @@ static int all_lines(struct reader *r, char *text, size_t bytes)
         KU_TRY(one_line(r));
         text = stop + 1;
     }
-    return r->line ? finish(r) : bad(r, "the text is empty");
+    return r->has_header ? finish(r) : bad(r, "the text is empty");
 }
 
 int ku_program_parse(const char *name_of, const char *text, size_t bytes, struct ku_program **out)
@@ -927,4 +949,18 @@ int ku_program_parse(const char *name_of, const char *text, size_t bytes, struct
     else
         *out = r.g;
     return status;
+}
+
+int ku_program_read(const char *path, struct ku_program **out)
+{
+    char *text;
+    size_t bytes;
+    if (ku_os_slurp(path, MAX_TEXT_BYTES, &text, &bytes) < 0)
+        return KU_ERR(ku_os_status(KUMI_EINPUT), "program text: %s: %s", path, ku_os_why());
+    int status = ku_program_parse(path, text, bytes, out);
+    ku_free(text);
+    if (status != KUMI_EINVAL)
+        return status;
+    const struct kumi_error e = *ku_err_get();
+    return KU_ERR(KUMI_EINPUT, "%.500s", e.text);
 }

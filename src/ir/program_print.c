@@ -186,6 +186,8 @@ static void print_start(struct printer *w, const struct ku_instr *i)
     for (int a = 0; a < KU_N_AXES; a++)
         if (i->axes >> a & 1)
             ku_str_add(w->out, " %s", ku_axis_name(a));
+    if (ku_exchange_is_message(i->op))
+        ku_str_add(w->out, " peer=%d", i->peer);
     if (i->group)
         ku_str_add(w->out, " group=%d", i->group);
     if (i->reduce)
@@ -247,6 +249,12 @@ static void print_state(struct printer *w, const struct ku_program_state *s)
         ku_str_add(w->out, " blocks=");
         print_layout(w, s->blocks, s->shape);
     }
+    if (s->split) {
+        ku_str_add(w->out, " split=");
+        print_layout(w, s->split, s->shape);
+    }
+    if (s->pp >= 0)
+        ku_str_add(w->out, " pp=%d", s->pp);
     ku_str_add(w->out, "%s", s->is_kept ? " kept" : "");
     KU_ASSERT(s->of <= w->p->n_states);
     if (s->of) {
@@ -301,7 +309,10 @@ static void print_header(struct printer *w)
     for (int a = 0; a < KU_N_AXES; a++)
         if (p->mesh.extent[a] > 1)
             ku_str_add(w->out, " %s=%d", ku_axis_name(a), p->mesh.extent[a]);
-    ku_str_add(w->out, "%s\narenas", p->mesh.mb_outer ? " mb_outer" : "");
+    ku_str_add(w->out, "%s", p->mesh.mb_outer ? " mb_outer" : "");
+    if (p->pp)
+        ku_str_add(w->out, " at_pp=%d", p->pp);
+    ku_str_add(w->out, "\narenas");
     for (int a = 0; a < KU_N_ARENAS; a++)
         if (p->arena_bytes[a])
             ku_str_add(w->out, " %s=%zu", ku_arena_name(a), p->arena_bytes[a]);

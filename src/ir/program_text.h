@@ -24,7 +24,9 @@
  *          port, result or operand that names the buffer, in the order of the lines.
  * operand  buffer, and what differs from the buffer's type: (dtype), [shape], {placement}; then
  *          <..>: block, slot, piece=i/count, add, out, word. Results repeat the buffer's name.
- * start    exchange, handle, axes, group, reduce, wire; its parts stand where results stand.
+ * mesh     at_pp: the coordinate of axis pp that the program is of; of a state tensor, pp: the one
+ *          that stores it.
+ * start    exchange, handle, axes, peer, group, reduce, wire; its parts stand where results stand.
  * wait     handle and path; all else is that of the start with this handle.
  *
  * An index in front of an instruction may be left out. Bytes that would end a name are written as

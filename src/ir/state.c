@@ -2,6 +2,7 @@
 #include "ir/state.h"
 
 #include "base/err.h"
+#include "ir/placement_rules.h"
 
 static const struct ku_layout *layout_of(const struct ku_graph *g, ku_id value)
 {
@@ -12,8 +13,7 @@ ku_id ku_state_written(const struct ku_graph *g, ku_id tensor)
 {
     const ku_id next = g->tensor[tensor].next;
     const struct ku_node *def = &g->node[g->value[next].def];
-    if (g->value[next].def && def->op == KU_OP_convert &&
-        ku_layout_has(layout_of(g, ku_in(g, def, 0)), KU_Z))
+    if (g->value[next].def && ku_place_is_gather(g, g->value[next].def))
         return ku_in(g, def, 0);
     return next;
 }
@@ -24,9 +24,11 @@ static uint8_t arena_of(const struct ku_graph *g, const struct ku_tensor *x)
         return KU_AR_STATE;
     if (x->tier != KU_TIER_NONE)
         return x->tier == KU_TIER_HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
-    return ku_state_is_common(&g->mesh)    ? KU_AR_HOST
-           : ku_state_is_sharded(&g->mesh) ? KU_AR_SHARD
-                                           : KU_AR_STATE;
+    if (ku_state_is_common(&g->mesh) && !ku_state_is_divided(&g->mesh, layout_of(g, x->value)))
+        return KU_AR_HOST;
+    return ku_state_is_sharded(&g->mesh) || ku_mesh_wide(&g->mesh, 1 << KU_AX_TP | 1 << KU_AX_PP)
+               ? KU_AR_SHARD
+               : KU_AR_STATE;
 }
 
 struct ku_state_store ku_state_store_of(const struct ku_graph *g, ku_id tensor)
@@ -37,6 +39,8 @@ struct ku_state_store ku_state_store_of(const struct ku_graph *g, ku_id tensor)
     const ku_id written = g->value[ku_state_written(g, tensor)].layout;
     KU_ASSERT((stored & ~ku_state_owner_axes(&g->mesh)) == 0);
     s.is_kept = stored != 0 && s.arena != KU_AR_HOST;
+    if (layout_of(g, x->value)->at[KU_AX_TP].kind == KU_S)
+        s.split = g->value[x->value].layout;
     if (stored)
         s.blocks = g->value[x->value].layout;
     else if (ku_layout_has(&g->layout[written], KU_Z))
@@ -48,14 +52,15 @@ void ku_state_owned(const struct ku_program *p, const struct ku_program_state *x
                     const struct ku_coord *coord, int64_t *begin, int64_t *end)
 {
     *begin = 0;
-    *end = ku_shape_count(&p->shape[x->shape]);
+    *end = ku_program_slice_count(&p->mesh, &p->shape[x->shape],
+                                  &p->layout[x->split ? x->split : x->blocks]);
     if (x->blocks)
         ku_program_kept(&p->mesh, &p->layout[x->blocks], *end, x->first_block, coord, begin, end);
 }
 
 int ku_state_replica_axes(const struct ku_program *p, const struct ku_program_state *x)
 {
-    const int wide = ku_mesh_wide(&p->mesh, KU_DP_AXES);
+    const int wide = ku_mesh_wide(&p->mesh, KU_DP_AXES | (x->split ? 0 : 1 << KU_AX_TP));
     if (x->kind == KU_T_CACHE) /* rows of this rank's samples */
         return 0;
     if (x->arena == KU_AR_HOST)

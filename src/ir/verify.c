@@ -74,8 +74,8 @@ static int verify_types(const struct ku_graph *g, ku_id id)
 }
 
 /*
- * A convert that adds to stats leaves canonical chunks: the chunks of each rank give a partial sum
- * of squares.
+ * A convert that adds to stats leaves canonical chunks, of a slice perhaps: the chunks of each rank
+ * give a partial sum of squares.
  */
 static int verify_convert(const struct ku_graph *g, ku_id id)
 {
@@ -91,7 +91,7 @@ static int verify_convert(const struct ku_graph *g, ku_id id)
     const struct ku_layout *x = &g->layout[g->value[ku_out(g, id, 0)].layout];
     struct ku_layout stats = g->layout[g->value[ku_in(g, n, 1)].layout];
     for (int axis = 0; axis < KU_N_AXES; axis++)
-        if (x->at[axis].kind == KU_Z)
+        if (x->at[axis].kind == KU_Z || (axis == KU_AX_TP && x->at[axis].kind == KU_S))
             stats.at[axis].kind = KU_P;
     if (!ku_layout_has(x, KU_Z) ||
         !ku_layout_is_equal(&g->layout[g->value[ku_out(g, id, 1)].layout], &stats))

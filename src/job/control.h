@@ -52,6 +52,7 @@ struct ku_control_opts {
     int port;              /* to listen on; 0: any. The root's is as `root` says */
     int listener;          /* open socket to listen on, + 1; 0: none. It stays the caller's */
     bool is_pretended;     /* KUMI_HOST is set: hosts may meet by loopback */
+    const char *version;   /* of kumi; NULL: this one. For tests */
     uint8_t secret[KU_SECRET_BYTES];
     int64_t timeout_ns; /* of the join */
 };
@@ -120,16 +121,15 @@ void ku_doorbell_close(struct ku_doorbell *bell);
 int ku_doorbell_fd(const struct ku_doorbell *bell);
 /* Wake the rank of this host; any thread, no wait. Three system calls. */
 void ku_doorbell_ring(uint64_t job_id, int host, int local);
-/* The same with one system call, by a rank of the host that has a bell itself. */
-void ku_doorbell_ring_from(const struct ku_doorbell *own, int local);
 /* Take the next connection: 1: *fd and *head are set; 0: none, and the bell is silent. */
 int ku_doorbell_take(struct ku_doorbell *bell, struct ku_dial_head *head, int *fd);
 
-/* A rank's progress, as its host's segment has it; asked through the tree. */
+/* A rank's progress, as its host's segment has it; asked through the tree. Sent as it is. */
 struct ku_progress {
     uint64_t progress; /* ku_rank_line.progress */
     uint32_t state, looks;
     int32_t awaits; /* rank of the job that it waits for; -1: none */
+    uint32_t unused;
     char last[160]; /* its last operation */
 };
 /*

@@ -5,6 +5,7 @@
 #include "job/job.h"
 
 #include <stdio.h>
+#include <string.h>
 
 const struct ku_host_row *ku_job_hosts(const struct ku_job *job)
 {
@@ -26,6 +27,31 @@ int ku_job_host_ranks(const struct ku_job *job)
 bool ku_job_hosts_are_even(const struct ku_job *job)
 {
     return job->n_hosts <= 1 || ku_job_host_ranks(job) * job->n_hosts == job->n;
+}
+
+static bool do_overlap(const uint64_t *a, const uint64_t *b)
+{
+    uint64_t common = 0;
+    for (int i = 0; i < KU_OS_CPU_WORDS; i++)
+        common |= a[i] & b[i];
+    return common != 0;
+}
+
+int ku_hosts_sharing(const struct ku_host_row *row, int n_hosts, int host, const uint64_t *cpus,
+                     uint64_t all[KU_OS_CPU_WORDS])
+{
+    const uint64_t *own = cpus + (size_t)host * KU_OS_CPU_WORDS;
+    int n_ranks = 0;
+    memset(all, 0, KU_OS_CPU_WORDS * sizeof *all);
+    for (int h = 0; h < n_hosts; h++, cpus += KU_OS_CPU_WORDS) {
+        const bool is_same = row[h].kernel == row[host].kernel && row[h].kernel != 0;
+        if (h != host && !(is_same && do_overlap(own, cpus)))
+            continue;
+        n_ranks += row[h].n_ranks;
+        for (int i = 0; i < KU_OS_CPU_WORDS; i++)
+            all[i] |= cpus[i];
+    }
+    return n_ranks;
 }
 
 int ku_job_host_of(const struct ku_job *job, int rank)

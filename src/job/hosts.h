@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/os/os.h"
 
 struct ku_job;
 struct ku_segment;
@@ -34,7 +35,8 @@ struct ku_host_row {
     uint16_t port;       /* its service thread listens there; host byte order */
     uint16_t reserved[3];
     uint64_t job_id; /* of its control segment, which names its sockets */
-    uint8_t unused[24];
+    uint64_t kernel; /* ku_os_kernel: hosts may be parts of one machine */
+    uint8_t unused[16];
 };
 _Static_assert(sizeof(struct ku_host_row) == 128, "sent as it is");
 
@@ -44,6 +46,14 @@ const struct ku_host_row *ku_job_hosts(const struct ku_job *job);
 int ku_job_host_ranks(const struct ku_job *job);
 /* Whether all hosts have as many ranks */
 bool ku_job_hosts_are_even(const struct ku_job *job);
+/*
+ * The ranks that share CPUs with those of a host, on one kernel, its own included.
+ *
+ *   cpus   [n_hosts][KU_OS_CPU_WORDS] where the ranks of each host may run
+ *   all    out: where all these ranks may run
+ */
+int ku_hosts_sharing(const struct ku_host_row *row, int n_hosts, int host, const uint64_t *cpus,
+                     uint64_t all[KU_OS_CPU_WORDS]);
 /* The host of a rank: a binary search. */
 int ku_job_host_of(const struct ku_job *job, int rank);
 

@@ -228,14 +228,19 @@ void ku_job_cpus(const struct ku_job *job, uint64_t mask[KU_OS_CPU_WORDS])
     }
 }
 
+int ku_cpus_count(const uint64_t mask[KU_OS_CPU_WORDS])
+{
+    int n = 0;
+    for (int i = 0; i < KU_OS_CPU_WORDS; i++)
+        n += __builtin_popcountll(mask[i]);
+    return n;
+}
+
 int ku_job_n_cpus(const struct ku_job *job)
 {
     uint64_t mask[KU_OS_CPU_WORDS];
-    int n = 0;
     ku_job_cpus(job, mask);
-    for (int i = 0; i < KU_OS_CPU_WORDS; i++)
-        n += __builtin_popcountll(mask[i]);
-    return ku_os_n_cpus_under("", n);
+    return ku_os_n_cpus_under("", ku_cpus_count(mask));
 }
 
 /* Get the segment and the sockets to the other ranks. */
@@ -276,6 +281,7 @@ int ku_job_open(const struct ku_job_client *client, const struct ku_job_opts *op
     int64_t timeout =
         opts && opts->join_timeout_ns > 0 ? opts->join_timeout_ns : INT64_C(60000000000);
     KU_TRY(ku_env_job(&env));
+    KU_TRY(ku_env_check_threads());
     struct ku_host *host = ku_calloc(1, sizeof *host);
     if (!host)
         return KUMI_ENOMEM;

@@ -105,6 +105,7 @@ static inline void ku_job_tick(struct ku_job *job)
 
 /* The union of the CPUs on which the host's ranks may run, one bit each. */
 void ku_job_cpus(const struct ku_job *job, uint64_t mask[KU_OS_CPU_WORDS]);
+int ku_cpus_count(const uint64_t mask[KU_OS_CPU_WORDS]);
 /* Number of CPUs in that union, limited by the cgroup's quota. */
 int ku_job_n_cpus(const struct ku_job *job);
 

@@ -28,10 +28,13 @@
  * KUMI_CONTROL_FD (the segment) and KUMI_THREADS (a rank's share of the cores); with several hosts
  * also KUMI_RENDEZVOUS (where the hosts meet) and KUMI_SECRET.
  *
- * SIGINT, SIGTERM, SIGHUP and SIGUSR1 set the segment's stop flag, and are forwarded to ranks that
- * do not read it. A second one at least 1 s later ends the job. A rank that ends by such a signal
- * has not failed. After a failure the other ranks end within 1 s. The process that sees a failure
- * first prints one line with the root cause.
+ * Signals: SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the job to stop. The launcher sets the stop flag
+ * of the segment, and forwards the signal to ranks that do not read the flag. A second signal other
+ * than SIGUSR1, at least 1 s later, kills the job (ku_stops_take in base/os/process.h). A rank that
+ * a stop signal ended has not failed.
+ *
+ * Failures: the process that first sees one prints one line with the root cause, and the other
+ * ranks end within 1 s.
  */
 /*
  * argv[0] of a launcher that starts its own executable. The ranks of such a job print the reason

@@ -94,7 +94,7 @@ static int number_of(const struct row *row, const char *name, int low, int high,
     errno = 0;
     long x = strtol(text, &end, 10);
     if (errno || *end || end == text || x < low || x > high)
-        return KU_ERR(KUMI_EINVAL, "job: %s: %s (as %s sets it); give a number from %d to %d", name,
+        return KU_ERR(KUMI_EINVAL, "job: %s: %s (launcher: %s); give a number from %d to %d", name,
                       text, row->name, low, high);
     *out = (int)x;
     return 0;

@@ -23,7 +23,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum { VERDICT_MS = 1000 };
@@ -272,17 +271,13 @@ int ku_rendezvous(const struct ku_job_client *client, const struct ku_env_job *e
 {
     char name[KU_SOCKET_NAME_BYTES];
     int64_t deadline = ku_clock_ns() + timeout_ns;
-    struct rlimit files;
     *n_sockets = env->local_rank == 0 ? env->local_n : 1;
     *sockets = ku_malloc((size_t)*n_sockets * sizeof **sockets);
     if (!*sockets)
         return KUMI_ENOMEM;
     for (int i = 0; i < *n_sockets; i++)
         (*sockets)[i] = -1;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)env->local_n + 64) {
-        files.rlim_cur = files.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &files);
-    }
+    ku_os_raise_files((uint64_t)env->local_n + 64);
     ku_rendezvous_name(env, name);
     return env->local_rank == 0 ? lead(client, env, name, deadline, seg, *sockets)
                                 : follow(client, env, name, deadline, seg, *sockets);

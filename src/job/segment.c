@@ -227,6 +227,11 @@ static uint64_t abort_word(const struct kumi_error *error, int culprit)
     return (uint64_t)1 << 63 | (uint64_t)(uint32_t)-error->status << 32 | (uint32_t)(culprit + 1);
 }
 
+int ku_segment_culprit(struct ku_segment *seg)
+{
+    return (int)(uint32_t)atomic_load(&seg->abort_word) - 1;
+}
+
 int ku_segment_set_root(struct ku_segment *seg, const struct kumi_error *error, int culprit,
                         int host)
 {

@@ -214,6 +214,8 @@ static inline void *ku_segment_area(struct ku_segment *seg)
  */
 enum { KU_VERDICT_NS = 1000 * 1000 * 1000 };
 int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int culprit);
+/* The culprit of the root cause; -1: none. */
+int ku_segment_culprit(struct ku_segment *seg);
 /*
  * Set the root cause of this host's segment alone: for the bridge.
  *

@@ -31,17 +31,16 @@ struct ku_service {
     ku_a32 is_up, quits;
 };
 
-/* The first signal stops the job at the end of a step, a second one at least 1 s later at once. */
-static void take_signal(struct ku_service *s, int64_t *first_ns)
+/* The first signal stops the job at the end of a step, a second one at once (ku_stops_take). */
+static void take_signal(struct ku_service *s, struct ku_stops *stops)
 {
     struct signalfd_siginfo info;
     if (ku_os_read(s->signal_fd, &info, sizeof info) != (ssize_t)sizeof info)
         return;
-    int64_t now = ku_clock_ns();
-    if (!*first_ns) {
-        *first_ns = now;
+    const enum ku_stop meaning = ku_stops_take(stops, (int)info.ssi_signo, ku_clock_ns());
+    if (meaning == KU_STOP_ASKS) {
         ku_segment_stop(s->seg, (int)info.ssi_signo);
-    } else if (now - *first_ns >= 1000000000) {
+    } else if (meaning == KU_STOP_ENDS) {
         KU_ERR(KUMI_ESTOPPED, "stopped: a second signal %u (%s)", info.ssi_signo,
                strsignal((int)info.ssi_signo));
         ku_err_print();
@@ -52,7 +51,7 @@ static void take_signal(struct ku_service *s, int64_t *first_ns)
 static void *serve(void *arg)
 {
     struct ku_service *s = arg;
-    int64_t first_ns = 0;
+    struct ku_stops stops = {0};
     const bool holds_life = !s->is_threads || s->control;
     if (holds_life)
         pthread_mutex_lock(&s->line->life);
@@ -68,7 +67,7 @@ static void *serve(void *arg)
             {.fd = s->control ? ku_control_fd(s->control) : -1, .events = POLLIN}};
         if (poll(p, 3, s->control ? ku_control_timeout_ms(s->control) : -1) > 0 &&
             (p[1].revents & POLLIN))
-            take_signal(s, &first_ns);
+            take_signal(s, &stops);
         if (s->control)
             ku_control_serve(s->control);
     }

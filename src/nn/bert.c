@@ -128,7 +128,7 @@ static kumi_value embed(struct kumi_graph *g, const struct kumi_bert *c,
     kumi_graph_enter(g, "embeddings");
     kumi_value positions = kumi_param(g, "position_embeddings.weight", "pc",
                                       (int64_t[]){c->max_position_embeddings, width}, &normal);
-    kumi_value types = kumi_param(g, "token_type_embeddings.weight", "vc",
+    kumi_value types = kumi_param(g, "token_type_embeddings.weight", "pc",
                                   (int64_t[]){c->type_vocab_size, width}, &normal);
     normal.pad_first = VOCAB_PAD;
     *words =

@@ -2,6 +2,7 @@
 #ifndef KU_OP_ATTR_H
 #define KU_OP_ATTR_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -166,6 +167,20 @@ _Static_assert(sizeof(struct ku_attrs) % 8 == 0,
                "all members are made of 8 bytes, so bytes compare and hash");
 
 extern const struct ku_attrs ku_attrs_default;
+
+/* Which parameters an option of the optimizer is for. */
+enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
+/* A parameter group: optimizer attributes that override the common ones for matching names. */
+enum { KU_MAX_GROUP_ATTRS = 5 };
+struct ku_update_group {
+    const char *const *match; /* patterns, NULL-terminated */
+    struct {
+        size_t offset; /* of a double in struct ku_attrs; weight_decay here overrides `decay` */
+        double value;
+    } set[KU_MAX_GROUP_ATTRS];
+    int n_set;
+};
+
 /*
  * Prints " name=value" for every attribute that differs from its default. Doubles have 17 digits,
  * so they parse back to the same bits.

@@ -69,7 +69,8 @@ enum ku_op_trait {
     /* Input 0 has sums over whole tensors: summed over ranks first if they partition the update. */
     KU_OP_TOTALS = 4096,
     KU_OP_ADDS = 8192, /* adds its inputs: partial sums pass through if all inputs are partial */
-    KU_OP_MAX = 16384  /* its partial results are maxima, not sums */
+    KU_OP_MAX = 16384, /* its partial results are maxima, not sums */
+    KU_OP_NO_ADJOINT = 32768 /* reads operands in C beside R or S: no adjoint passes through it */
 };
 
 enum { KU_MAX_IN = 10 /* one digit in gradient templates */, KU_MAX_OUT = 5 };

@@ -2,11 +2,13 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/env.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os/os.h"
 #include "base/str.h"
 #include "ir/placement_rules.h"
 #include "ir/state.h"
@@ -85,15 +87,21 @@ static int check_live(const struct ku_program *p, const struct ku_compile_opts *
 
 /*
  * With KUMI_PROGRAM_TEXT set, what runs is what the text says: the program is printed, parsed, and
- * replaced by the parsed one. For tests.
+ * replaced by the parsed one; or with the name of a folder by NAME.txt there, if it exists. For
+ * tests.
  */
-static int through_text(struct ku_program **p)
+static int through_text(const char *folder, struct ku_program **p)
 {
-    struct ku_str text = {0};
+    struct ku_str text = {0}, path = {0};
     struct ku_program *again = NULL;
+    struct stat info;
+    ku_str_add(&path, "%s/%s.txt", folder, (*p)->name);
     int status = ku_program_print(*p, NULL, &text);
-    if (status == KUMI_OK)
+    if (status == KUMI_OK && ku_os_stat(ku_str_get(&path), &info) == 0)
+        status = ku_program_read(ku_str_get(&path), &again);
+    else if (status == KUMI_OK)
         status = ku_program_parse((*p)->name, ku_str_get(&text), text.bytes, &again);
+    ku_str_fini(&path);
     ku_str_fini(&text);
     if (status == KUMI_OK) {
         ku_program_destroy(*p);
@@ -120,7 +128,7 @@ int ku_compile_program(const struct ku_graph *g, const char *name, const struct 
     if (status == KUMI_OK)
         status = check_live(p, o);
     if (status == KUMI_OK && ku_env("KUMI_PROGRAM_TEXT"))
-        status = through_text(&p);
+        status = through_text(ku_env("KUMI_PROGRAM_TEXT"), &p);
     if (status < 0) {
         ku_program_destroy(p);
         return status;
@@ -140,6 +148,21 @@ static bool is_zero_at_first(const struct ku_graph *g, const struct ku_tensor *x
            value == 0 && !signbit(value);
 }
 
+/* Ranks that store chunks or slices of a tensor initialise these. */
+static int place_initial(struct ku_graph *init, ku_id value, const struct ku_layout *stored)
+{
+    struct ku_layout l = ku_layout_all(KU_C);
+    if (ku_layout_has(stored, KU_Z))
+        l = *stored;
+    else if (stored->at[KU_AX_TP].kind == KU_S)
+        l.at[KU_AX_TP] = stored->at[KU_AX_TP];
+    else
+        return KUMI_OK;
+    const ku_id layout = ku_graph_layout(init, &l);
+    init->value[value].layout = layout;
+    return layout ? KUMI_OK : KUMI_ENOMEM;
+}
+
 /* Builds a graph with the same tensors whose phase O makes their initial values; is_load: only the
  * derived tensors, from loaded parameters. */
 static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *init)
@@ -157,17 +180,13 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
             return ku_err_get()->status;
         struct ku_tensor copy = init->tensor[made];
         copy.first_block = x->first_block;
+        copy.stage = x->stage;
         copy.tier = x->tier;
         copy.trainable = 0;
         init->tensor[made] = copy;
         if (x->of)
             ku_graph_belong(init, made, x->of);
-        const struct ku_layout *layout = &g->layout[g->value[x->value].layout];
-        ku_id kept = ku_layout_has(layout, KU_Z) ? ku_graph_layout(init, layout) : 1;
-        if (kept == 0)
-            return KUMI_ENOMEM;
-        if (kept != 1)
-            init->value[copy.value].layout = kept;
+        KU_TRY(place_initial(init, copy.value, &g->layout[g->value[x->value].layout]));
         if (is_zero_at_first(g, x) || (is_load && x->kind != KU_T_DERIVED))
             continue;
         struct ku_make m = {.op = x->init_op,
@@ -193,8 +212,8 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
     return KUMI_OK;
 }
 
-/* Partitions the initialisation, except counters, over ranks that share memory: each fills its
- * owned shard. */
+/* Partitions the initialisation, except counters and what is divided anyway, over ranks that share
+ * memory: each fills its owned shard. */
 static int partition_init(struct ku_graph *init)
 {
     struct ku_layout blocks = ku_layout_all(KU_C);
@@ -205,7 +224,8 @@ static int partition_init(struct ku_graph *init)
         int is_counter =
             init->tensor[init->value[ku_in(init, &init->node[n], 0)].tensor].kind == KU_T_COUNTER &&
             init->value[ku_in(init, &init->node[n], 0)].role == KU_STATE;
-        if (!is_counter)
+        if (!is_counter &&
+            !ku_state_is_divided(&init->mesh, &init->layout[init->value[out].layout]))
             init->value[out].layout = layout;
     }
     return layout ? KUMI_OK : KUMI_ENOMEM;

@@ -176,6 +176,7 @@ int ku_pass_memory(struct ku_program *p)
     alias_all(p);
     KU_TRY(place(p, KU_AR_STEP));
     KU_TRY(place(p, KU_AR_WIRE));
+    KU_TRY(place(p, KU_AR_GATHER));
     KU_TRY(place(p, KU_AR_OFFLOAD));
     KU_TRY(place(p, KU_AR_FILE));
     for (ku_id b = 1; b < p->n_buffers; b++)

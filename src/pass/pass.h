@@ -49,8 +49,15 @@ struct ku_compile_opts {
     int stochastic_rounding;     /* of the updates of parameters without a master */
     const char *const *keep_f32; /* patterns of module paths that compute in f32; NULL = none */
     const struct ku_precision_rules *modules; /* dtypes by module; NULL = none */
-    struct ku_mesh mesh; /* ranks, virtual shards per rank, micro-batches per shard */
-    int is_training;     /* 0: forward, loss and metrics only */
+    struct ku_mesh mesh;  /* ranks, virtual shards per rank, micro-batches per shard */
+    int split_vocabulary; /* axis tp must split it; 0: where tp divides it */
+    int whole_vocabulary; /* axis tp leaves it whole */
+    /* Axis pp: the order of work, the layers of each stage, and the coordinate to lower for; NULL,
+     * NULL, 0: one stage. */
+    const struct ku_pp_schedule *schedule;
+    const int *stage_layers; /* [n_stages of the schedule] */
+    int pp;
+    int is_training; /* 0: forward, loss and metrics only */
     const char *const
         *freeze;   /* patterns of parameters without gradient, NULL-terminated; NULL = none */
     int optimizer; /* KU_OP_adamw, KU_OP_sgd, .. */
@@ -83,17 +90,6 @@ struct ku_compile_opts {
     struct ku_watch watch;
 };
 enum ku_recompute { KU_RECOMPUTE_NONE, KU_RECOMPUTE_SELECTIVE, KU_RECOMPUTE_FULL, KU_N_RECOMPUTE };
-/* A parameter group: optimizer attributes that override the common ones for matching names. */
-enum { KU_MAX_GROUP_ATTRS = 5 };
-struct ku_update_group {
-    const char *const *match; /* patterns, NULL-terminated */
-    struct {
-        size_t offset; /* of a double in struct ku_attrs; weight_decay here overrides `decay` */
-        double value;
-    } set[KU_MAX_GROUP_ATTRS];
-    int n_set;
-};
-enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
 
 /* One graph pass. needs, gives: KU_HAS_* masks that hold before it and that it adds. */
 struct ku_pass {

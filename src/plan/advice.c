@@ -59,7 +59,7 @@ static int try_settings(struct trials *t, struct ku_advice *a)
     for (int i = 0; i < a->n_sets; i++)
         more[i] = a->set[i];
     const bool trains_only = a->trains_only && atomic_load(&t->is_compiled);
-    KU_TRY(ku_plan_open(&other, t->settings, t->plan->s.batch.n_ranks, more));
+    KU_TRY(ku_plan_open(&other, t->settings, ku_session_n_ranks(&t->plan->s), more));
     KU_TRY(ku_plan_compile(&other, t->watch, trains_only ? t->plan->other_bytes : NULL));
     a->host_bytes = other.host_bytes;
     ku_plan_fini(&other);
@@ -178,7 +178,7 @@ static void advise(const struct ku_plan *p, struct trials *t)
     advise_batch(&p->s.batch, t);
     advise_recompute(p, t);
     advise_offload(p, t);
-    if (p->s.sharding.local < p->s.batch.n_ranks)
+    if (p->s.sharding.tp == 1 && p->s.sharding.pp == 1 && p->s.sharding.local < p->s.batch.n_ranks)
         set(suggest(t, "same bits"), "parallel.%s",
             json_is_false(ku_json_at(p->s.cfg.root, "parallel.share_host_state"))
                 ? "share_host_state=true"

@@ -66,7 +66,7 @@ double ku_peak_x(const struct ku_plan_picture *d)
 bool ku_picture_is_transient(const struct ku_buffer *b)
 {
     int is_offloaded = ku_arena_is_tier(b->arena) && b->micro >= 0; /* an offloaded activation */
-    return b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE || is_offloaded;
+    return ku_arena_is_transient(b->arena) || is_offloaded;
 }
 
 bool ku_picture_is_drawn(const struct ku_buffer *b)
@@ -271,12 +271,12 @@ static void draw_peak(const struct ku_plan_picture *d)
 
 static void draw_title(const struct ku_plan_picture *d)
 {
-    const struct ku_batch *b = &d->plan->s.batch;
+    const int n_ranks = ku_session_n_ranks(&d->plan->s);
     struct ku_str text = {0};
     char bytes[16];
     ku_picture_text(d->cr, (struct ku_font){20, 0x111111, 1}, LEFT - 60, 34, 0,
                     "Memory of a training step: %.60s", ku_picture_file_name(d->config));
-    ku_str_add(&text, "%d rank%s, %s, ", b->n_ranks, b->n_ranks == 1 ? "" : "s",
+    ku_str_add(&text, "%d rank%s, %s, ", n_ranks, n_ranks == 1 ? "" : "s",
                d->plan->s.cfg.precision_compute);
     d->plan->s.source->ops->print_title(d->plan->s.source, d->plan->shape, &text);
     ku_str_add(&text, "; a rank maps %s", ku_picture_bytes(d->report.peak_bytes, bytes));

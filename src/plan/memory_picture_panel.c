@@ -190,6 +190,7 @@ static const char *const what[KU_N_ARENAS] = {
     [KU_AR_STATE] = "private state of this rank",
     [KU_AR_SHARD] = "shards of this rank, read by the host's ranks",
     [KU_AR_WIRE] = "operands of collectives, read by the host's ranks",
+    [KU_AR_GATHER] = "parameters gathered for the host's ranks",
     [KU_AR_STEP] = "private to this rank, within the step",
     [KU_AR_INPUT] = "inputs, filled before the step",
     [KU_AR_OFFLOAD] = "host memory of this rank, through staging buffers",

@@ -19,10 +19,10 @@
 
 static const char *scope_of(int arena, const struct ku_plan *p)
 {
-    return arena == KU_AR_HOST      ? "host"
-           : arena == KU_AR_OFFLOAD ? "rank, staged"
-           : arena == KU_AR_FILE    ? "rank, on disk"
-           : (arena == KU_AR_WIRE || arena == KU_AR_SHARD) && p->s.batch.n_ranks > 1
+    return ku_arena_is_common(arena) ? "host"
+           : arena == KU_AR_OFFLOAD  ? "rank, staged"
+           : arena == KU_AR_FILE     ? "rank, on disk"
+           : (arena == KU_AR_WIRE || arena == KU_AR_SHARD) && ku_session_n_ranks(&p->s) > 1
                ? "rank, read by all"
                : "rank";
 }
@@ -35,7 +35,7 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
         ku_str_add(out, " %10s", p->program[i]->name);
     ku_str_add(out, " %10s %15s\n", "mapped", "bytes");
     for (int a = 0; a < KU_N_ARENAS; a++) {
-        if (ku_arena_is_tier(a) && p->arena_bytes[a] == 0)
+        if ((ku_arena_is_tier(a) || a == KU_AR_GATHER) && p->arena_bytes[a] == 0)
             continue;
         ku_str_add(out, "%-7s %-19s", ku_arena_name(a), scope_of(a, p));
         for (int i = 0; i < KU_N_PROGS; i++)
@@ -48,8 +48,9 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
     } more[] = {
         {"staging buffers of checkpoints, one for each rank", ku_session_staging_bytes(&p->s)},
         {"chunks of exchanges between hosts, for each rank", p->exchange_bytes},
+        {"bytes of other hosts for a checkpoint, for each rank, at most", p->inbox_bytes},
         {"samples read ahead (data.workers, data.prefetch), for each rank", p->loader_bytes}};
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
         if (more[i].bytes)
             ku_str_add(out, "%-70s %10s %15zu\n", more[i].what, ku_text_bytes(more[i].bytes, text),
                        more[i].bytes);
@@ -229,6 +230,7 @@ static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_a
             json_array_append_new(hosts, json_integer(p->host[h].n));
         json_object_set_new(root, "hosts", hosts);
         json_object_set_new(root, "exchange_bytes", json_integer((json_int_t)p->exchange_bytes));
+        json_object_set_new(root, "inbox_bytes", json_integer((json_int_t)p->inbox_bytes));
     }
     return ku_text_json(root, text);
 }
@@ -245,19 +247,16 @@ int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_j
     return status;
 }
 
-int kumi_plan_memory_hosts(const struct kumi_settings *settings, const char *hosts, int n_ranks,
-                           int as_json, char **text)
+int kumi_plan_memory_hosts(const struct kumi_settings *settings, const char *hosts,
+                           const char *hostfile, int n_ranks, int as_json, char **text)
 {
-    KU_GIVEN(hosts, "hosts");
     KU_GIVEN(text, "text");
     struct ku_hostlist list = {0};
     struct ku_plan p;
     if (n_ranks < 0)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1, or 0: all slots",
                       n_ranks);
-    int status = ku_hostlist_add(&list, hosts);
-    if (status == KUMI_OK)
-        status = ku_hostlist_fill(&list, n_ranks);
+    int status = ku_hostlist_open(&list, hosts, hostfile, n_ranks);
     if (status == KUMI_OK)
         status = ku_plan_init_hosts(&p, settings, &list);
     ku_hostlist_fini(&list);

@@ -35,19 +35,25 @@ static void raise_to(size_t *bytes, const size_t *other)
             bytes[a] = other[a];
 }
 
-/* Compile a batch shape. p keeps the programs of the shape that maps the most memory. */
-static int compile(struct ku_plan *p, int shape, unsigned which)
+/* Compile a batch shape for a coordinate of axis pp. p keeps the programs of the shape and
+ * coordinate that map the most memory. */
+static int compile(struct ku_plan *p, int shape, int pp, unsigned which)
 {
     struct ku_target target = ku_session_target(&p->s);
     struct ku_program *program[KU_N_PROGS] = {0};
     struct ku_compile_opts o;
     struct ku_graph *g = NULL;
     KU_TRY(ku_session_compile_opts(&p->s, &o));
+    KU_TRY(ku_session_plan_pipeline(&p->s, &o));
+    o.pp = pp;
     KU_TRY(ku_session_solve_recompute(&p->s, &target, &o));
     KU_TRY(ku_session_graph(&p->s, shape, &g));
     p->s.n_params = ku_graph_n_params(g);
     p->loader_bytes = p->s.source->ops->read_ahead_bytes(p->s.source, g);
-    const int status = ku_trainer_plan(g, &o, &target, which, program);
+    int status = ku_trainer_plan(g, &o, &target, which, program);
+    if (status == KUMI_OK && p->host)
+        status =
+            ku_trainer_inbox_bytes(program[KU_PROG_TRAIN], g, p->host, p->n_hosts, &p->inbox_bytes);
     ku_graph_destroy(g);
     const bool is_kept = status == KUMI_OK && memory_bytes(program[KU_PROG_TRAIN]) >
                                                   memory_bytes(p->program[KU_PROG_TRAIN]);
@@ -65,7 +71,8 @@ static int compile(struct ku_plan *p, int shape, unsigned which)
 static int compile_all(struct ku_plan *p, const size_t *other_bytes)
 {
     for (int i = 0; i < p->s.source->ops->n_shapes(p->s.source); i++)
-        KU_TRY(compile(p, i, other_bytes ? 1u << KU_PROG_TRAIN : KU_ALL_PROGS));
+        for (int pp = 0; pp < p->s.sharding.pp; pp++)
+            KU_TRY(compile(p, i, pp, other_bytes ? 1u << KU_PROG_TRAIN : KU_ALL_PROGS));
     if (other_bytes)
         memcpy(p->other_bytes, other_bytes, sizeof p->other_bytes);
     raise_to(p->arena_bytes, p->other_bytes);
@@ -102,7 +109,7 @@ int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch, const size_
 {
     struct ku_compile_line line;
     if (p->host == NULL)
-        p->max_local = p->s.batch.n_ranks;
+        p->max_local = ku_session_n_ranks(&p->s);
     const uint64_t n_local = (uint64_t)p->max_local;
     p->s.watch = watch ? *watch : ku_compile_line_start(&line);
     int status = compile_all(p, other_bytes);
@@ -116,10 +123,12 @@ int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch, const size_
         return status;
     }
     for (int a = 0; a < KU_N_ARENAS; a++)
-        p->rank_bytes += a == KU_AR_HOST || a == KU_AR_FILE ? 0 : p->arena_bytes[a];
+        p->rank_bytes += ku_arena_is_common(a) || a == KU_AR_FILE ? 0 : p->arena_bytes[a];
     p->rank_bytes += ku_session_staging_bytes(&p->s) + p->loader_bytes + p->exchange_bytes;
-    p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * n_local;
-    p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * n_local;
+    p->rank_bytes += p->inbox_bytes;
+    const uint64_t common = p->arena_bytes[KU_AR_HOST] + p->arena_bytes[KU_AR_GATHER];
+    p->host_bytes = common + p->rank_bytes * n_local;
+    p->table_bytes = (common + p->rank_bytes) / 4096 * 8 * n_local;
     return KUMI_OK;
 }
 
@@ -130,18 +139,13 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
     return ku_plan_compile(p, watch, NULL);
 }
 
-static int divisor_of(int a, int b)
-{
-    return b ? divisor_of(b, a % b) : a;
-}
-
-int ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
+int ku_plan_open_hosts(struct ku_plan *p, const struct kumi_settings *settings,
                        const struct ku_hostlist *hosts)
 {
-    int n_ranks = 0, host_ranks = 0;
+    int n_ranks = 0;
     memset(p, 0, sizeof *p);
     if (hosts->n == 1)
-        return ku_plan_init(p, settings, hosts->host[0].n, NULL, NULL);
+        return ku_plan_open(p, settings, hosts->host[0].n, NULL);
     p->host = ku_calloc(hosts->n, sizeof *p->host);
     if (p->host == NULL)
         return KUMI_ENOMEM;
@@ -150,18 +154,21 @@ int ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
         const int n = hosts->host[h].n;
         p->host[h] = (struct ku_host_ranks){n_ranks, n};
         n_ranks += n;
-        host_ranks = divisor_of(n, host_ranks);
         p->max_local = n > p->max_local ? n : p->max_local;
     }
-    p->s.host_ranks = host_ranks;
-    p->s.has_even_hosts = host_ranks * p->n_hosts == n_ranks;
+    p->s.host_ranks = ku_hostlist_divisor(hosts, &p->s.has_even_hosts);
     int status = ku_settings_configure(&p->s, settings, n_ranks, NULL);
     if (status == KUMI_OK)
         status = ku_session_open_shapes(&p->s);
-    if (status < 0) {
+    if (status < 0)
         ku_plan_fini(p);
-        return status;
-    }
+    return status;
+}
+
+int ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
+                       const struct ku_hostlist *hosts)
+{
+    KU_TRY(ku_plan_open_hosts(p, settings, hosts));
     return ku_plan_compile(p, NULL, NULL);
 }
 

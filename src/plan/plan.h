@@ -21,8 +21,9 @@
  *   + advice        arena              by op              table and bar chart
  *   volume_table    picture: canvas                       stages_picture
  *
- * estimate.c needs no plan: it estimates from the number of parameters alone. No report needs a
- * device; data files are needed only where they decide the batch shapes.
+ * mesh_table needs no programs; estimate.c needs no plan: it estimates from the number of
+ * parameters alone. No report needs a device; data files are needed only where they decide the
+ * batch shapes.
  */
 struct ku_plan {
     struct ku_session s;
@@ -33,6 +34,7 @@ struct ku_plan {
     struct ku_host_ranks *host;      /* [n_hosts]; NULL: one host */
     int n_hosts, max_local;          /* ranks of the largest host */
     size_t exchange_bytes;           /* chunks of exchanges between hosts, per rank of that host */
+    size_t inbox_bytes;              /* of other hosts for a checkpoint, per rank, at most */
     size_t loader_bytes;             /* of rows read ahead, per rank */
     uint64_t rank_bytes, host_bytes; /* a rank's own; those of the largest host */
     uint64_t table_bytes;            /* page tables of all ranks: 8 bytes per page */
@@ -58,6 +60,8 @@ KU_STATUS ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch,
 KU_STATUS ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
                        const char *const *more, const struct ku_watch *watch);
 /* The same for the ranks of these hosts. */
+KU_STATUS ku_plan_open_hosts(struct ku_plan *p, const struct kumi_settings *settings,
+                             const struct ku_hostlist *hosts);
 KU_STATUS ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
                              const struct ku_hostlist *hosts);
 void ku_plan_fini(struct ku_plan *p);

@@ -32,7 +32,7 @@ struct roofline {
 
 int ku_plan_limits(const struct ku_plan *p, struct ku_limits *l)
 {
-    int n = p->s.batch.n_ranks, n_cores = ku_session_cores(&p->s, n);
+    int n = ku_session_n_ranks(&p->s), n_cores = ku_session_cores(&p->s, n);
     struct ku_peak peak;
     ku_limits_read(n_cores, n, l);
     if (ku_limits_are_known(l))
@@ -127,13 +127,13 @@ static int as_object(const struct ku_plan *plan, const struct roofline *r, char 
                                               row->ns * 1e-6, "share", row->ns / r->ns, "limit",
                                               bound_of(row)));
     }
-    return ku_text_json(json_pack("{s:i, s:s, s:s, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "ranks",
-                                  plan->s.batch.n_ranks, "device", plan->s.cfg.parallel_device,
-                                  "compute", plan->s.cfg.precision_compute, "limits",
-                                  ku_limits_json(&r->limits), "ops", rows, "flops", r->flops,
-                                  "bytes", r->bytes, "least_ms", r->ns * 1e-6, "tokens", r->tokens,
-                                  "tps", r->tokens / (r->ns * 1e-9)),
-                        text);
+    return ku_text_json(
+        json_pack("{s:i, s:s, s:s, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "ranks",
+                  ku_session_n_ranks(&plan->s), "device", plan->s.cfg.parallel_device, "compute",
+                  plan->s.cfg.precision_compute, "limits", ku_limits_json(&r->limits), "ops", rows,
+                  "flops", r->flops, "bytes", r->bytes, "least_ms", r->ns * 1e-6, "tokens",
+                  r->tokens, "tps", r->tokens / (r->ns * 1e-9)),
+        text);
 }
 
 int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json, char **text)

@@ -61,7 +61,7 @@ static bool is_alive(const struct ku_buffer *b, uint32_t instr)
 {
     if (b->arena == KU_AR_FILE)
         return 0;
-    if (b->arena != KU_AR_STEP && b->arena != KU_AR_WIRE)
+    if (!ku_arena_is_transient(b->arena))
         return 1;
     return b->home == 0 && b->first != UINT32_MAX && b->first <= instr && instr <= b->last;
 }
@@ -70,7 +70,7 @@ static bool is_alive(const struct ku_buffer *b, uint32_t instr)
 static int stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
 {
     const struct ku_program *p = plan->program[KU_PROG_TRAIN];
-    const uint64_t n = (uint64_t)plan->s.batch.n_ranks;
+    const uint64_t n = (uint64_t)ku_session_n_ranks(&plan->s);
     struct ku_memory_report r;
     uint64_t shared[KU_N_KINDS] = {0}, used = 0;
     unsigned char *has_copy = note_copies(p);
@@ -81,7 +81,7 @@ static int stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
     for (ku_id id = 1; id < p->n_buffers; id++) {
         const struct ku_buffer *b = &p->buffer[id];
         if (is_alive(b, r.peak_instr))
-            (b->arena == KU_AR_HOST
+            (ku_arena_is_common(b->arena)
                  ? shared
                  : out->bytes)[b->cls == KU_CL_PARAM && has_copy[b->name] ? KU_KIND_MASTER
                                                                           : kind_of[b->cls]] +=

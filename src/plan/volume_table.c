@@ -55,16 +55,23 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
     const struct ku_program *train = p->program[KU_PROG_TRAIN];
     struct ku_volume row[KU_MAX_VOLUMES];
     char text[2][16];
-    if (p->s.batch.n_ranks == 1)
+    if (ku_session_n_ranks(&p->s) == 1)
         return;
-    if (s->local > 1)
+    if (s->local > 1 && s->shard > 1)
+        ku_str_add(out,
+                   "\nzero %d: %d hosts x %d ranks; the ranks of a host share one copy of the "
+                   "parameters",
+                   s->zero, s->shard, s->local);
+    else if (s->local > 1)
         ku_str_add(out,
                    "\nzero %d: %d ranks share one copy of the state; no parameters are gathered",
                    s->zero, s->local);
     else
         ku_str_add(out, "\nzero %d: %d replica%s x %d shard%s", s->zero, s->replicate,
                    s->replicate == 1 ? "" : "s", s->shard, s->shard == 1 ? "" : "s");
-    if (s->zero > 0 && s->local > 1)
+    if (s->tp > 1)
+        ku_str_add(out, " x tp %d", s->tp);
+    if (s->zero > 0 && s->local > 1 && s->shard == 1)
         ku_str_add(out, "\n  ");
     ku_sharding_print_effect(s, out);
     ku_str_add(out, "\n  %-17s %-16s %12s %12s %12s%s\n", "per step and rank", "mesh axis",
@@ -84,8 +91,9 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
                    factor, ku_text_bytes((uint64_t)row[i].ring_bytes, text[0]),
                    ku_text_bytes((uint64_t)row[i].stored_bytes, text[1]));
         if (p->host) /* the mean over ranks: those of small hosts send more */
-            ku_str_add(out, "  %13s",
-                       ku_text_bytes((uint64_t)(row[i].far_bytes / p->s.batch.n_ranks), text[0]));
+            ku_str_add(
+                out, "  %13s",
+                ku_text_bytes((uint64_t)(row[i].far_bytes / ku_session_n_ranks(&p->s)), text[0]));
         ku_str_add(out, "\n");
     }
     print_summed(train, s->zero, p->s.cfg.precision_grads, out);

@@ -2,12 +2,7 @@
 #include "sim/between_hosts.h"
 
 #include "base/err.h"
-
-/* The ranks that divide one copy of the state. */
-static int n_owners(const struct ku_mesh *m)
-{
-    return m->extent[KU_AX_SHARD] * m->extent[KU_AX_LOCAL];
-}
+#include "ir/state.h"
 
 /*
  * Whether a reduction ends with its sum on every host: an all-reduce, and a reduce-scatter to the
@@ -15,21 +10,28 @@ static int n_owners(const struct ku_mesh *m)
  */
 static bool is_on_every_host(const struct ku_volume *row, const struct ku_mesh *m)
 {
-    return row->exchange != KU_X_REDUCE_SCATTER ||
-           (m->extent[KU_AX_REPLICATE] > 1 && m->extent[KU_AX_LOCAL] > 1);
+    const int both = 1 << KU_AX_REPLICATE | 1 << KU_AX_LOCAL;
+    return row->exchange != KU_X_REDUCE_SCATTER || ku_mesh_wide(m, row->axes & both) == both;
 }
 
-/* As exec chooses a communicator; the one that `rank` is in. */
+/* The communicator of `rank` along some axes of the mesh, as the trainer opens it. */
 static struct ku_members members_of(const struct ku_mesh *m, int axes, int group, int rank)
 {
-    const int owners = n_owners(m), replicate = m->extent[KU_AX_REPLICATE];
+    struct ku_coord first = ku_mesh_coord(m, rank), second;
+    int n = 1, innermost = 0;
     if (group)
         return (struct ku_members){rank / group * group, 1, group};
-    if ((axes == 1 << KU_AX_SHARD || axes == 1 << KU_AX_LOCAL) && owners > 1 && replicate > 1)
-        return (struct ku_members){rank / owners * owners, 1, owners};
-    if (axes == 1 << KU_AX_REPLICATE && owners > 1 && replicate > 1)
-        return (struct ku_members){rank % owners, owners, replicate};
-    return (struct ku_members){0, 1, ku_mesh_n_ranks(m)};
+    axes = ku_mesh_wide(m, axes);
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        if (axes >> a & 1) {
+            first.at[a] = 0;
+            n *= m->extent[a];
+            innermost = a;
+        }
+    second = first;
+    second.at[innermost] = n > 1;
+    const int from = ku_mesh_rank(m, &first);
+    return (struct ku_members){from, n > 1 ? ku_mesh_rank(m, &second) - from : 1, n};
 }
 
 int ku_plan_far_volumes(const struct ku_program *p, const struct ku_host_ranks *host, int n_hosts,
@@ -56,16 +58,15 @@ int ku_plan_far_volumes(const struct ku_program *p, const struct ku_host_ranks *
 int ku_plan_far_pool(const struct ku_mesh *m, const struct ku_host_ranks *host, int n_hosts,
                      int rank, size_t *bytes)
 {
-    const int owners = n_owners(m), replicate = m->extent[KU_AX_REPLICATE];
-    const struct ku_members all = {0, 1, ku_mesh_n_ranks(m)};
-    const struct ku_members replicas = {rank % owners, owners, replicate};
-    size_t more = 0;
+    /* all ranks; and with groups the ranks of one, and those with equal shards */
+    const int owners = ku_state_owner_axes(m), replicas = ku_mesh_wide(m, 1 << KU_AX_REPLICATE);
+    const int axes[] = {(1 << KU_AX_FIRST_TIME) - 1, owners, replicas};
     *bytes = 0;
-    if (n_hosts <= 1)
-        return KUMI_OK;
-    KU_TRY(ku_far_cost_pool(&all, host, n_hosts, rank, bytes));
-    if (owners > 1 && replicate > 1)
-        KU_TRY(ku_far_cost_pool(&replicas, host, n_hosts, rank / owners, &more));
-    *bytes += more;
+    for (int i = 0; i < (owners && replicas ? 3 : 1) && n_hosts > 1; i++) {
+        const struct ku_members c = members_of(m, axes[i], 0, rank);
+        size_t more;
+        KU_TRY(ku_far_cost_pool(&c, host, n_hosts, (rank - c.first) / c.stride, &more));
+        *bytes += more;
+    }
     return KUMI_OK;
 }

@@ -13,12 +13,13 @@ static int members(const struct ku_mesh *m, int axes)
 }
 
 /*
- * 1 for gradients and parameters. Sums of loss and metrics are integers and excluded.
+ * 1 for gradients, parameters, and activations that tensor parallelism sums. Sums of loss and
+ * metrics are integers and excluded.
  */
-static bool is_of_tensors(const struct ku_buffer *b)
+static bool is_of_tensors(const struct ku_buffer *b, int axes)
 {
     return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED ||
-            b->cls == KU_CL_WINDOW || b->cls == KU_CL_GATHER) &&
+            b->cls == KU_CL_WINDOW || b->cls == KU_CL_GATHER || axes == 1 << KU_AX_TP) &&
            ku_dtype_is_float((enum kumi_dtype)b->dtype);
 }
 
@@ -26,7 +27,10 @@ static bool is_of_tensors(const struct ku_buffer *b)
 static void add_part(const struct ku_program *p, const struct ku_instr *i,
                      const struct ku_operand *o, struct ku_volume *v)
 {
-    double count = (double)ku_shape_count(&p->shape[o->shape]), n = v->n_ranks;
+    struct ku_shape local; /* without the division into chunks */
+    const struct ku_coord first = {0};
+    ku_local_shape(&p->mesh, &p->shape[o->shape], &p->layout[o->layout], &first, &local);
+    double count = (double)ku_shape_count(&local), n = v->n_ranks;
     double bytes = (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
     if (i->op == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z))
         count /= members(&p->mesh, ku_layout_axes(&p->layout[o->layout], KU_Z)); /* owned, mean */
@@ -37,7 +41,12 @@ static void add_part(const struct ku_program *p, const struct ku_instr *i,
         owners = p->mesh.extent[KU_AX_LOCAL]; /* each host gets the whole sum */
         sent += count * (hosts - 1) / n;      /* and a rank receives the rest of its shard */
     }
-    double stored = i->op == KU_X_REDUCE_SCATTER          ? count / owners
+    /* the ranks of a host together receive what other hosts have of their copy */
+    const bool is_host_gather = i->op == KU_X_ALL_GATHER &&
+                                ku_arena_is_common(p->buffer[o->out ? o->out : o->buffer].arena);
+    const double shards = p->mesh.extent[KU_AX_SHARD];
+    double stored = i->op == KU_X_REDUCE_SCATTER ? count / owners
+                    : is_host_gather             ? count * (o->out ? shards : shards - 1) / n
                     : i->op == KU_X_ALL_GATHER && !o->out ? count * (n - 1) / n
                                                           : count;
     v->elements += count;
@@ -54,7 +63,7 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
         const struct ku_instr *i = &p->instr[at];
         const struct ku_operand *o = &p->operand[i->operand + i->n_in];
         if (i->kind != KU_START || i->n_parts == 0 || ku_exchange_is_tier(i->op) ||
-            !is_of_tensors(&p->buffer[o->buffer]))
+            !is_of_tensors(&p->buffer[o->buffer], i->axes))
             continue;
         int k = 0;
         while (k < n &&

@@ -74,6 +74,21 @@ void ku_local_shape(const struct ku_mesh *mesh, const struct ku_shape *shape,
     }
 }
 
+struct ku_runs ku_runs_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
+                          const struct ku_layout *layout, const struct ku_coord *coord)
+{
+    struct ku_slice s;
+    int64_t inner = 1;
+    ku_slice_of(mesh, shape, layout, coord, &s);
+    for (int d = shape->ndim - 1; d >= 0; d--) {
+        if (s.count[d] != shape->dim[d].count)
+            return (struct ku_runs){s.count[d] * inner, shape->dim[d].count * inner,
+                                    s.start[d] * inner};
+        inner *= shape->dim[d].count;
+    }
+    return (struct ku_runs){0};
+}
+
 char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char *out, size_t bytes)
 {
     static const char kind[] = "CRPSZ";

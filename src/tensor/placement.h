@@ -57,6 +57,21 @@ void ku_local_shape(const struct ku_mesh *mesh, const struct ku_shape *shape,
                     const struct ku_layout *layout, const struct ku_coord *coord,
                     struct ku_shape *out);
 
+/*
+ * The elements of a slice that is cut along one dim, flattened: element j of the slice is element
+ * base + j / run * pitch + j % run of the tensor. run 0: the slice is the tensor.
+ */
+struct ku_runs {
+    int64_t run, pitch, base;
+};
+static inline int64_t ku_runs_at(const struct ku_runs *r, int64_t j)
+{
+    return r->run ? r->base + j / r->run * r->pitch + j % r->run : j;
+}
+/* The runs of a slice; several dims cut: not allowed. */
+struct ku_runs ku_runs_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
+                          const struct ku_layout *layout, const struct ku_coord *coord);
+
 /* Prints "{replicate:S(n) vs:S(n) mb:S(n)}"; axes with C are left out. */
 char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char *out, size_t bytes);
 

@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "config/deepspeed.h"
 
-enum { MAX_MORE = 6 };
+enum { MAX_MORE = 16 };
 
 int ku_settings_check(const struct kumi_settings *settings)
 {
@@ -68,5 +68,6 @@ struct ku_target ku_session_target(const struct ku_session *s)
     const struct ku_device_ops *device = ku_device_find(s->cfg.parallel_device);
     KU_ASSERT(device != NULL);
     return (struct ku_target){.query = device->query,
-                              .ranks_per_host = s->host_ranks ? s->host_ranks : s->batch.n_ranks};
+                              .ranks_per_host =
+                                  s->host_ranks ? s->host_ranks : ku_session_n_ranks(s)};
 }

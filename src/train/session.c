@@ -14,11 +14,13 @@
 #include "base/os/os.h"
 #include "base/str.h"
 #include "comm/consensus.h"
+#include "comm/world.h"
 #include "ir/state.h"
 #include "config/deepspeed.h"
 #include "model/model.h"
 #include "config/precision_policy.h"
 #include "config/optimizer.h"
+#include "pass/pipe/schedule.h"
 #include "sim/kernel_choice.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
@@ -37,13 +39,22 @@ static int64_t from_checkpoint(int64_t key, const json_t *was, const char *name)
                : given(key);
 }
 
+/* The data-parallel ranks of n; at least 1, also where n is refused later. */
+static int data_ranks(const struct ku_session *s, int n)
+{
+    const int64_t each = s->is_eval_only ? 1 : s->cfg.parallel_tp * s->cfg.parallel_pp;
+    return n < each ? 1 : n / (int)each;
+}
+
 static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 {
     const struct ku_config *c = &s->cfg;
+    if (s->is_eval_only) /* the model is evaluated whole on each rank */
+        s->cfg.parallel_tp = s->cfg.parallel_pp = 1;
     KU_TRY(ku_sharding_resolve(c, n_ranks, s->host_ranks, &s->sharding));
     KU_TRY(ku_sharding_share(c, s->host_ranks, s->has_even_hosts, &s->sharding));
     s->batch = (struct ku_batch){
-        .n_ranks = n_ranks,
+        .n_ranks = n_ranks / (s->sharding.tp * s->sharding.pp),
         .is_free = strcmp(c->parallel_order, "free") == 0,
         .global_batch = from_checkpoint(c->train_global_batch, was, "train.global_batch"),
         .micro_batch = from_checkpoint(c->train_micro_batch, was, "train.micro_batch"),
@@ -79,7 +90,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->check(&s->cfg, &s->model));
     KU_TRY(find_tokenizer(s));
     if (s->cfg.deepspeed && was == NULL) /* a resume takes missing values from the checkpoint */
-        KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &deepspeed));
+        KU_TRY(ku_deepspeed_batch(&s->cfg, data_ranks(s, n_ranks), &deepspeed));
     KU_TRY(configure_batch(s, was, n_ranks));
     KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->seq_len(&s->cfg, &s->model, &s->seq_len));
     KU_TRY(ku_batch_source_create(&s->cfg, &s->model, &s->batch, s->seq_len, &s->source));
@@ -164,6 +175,26 @@ static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
     return KUMI_OK;
 }
 
+/* What tensor and pipeline parallelism do not support. */
+static int check_tp(const struct ku_session *s, const struct ku_compile_opts *o)
+{
+    const struct ku_config *c = &s->cfg;
+    const struct ku_offload_key *k = &c->memory_offload;
+    if (s->sharding.pp > 1 && (k->optimizer || k->params || k->activations))
+        return ku_config_refuse(c, "memory.offload", ku_json_at(c->root, "memory.offload"),
+                                "not supported with parallel.pp above 1");
+    if (s->sharding.tp == 1)
+        return KUMI_OK;
+    if (k->optimizer || k->params || k->activations)
+        return ku_config_refuse(c, "memory.offload", ku_json_at(c->root, "memory.offload"),
+                                "not supported with parallel.tp above 1");
+    if (o->optimizer == KU_OP_lamb || o->optimizer == KU_OP_lars || o->optimizer == KU_OP_adafactor)
+        return ku_config_refuse(c, "optimizer.type", ku_json_at(c->root, "optimizer.type"),
+                                "its norms of whole tensors are not supported with parallel.tp "
+                                "above 1; use adamw, adam, sgd, adagrad, lion or rmsprop");
+    return KUMI_OK;
+}
+
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
@@ -183,11 +214,15 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
         .reshard_group = s->sharding.reshard < s->sharding.shard ? s->sharding.reshard : 0,
         .max_live = given(c->parallel_max_live_parameters)};
     KU_TRY(ku_precision_opts(c, o));
+    o->split_vocabulary = json_is_true(ku_json_at(c->root, "parallel.loss_parallel"));
+    o->whole_vocabulary = json_is_false(ku_json_at(c->root, "parallel.loss_parallel"));
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
     o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
     o->mesh.extent[KU_AX_SHARD] = s->sharding.shard;
     o->mesh.extent[KU_AX_LOCAL] = s->sharding.local;
+    o->mesh.extent[KU_AX_TP] = s->sharding.tp;
+    o->mesh.extent[KU_AX_PP] = s->sharding.pp;
     KU_ASSERT(ku_mesh_dp(&o->mesh) == s->batch.n_ranks);
     o->mesh.extent[KU_AX_VS] = (int)(s->batch.virtual_shards / s->batch.n_ranks);
     o->mesh.extent[KU_AX_MB] = (int)s->batch.k;
@@ -203,6 +238,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->rule.clip_value = c->train_clip_value;
     KU_TRY(ku_rule_scaler(c, o));
     ku_rule_optimizer(c, s->batch.global_batch, o);
+    KU_TRY(check_tp(s, o));
     schedule_of(s, &o->rule);
     o->groups = s->groups;
     o->n_groups = s->groups ? c->optimizer_groups.n : 0;
@@ -310,37 +346,10 @@ static void tell_common(const struct ku_session *s, const struct ku_job *job)
     if (why.bytes)
         KU_LOG(TRAIN, INFO, "%s", ku_str_get(&why));
     ku_str_fini(&why);
-    if (s->cfg.memory_offload.params)
+    if (s->cfg.memory_offload.params && (s->sharding.zero != 3 || s->sharding.shard == 1))
         KU_LOG(TRAIN, WARN,
                "memory.offload.params: no effect: the ranks of this host share one copy of the "
                "parameters; to offload them, use parallel.host_state private and parallel.zero 3");
-}
-
-/*
- * The instruction set of all ranks: the configuration's, or what the kernels' rates on rank 0's
- * machine choose for the compute dtype.
- */
-static int choose_isa(const struct ku_session *s, struct ku_job *job, enum ku_isa *out)
-{
-    const char *pinned = s->cfg.parallel_isa;
-    enum kumi_dtype compute;
-    enum ku_isa isa = ku_cpu_isa();
-    if (pinned)
-        KU_TRY(ku_cpu_isa_parse(pinned, &isa));
-    else if (strcmp(s->cfg.parallel_device, "cpu") == 0) {
-        KU_TRY(ku_dtype_parse(s->cfg.precision_compute, &compute));
-        int64_t word;
-        int status = job->rank == 0 ? ku_isa_resolve(NULL, compute, &isa) : KUMI_OK;
-        KU_TRY(ku_agree_local(job, status));
-        word = isa;
-        KU_TRY(ku_agree_bytes(job, &word, sizeof word));
-        isa = (enum ku_isa)word;
-    }
-    if (isa > ku_cpu_isa())
-        return KU_ERR(KUMI_EDEVICE, "parallel.isa: %s: this CPU has %s at best",
-                      ku_cpu_isa_name(isa), ku_cpu_isa_name(ku_cpu_isa()));
-    *out = isa;
-    return KUMI_OK;
 }
 
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
@@ -350,15 +359,18 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
                                 .staging_bytes = ku_session_staging_bytes(s)};
     KU_ASSERT(o.device != NULL);
     struct ku_target target = {.query = o.device->query, .ranks_per_host = job->local_n};
+    KU_TRY(ku_session_check_ranks(s, job));
     KU_TRY(ku_session_compile_opts(s, &o.compile));
+    KU_TRY(ku_session_plan_pipeline(s, &o.compile));
     KU_TRY(ku_session_solve_recompute(s, &target, &o.compile));
     o.tier = (struct ku_tier_opts){s->cfg.memory_offload.path,
                                    (enum ku_aio_kind)s->cfg.memory_offload.io};
     tell_common(s, job);
+    int n_sharing;
+    ku_comm_cores(job, &n_sharing, &o.device_opts.n_cpus);
     o.device_opts.n_threads = n_threads(s, job->local_n);
-    o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
-    o.device_opts.n_cpus = ku_job_n_cpus(job);
-    KU_TRY(choose_isa(s, job, &o.device_opts.isa));
+    o.device_opts.n_runnable_threads = o.device_opts.n_threads * n_sharing;
+    KU_TRY(ku_session_choose_isa(s, job, &o.device_opts.isa));
     int n = s->source->ops->n_shapes(s->source), status = KUMI_OK, made = 0;
     struct ku_graph **graph = ku_calloc((size_t)n, sizeof *graph);
     if (graph == NULL)
@@ -385,6 +397,8 @@ void ku_session_fini(struct ku_session *s)
     ku_batch_source_destroy(s->source);
     ku_trainer_destroy(s->t);
     ku_free(s->recompute_level);
+    ku_pp_schedule_destroy(s->schedule);
+    ku_free(s->stage_layers);
     json_decref(s->numerics);
     ku_free(s->groups);
     ku_companions_fini(&s->companions);

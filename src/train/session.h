@@ -58,6 +58,8 @@ struct ku_session {
     json_t *numerics;               /* numerics keys with derived values, as in manifests */
     /* Per layer, from memory.recompute's budget. */
     unsigned char *recompute_level;
+    struct ku_pp_schedule *schedule; /* of parallel.pp; NULL: not made yet, or no pipeline */
+    int *stage_layers;               /* layers of each of its stages */
     int n_recompute;
     struct ku_trainer *t;
     struct ku_saving *saving;         /* NULL unless checkpoint.async */
@@ -89,8 +91,17 @@ struct ku_progress ku_session_tick(struct ku_job *job);
  * Length of the run in the schedule's unit. A partial epoch counts as one.
  */
 int64_t ku_session_schedule_length(const struct ku_session *s);
+/* Ranks of the job: data-parallel ranks x tp x pp. */
+static inline int ku_session_n_ranks(const struct ku_session *s)
+{
+    return s->batch.n_ranks * s->sharding.tp * s->sharding.pp;
+}
 /* The compiler's options. n_steps must be known: call it after open_data, or for plans. */
 KU_STATUS ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
+/* session_pipeline.c: with parallel.pp above 1 sets the schedule and the layers of each stage. */
+KU_STATUS ku_session_plan_pipeline(struct ku_session *s, struct ku_compile_opts *o);
+/* Schedule and layers of each stage, in front of the batch; nothing without a pipeline. */
+void ku_session_print_pipeline(const struct ku_session *s, struct ku_str *out);
 /* The model's graph for one global batch of a shape. */
 KU_STATUS ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
 /*
@@ -110,6 +121,19 @@ void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
 int ku_session_cores(const struct ku_session *s, int local_n);
 /* Staging bytes per rank for asynchronous checkpoints; 0: they are synchronous. */
 size_t ku_session_staging_bytes(const struct ku_session *s);
+/*
+ * Check that all ranks have the same configuration, build and data. Collective; once the data are
+ * open.
+ *
+ * Errors: KUMI_EINVAL: the first rank that differs from rank 0, with the values of both.
+ */
+KU_STATUS ku_session_check_ranks(const struct ku_session *s, struct ku_job *job);
+/*
+ * The instruction set of all ranks: the configuration's, or what the kernels' rates on rank 0's
+ * machine choose for the compute dtype. Collective. Errors: KUMI_EDEVICE: the CPU of a rank lacks
+ * it.
+ */
+KU_STATUS ku_session_choose_isa(const struct ku_session *s, struct ku_job *job, enum ku_isa *out);
 /*
  * Compile and allocate. Collective.
  */

@@ -115,6 +115,7 @@ int ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int
 {
     int64_t sum = s->source->ops->n_unread(s->source);
     KU_TRY(ku_agree_sum(job, &sum, 1));
+    sum /= s->sharding.tp * s->sharding.pp; /* the ranks of axes tp and pp read the same samples */
     if (sum > 0 && job->rank == 0)
         KU_LOG(DATA, WARN, "%lld sample%s could not be read and did not count in the loss",
                (long long)sum, sum == 1 ? "" : "s");

@@ -34,7 +34,8 @@ static int planned_bytes(void *ctx, double *bytes)
     }
     *bytes = (double)ku_session_staging_bytes(s);
     for (int a = 0; a < KU_N_ARENAS; a++)
-        *bytes += a == KU_AR_FILE ? 0 : (double)most[a] / (a == KU_AR_HOST ? s->batch.n_ranks : 1);
+        *bytes +=
+            a == KU_AR_FILE ? 0 : (double)most[a] / (ku_arena_is_common(a) ? s->batch.n_ranks : 1);
     return status;
 }
 

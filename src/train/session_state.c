@@ -21,6 +21,7 @@ int ku_session_first_state(struct ku_session *s)
     if (s->model.path == NULL)
         return KUMI_OK;
     int n = ku_trainer_n_readers(s->t), rank = n > 1 ? s->t->job->local_rank : 0;
+    KU_TRY(ku_agree(s->t->job, KUMI_OK)); /* a rank writes into the memory of all */
     int status =
         ku_pretrained_weights(s->model.path, &s->model, s->t->tensor, s->t->n_tensors, rank, n);
     KU_TRY(ku_agree(s->t->job, status));

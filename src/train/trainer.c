@@ -9,10 +9,13 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "base/os/os.h"
 #include "ckpt/digest.h"
+#include "comm/consensus.h"
 #include "exec/replicas.h"
 #include "ir/state.h"
+#include "pass/pipe/schedule.h"
 #include "sim/between_hosts.h"
 #include "train/proof.h"
 
@@ -172,6 +175,43 @@ static struct ku_ckpt_part part_of(const struct ku_program_state *x, const struc
                                  .at = x->offset + at};
 }
 
+/* Up to three parts for elements [begin, end) of a rank's slice: the rest of a run, whole runs, the
+ * begin of one. at: of element `begin`. Returns their number. */
+enum { MOST_PARTS = 4 }; /* of a rank: those, and a copy */
+static int cut_runs(const struct ku_runs *r, int64_t begin, int64_t end, size_t each,
+                    struct ku_ckpt_part at, struct ku_ckpt_part *part)
+{
+    int n = 0;
+    for (int64_t len; begin < end; begin += len, n++) {
+        const int64_t in_run = begin % r->run, rest = end - begin;
+        const bool is_whole = in_run == 0 && rest >= r->run;
+        const int64_t to_end = r->run - in_run;
+        len = is_whole ? rest / r->run * r->run : to_end < rest ? to_end : rest;
+        part[n] = at;
+        part[n].begin = ku_runs_at(r, begin);
+        part[n].end = ku_runs_at(r, begin + len - 1) + 1;
+        if (is_whole)
+            part[n].run = r->run, part[n].pitch = r->pitch;
+        at.at += (uint64_t)len * each;
+    }
+    return n;
+}
+
+/* The parts for elements [begin, end) of a tensor, or of the slice that `rank` has of it. */
+static int cut_part(const struct ku_program *p, const struct ku_program_state *x, int rank,
+                    int64_t begin, int64_t end, struct ku_ckpt_part at, struct ku_ckpt_part *part)
+{
+    const struct ku_coord coord = ku_mesh_coord(&p->mesh, rank);
+    struct ku_runs r = {0};
+    if (x->split)
+        r = ku_runs_of(&p->mesh, &p->shape[x->shape], &p->layout[x->split], &coord);
+    if (r.run)
+        return cut_runs(&r, begin, end, kumi_dtype_bytes((enum kumi_dtype)x->dtype), at, part);
+    *part = at;
+    part->begin = begin, part->end = end;
+    return begin < end;
+}
+
 /*
  * Lists where the elements of a tensor are in the arenas of the local ranks: first the owned
  * shards, then the copies of tensors that every rank has in full (of a replica only its own).
@@ -183,81 +223,93 @@ static int list_parts(const struct ku_program *p, const struct ku_program_state 
                       const struct ku_memory *memory, const struct ku_ckpt_store *store,
                       struct ku_ckpt_part *part)
 {
-    int64_t count = ku_shape_count(&p->shape[x->shape]);
+    const int64_t count = ku_program_slice_count(&p->mesh, &p->shape[x->shape],
+                                                 &p->layout[x->split ? x->split : x->blocks]);
+    const int first = memory->job->first_rank;
     size_t each = kumi_dtype_bytes((enum kumi_dtype)x->dtype);
-    int n = 0, is_alone = ku_state_owner_axes(&p->mesh) == 0;
+    int n = 0, is_alone = !ku_state_is_addressed(&p->mesh);
     for (int r = 0; r < memory->job->local_n && x->blocks; r++) {
-        struct ku_coord at = ku_mesh_coord(&p->mesh, memory->job->first_rank + r);
+        struct ku_coord at = ku_mesh_coord(&p->mesh, first + r);
         int64_t begin, end;
-        ku_state_owned(p, x, &at, &begin, &end);
-        if (begin == end)
+        if (!ku_state_is_here(x, at.at[KU_AX_PP]))
             continue;
-        part[n] = part_of(x, memory, store, r, x->is_kept ? 0 : (size_t)begin * each);
-        part[n].begin = begin;
-        part[n++].end = end;
+        ku_state_owned(p, x, &at, &begin, &end);
+        n +=
+            cut_part(p, x, first + r, begin, end,
+                     part_of(x, memory, store, r, x->is_kept ? 0 : (size_t)begin * each), &part[n]);
     }
     for (int r = 0; r < memory->job->local_n && !x->is_kept; r++) {
-        if (is_alone && r != memory->job->local_rank)
+        const struct ku_coord at = ku_mesh_coord(&p->mesh, memory->job->first_rank + r);
+        if ((is_alone && r != memory->job->local_rank) || !ku_state_is_here(x, at.at[KU_AX_PP]))
             continue;
-        part[n] = part_of(x, memory, store, r, 0);
-        part[n++].end = count;
+        n += cut_part(p, x, first + r, 0, count, part_of(x, memory, store, r, 0), &part[n]);
     }
     return n;
 }
 
 /* The division of a tensor among owners of which some are on other hosts; n 0: it has none. */
-static struct ku_ckpt_owners owners_of(const struct ku_program *p, const struct ku_program_state *x,
-                                       const struct ku_job *job)
+static struct ku_ckpt_owners owners_of(const struct ku_program *p, const struct ku_program_state *x)
 {
-    const int n = p->mesh.extent[KU_AX_SHARD];
-    if (!x->is_kept || !ku_trainer_is_spread(p, job))
+    if (!x->is_kept)
         return (struct ku_ckpt_owners){0};
-    KU_ASSERT(ku_layout_axes(&p->layout[x->blocks], KU_Z) == 1 << KU_AX_SHARD);
-    return (struct ku_ckpt_owners){n, KU_BLOCK_COUNT, x->first_block};
+    KU_ASSERT(ku_mesh_wide(&p->mesh, ku_layout_axes(&p->layout[x->blocks], KU_Z)) ==
+              ku_state_owner_axes(&p->mesh));
+    return (struct ku_ckpt_owners){ku_state_n_owners(&p->mesh), KU_BLOCK_COUNT, x->first_block};
+}
+
+void ku_trainer_describe_one(const struct ku_program *p, const struct ku_graph *g,
+                             const struct ku_program_state *x, bool is_spread,
+                             struct ku_ckpt_tensor *out)
+{
+    const ku_id id = ku_graph_find_tensor(g, p->name_of[x->name]);
+    const struct ku_shape *shape = &p->shape[x->shape];
+    out->name = p->name_of[x->name];
+    out->dtype = (enum kumi_dtype)x->dtype;
+    out->group = x->kind == KU_T_OPTIMIZER ? KU_CKPT_OPTIMIZER : KU_CKPT_MODEL;
+    out->ndim = ku_tensor_file_shape(g, id, out->dim);
+    memcpy(out->padded, out->dim, sizeof out->padded);
+    /* only a first dim is padded: kumi_init.pad_first */
+    if (out->ndim && shape->dim[0].seen)
+        out->padded[0] = out->dim[0] / shape->dim[0].seen * shape->dim[0].count;
+    if (is_spread)
+        out->owner = owners_of(p, x);
 }
 
 int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
                         const struct ku_memory *memory, struct ku_ckpt_tensor **tensor, int *n)
 {
     const size_t n_local = (size_t)memory->job->local_n, n_states = p->n_states + 1;
-    struct ku_ckpt_tensor *list =
-        ku_calloc(1, n_states * (sizeof *list + 2 * n_local * sizeof(struct ku_ckpt_part)) +
-                         KU_N_ARENAS * n_local * sizeof(struct ku_ckpt_store));
+    struct ku_ckpt_tensor *list = ku_calloc(
+        1, n_states * (sizeof *list + MOST_PARTS * n_local * sizeof(struct ku_ckpt_part)) +
+               KU_N_ARENAS * n_local * sizeof(struct ku_ckpt_store));
     uint32_t *turn = list ? first_writes(p) : NULL;
     if (turn == NULL) {
         ku_free(list);
         return KUMI_ENOMEM;
     }
     struct ku_ckpt_part *part = (struct ku_ckpt_part *)(void *)&list[n_states];
-    struct ku_ckpt_store *store = (struct ku_ckpt_store *)(void *)&part[2 * n_local * n_states];
+    struct ku_ckpt_store *store =
+        (struct ku_ckpt_store *)(void *)&part[MOST_PARTS * n_local * n_states];
     list_stores(memory, store);
+    const bool is_spread = ku_trainer_is_spread(p, memory->job);
     *n = 0;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
-        if (x->kind == KU_T_DERIVED || x->kind == KU_T_COUNTER || x->kind == KU_T_CACHE)
+        if (!ku_trainer_is_saved(x))
             continue;
-        ku_id id = ku_graph_find_tensor(g, p->name_of[x->name]);
-        const struct ku_shape *shape = &p->shape[x->shape];
         struct ku_ckpt_tensor *out = &list[(*n)++];
-        out->name = p->name_of[x->name];
-        out->dtype = (enum kumi_dtype)x->dtype;
+        ku_trainer_describe_one(p, g, x, is_spread, out);
         out->part = part;
         if (x->arena == KU_AR_SHARD || ku_arena_is_tier(x->arena)) {
             out->n_parts = list_parts(p, x, memory, store, part);
-            out->owner = owners_of(p, x, memory->job);
         } else {
             part[0] = part_of(x, memory, store, memory->job->local_rank, 0);
-            part[0].end = ku_shape_count(shape);
+            part[0].end = ku_shape_count(&p->shape[x->shape]);
             out->n_parts = 1;
         }
         part += out->n_parts;
-        out->turn = turn[s];
-        out->group = x->kind == KU_T_OPTIMIZER ? KU_CKPT_OPTIMIZER : KU_CKPT_MODEL;
-        out->ndim = ku_tensor_file_shape(g, id, out->dim);
-        memcpy(out->padded, out->dim, sizeof out->padded);
-        /* only a first dim is padded: kumi_init.pad_first */
-        if (out->ndim && shape->dim[0].seen)
-            out->padded[0] = out->dim[0] / shape->dim[0].seen * shape->dim[0].count;
+        /* coordinates of axis pp number instructions differently: all is copied before updates */
+        out->turn = p->mesh.extent[KU_AX_PP] > 1 ? 1 : turn[s];
     }
     ku_free(turn);
     *tensor = list;
@@ -290,24 +342,30 @@ size_t ku_trainer_host_bytes(const struct ku_trainer *t)
             if (t->shape[i / 2].program[i % 2]->arena_bytes[a] > most[a])
                 most[a] = t->shape[i / 2].program[i % 2]->arena_bytes[a];
         if (a != KU_AR_FILE)
-            total += a == KU_AR_HOST ? most[a] : most[a] * (size_t)t->job->local_n;
+            total += ku_arena_is_common(a) ? most[a] : most[a] * (size_t)t->job->local_n;
     }
-    return total + t->pool_bytes + (t->staging_bytes + t->loader_bytes) * (size_t)t->job->local_n;
+    return total + t->pool_bytes +
+           (t->staging_bytes + t->loader_bytes + t->inbox_bytes) * (size_t)t->job->local_n;
 }
 
-/* The chunk pools that the ranks of this host need for exchanges with other hosts */
-static int plan_pools(struct ku_trainer *t)
+/*
+ * What several hosts need: the chunk pools of this host's ranks for exchanges, and the bytes that
+ * each gets from other hosts for a checkpoint.
+ */
+static int plan_hosts(struct ku_trainer *t, const struct ku_graph *g)
 {
     const struct ku_job *job = t->job;
-    const struct ku_mesh *m = &t->program[KU_PROG_TRAIN]->mesh;
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
     struct ku_host_ranks *host;
     int status = KUMI_OK;
     KU_TRY(ku_hosts_of_job(job, &host));
     for (int r = 0; r < job->local_n && host && status == KUMI_OK; r++) {
         size_t bytes;
-        status = ku_plan_far_pool(m, host, job->n_hosts, job->first_rank + r, &bytes);
+        status = ku_plan_far_pool(&p->mesh, host, job->n_hosts, job->first_rank + r, &bytes);
         t->pool_bytes += status == KUMI_OK ? bytes : 0;
     }
+    if (host && status == KUMI_OK && t->is_training)
+        status = ku_trainer_inbox_bytes(p, g, host, job->n_hosts, &t->inbox_bytes);
     ku_free(host);
     return status;
 }
@@ -368,24 +426,54 @@ static int check_shape(const struct ku_program *a, const struct ku_program *b, i
 }
 
 /*
- * Compile the programs of a batch shape. Rank 0 checks the training program, which is the same for
- * all ranks (they compare their hashes), and all learn the verdict.
+ * What rank 0 has checked is what this rank runs: it compiled the programs of all coordinates of
+ * axis pp itself.
+ */
+static int compare_checked(const struct ku_trainer *t, const struct ku_program *const *program,
+                           uint64_t *hash)
+{
+    const struct ku_mesh *m = &program[KU_PROG_TRAIN]->mesh;
+    const int pp = program[KU_PROG_TRAIN]->pp;
+    KU_TRY(ku_agree_bytes(t->job, hash, (size_t)m->extent[KU_AX_PP] * KU_N_PROGS * sizeof *hash));
+    for (int i = 0; i < KU_N_PROGS; i++)
+        if (program[i] && ku_program_hash(program[i]) != hash[pp * KU_N_PROGS + i])
+            return KU_ERR(KUMI_EMISMATCH,
+                          "program %s of coordinate %d of axis pp is not the one that rank 0 has "
+                          "checked; start every rank with the same build and configuration",
+                          program[i]->name, pp);
+    return KUMI_OK;
+}
+
+/*
+ * Compile the programs of a batch shape. Rank 0 checks them, which are the same for all ranks of a
+ * coordinate of axis pp (they compare their hashes), and all learn the verdict.
  */
 static int plan_shape(struct ku_trainer *t, struct ku_graph *graph, const struct ku_trainer_opts *o,
                       unsigned which, struct ku_program **program)
 {
     const struct ku_target target = {.query = o->device->query, .ranks_per_host = t->job->local_n};
-    struct ku_check_report r;
+    struct ku_check_report report[KU_N_PROGS] = {{0}}, *const r = &report[KU_PROG_TRAIN];
     struct ku_graph *model = NULL;
     int status = KUMI_OK;
-    if (t->job->rank == 0 && !ku_env("KUMI_SKIP_CHECK"))
+    const struct ku_program *const *own = (const struct ku_program *const *)program;
+    const bool is_piped = o->compile.mesh.extent[KU_AX_PP] > 1,
+               is_checked = !ku_env("KUMI_SKIP_CHECK");
+    uint64_t hash[KU_MAX_PP * KU_N_PROGS] = {0};
+    if (t->job->rank == 0 && is_checked)
         KU_TRY(ku_graph_copy(graph, &model));
     KU_TRY_OUT(ku_trainer_plan(graph, &o->compile, &target, which, program));
-    if (model == NULL)
+    if (model == NULL) {
+        status = is_piped && is_checked ? compare_checked(t, own, hash) : KUMI_OK;
         goto out;
-    KU_TRY_OUT(ku_trainer_prove(model, &o->compile, &target, program[KU_PROG_TRAIN], &r));
+    }
+    KU_TRY_OUT(ku_trainer_prove_job(model, &o->compile, &target, which, own, hash, report));
+    if (is_piped)
+        KU_TRY_OUT(compare_checked(t, own, hash));
+    int64_t ns = 0;
+    for (int i = 0; i < KU_N_PROGS; i++)
+        ns += report[i].ns;
     KU_LOG(TRAIN, INFO, "check: %u instructions, %u collectives, %u gradients: proved in %.1f ms",
-           r.n_instrs, r.n_collectives, r.n_gradients, (double)r.ns * 1e-6);
+           r->n_instrs, r->n_collectives, r->n_gradients, (double)ns * 1e-6);
 out:
     ku_graph_destroy(model);
     return status;
@@ -409,28 +497,100 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
         KU_TRY(check_shape(t->program[KU_PROG_TRAIN], program[KU_PROG_TRAIN], i));
     }
     t->compile_ns = ku_clock_ns() - begin;
-    KU_TRY(plan_pools(t));
+    KU_TRY(plan_hosts(t, graph[0]));
     return check_memory(t);
 }
 
-/* Data parallelism is the only kind: its ranks are those of the job. */
-static int open_comms(struct ku_trainer *t, int group)
+/* The mesh axes of the communicators that programs and replica checks need: bit m for mask m. */
+static uint32_t axes_in_use(const struct ku_program *const *program, int n)
+{
+    uint32_t masks = 0;
+    _Static_assert(1 << KU_AX_FIRST_TIME <= 32, "a bit per mask of rank axes");
+    for (int k = 0; k < n; k++) {
+        const struct ku_program *p = program[k];
+        for (uint32_t i = 0; i < p->n_instrs; i++)
+            if (p->instr[i].kind == KU_START && !ku_exchange_is_tier(p->instr[i].op) &&
+                !ku_exchange_is_message(p->instr[i].op) && p->instr[i].group == 0)
+                masks |= 1u << p->instr[i].axes;
+        for (uint32_t i = 0; i < p->n_states; i++)
+            masks |= 1u << ku_state_replica_axes(p, &p->state[i]);
+    }
+    return masks & ~1u;
+}
+
+/*
+ * The channels between the coordinates of axis pp, and the ranks of this coordinate, which run the
+ * same programs.
+ */
+static int open_channels(struct ku_trainer *t, const struct ku_program *const *program, int n)
+{
+    const struct ku_mesh *m = &program[0]->mesh;
+    const int pp = m->extent[KU_AX_PP], stride = t->job->n / pp;
+    int64_t in_use[KU_MAX_CHANNELS] = {0};
+    if (pp == 1)
+        return KUMI_OK;
+    for (int k = 0; k < n; k++)
+        for (uint32_t i = 0; i < program[k]->n_instrs; i++) {
+            const struct ku_instr *x = &program[k]->instr[i];
+            if (x->kind == KU_START && ku_exchange_is_message(x->op))
+                in_use[x->group] = 1;
+        }
+    KU_TRY(ku_agree_sum(t->job, in_use, KU_MAX_CHANNELS));
+    for (int c = 0; c < KU_MAX_CHANNELS; c++)
+        if (in_use[c])
+            KU_TRY(ku_comm_mesh(t->job, "pp", t->job->rank % stride, stride, pp,
+                                &t->comms.channel[c]));
+    t->comms.is_alone = stride == 1;
+    return stride == 1 ? KUMI_OK
+                       : ku_comm_mesh(t->job, "stage", t->job->rank / stride * stride, 1, stride,
+                                      &t->comms.alike);
+}
+
+/* The communicator of this rank along some axes of the mesh; the names of the axes are its name. */
+static int open_comm(struct ku_trainer *t, const struct ku_mesh *m, int axes)
+{
+    struct ku_coord first = ku_mesh_coord(m, t->job->rank), second, last;
+    struct ku_str name = {0};
+    int n = 1, innermost = 0;
+    if (axes == ku_mesh_wide(m, (1 << KU_AX_FIRST_TIME) - 1)) {
+        t->comms.on[axes] = t->job->world;
+        return KUMI_OK;
+    }
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        if (axes >> a & 1) {
+            KU_ASSERT(m->extent[a] > 1);
+            ku_str_add(&name, "%s%s", n > 1 ? "," : "", ku_axis_name(a));
+            first.at[a] = 0;
+            n *= m->extent[a];
+            innermost = a;
+        }
+    second = last = first;
+    second.at[innermost] = 1;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        last.at[a] = axes >> a & 1 ? m->extent[a] - 1 : first.at[a];
+    const int from = ku_mesh_rank(m, &first), stride = ku_mesh_rank(m, &second) - from;
+    const bool is_even = ku_mesh_rank(m, &last) == from + stride * (n - 1);
+    int status = is_even
+                     ? ku_comm_mesh(t->job, ku_str_get(&name), from, stride, n, &t->comms.on[axes])
+                     : ku_comm_split(t->job->world, from, t->job->rank, ku_str_get(&name),
+                                     &t->comms.on[axes]);
+    ku_str_fini(&name);
+    return status;
+}
+
+static int open_comms(struct ku_trainer *t, const struct ku_program *const *program, int n,
+                      int group)
 {
     const struct ku_mesh *m = &t->program[KU_PROG_TRAIN]->mesh;
-    int shard = m->extent[KU_AX_SHARD], replicate = m->extent[KU_AX_REPLICATE];
-    int local = m->extent[KU_AX_LOCAL];
-    int rank = t->job->rank;
-    t->comms.dp = t->job->world;
+    const uint32_t masks = axes_in_use(program, n);
+    const int rank = t->job->rank, stride = m->extent[KU_AX_LOCAL] * m->extent[KU_AX_TP];
+    const int from = rank - ku_mesh_coord(m, rank).at[KU_AX_SHARD] % (group ? group : 1) * stride;
     if (group)
-        KU_TRY(ku_comm_mesh(t->job, "group", rank / group * group, 1, group, &t->comms.group));
-    if (shard * local == 1 || replicate == 1)
-        return KUMI_OK;
-    if (shard > 1)
-        KU_TRY(ku_comm_mesh(t->job, "shard", rank / shard * shard, 1, shard, &t->comms.shard));
-    else /* hosts */
-        KU_TRY(ku_comm_mesh(t->job, "local", rank / local * local, 1, local, &t->comms.local));
-    return ku_comm_mesh(t->job, "replicate", rank % (shard * local), shard * local, replicate,
-                        &t->comms.replicate);
+        KU_TRY(ku_comm_mesh(t->job, "group", from, stride, group, &t->comms.group));
+    for (int axes = 1; axes < 1 << KU_AX_FIRST_TIME; axes++)
+        if (masks >> axes & 1)
+            KU_TRY(open_comm(t, m, axes));
+    return open_channels(t, program, n);
 }
 
 /* Resolve the names of the ports of steps, in all shapes. */
@@ -460,15 +620,16 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
 {
     int n_programs;
     KU_TRY(plan(t, graph, n, o));
-    KU_TRY(ku_trainer_note_metrics(t));
+    KU_TRY(ku_trainer_note_metrics(t, graph));
     KU_TRY(t->ops->open(&o->device_opts, &t->device));
     const struct ku_program **all = all_programs(t, &n_programs);
     int status =
         all ? ku_memory_create(t->job, t->ops, t->device, all, n_programs, &o->tier, &t->memory)
             : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = open_comms(t, all, n_programs, ku_zero_group(&o->compile));
     ku_free(all);
     KU_TRY(status);
-    KU_TRY(open_comms(t, ku_zero_group(&o->compile)));
     KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph[0], t->memory, &t->tensor,
                                &t->n_tensors));
     ku_trainer_note_scalars(t);
@@ -493,6 +654,8 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
 {
     struct ku_trainer *t = ku_calloc(1, sizeof *t);
     int status = t ? KUMI_OK : KUMI_ENOMEM;
+    struct ku_trainer_opts own = *o;
+    own.compile.pp = ku_mesh_coord(&o->compile.mesh, job->rank).at[KU_AX_PP];
     if (t) {
         t->job = job;
         t->ops = o->device;
@@ -502,7 +665,7 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
         t->isa = o->device_opts.isa;
         t->is_training = o->compile.is_training;
         t->n_threads = o->device_opts.n_threads;
-        status = build(t, graph, n, o);
+        status = build(t, graph, n, &own);
     }
     for (int i = 0; i < n; i++)
         ku_graph_destroy(graph[i]);
@@ -526,9 +689,12 @@ void ku_trainer_destroy(struct ku_trainer *t)
         ku_exec_unload(t->exec[p]);
     ku_memory_destroy(t->memory);
     KU_IGNORE(ku_comm_destroy(t->comms.group), "the job keeps its cause");
-    KU_IGNORE(ku_comm_destroy(t->comms.replicate), "the job keeps its cause");
-    KU_IGNORE(ku_comm_destroy(t->comms.shard), "the job keeps its cause");
-    KU_IGNORE(ku_comm_destroy(t->comms.local), "the job keeps its cause");
+    KU_IGNORE(ku_comm_destroy(t->comms.alike), "the job keeps its cause");
+    for (int c = KU_MAX_CHANNELS - 1; c >= 0; c--)
+        KU_IGNORE(ku_comm_destroy(t->comms.channel[c]), "the job keeps its cause");
+    for (int axes = (1 << KU_AX_FIRST_TIME) - 1; axes > 0; axes--)
+        if (t->comms.on[axes] != t->job->world)
+            KU_IGNORE(ku_comm_destroy(t->comms.on[axes]), "the job keeps its cause");
     if (t->device)
         t->ops->close(t->device);
     for (int i = 0; i < 2 * t->n_shapes; i++)
@@ -689,5 +855,5 @@ int ku_trainer_bad_gradient(const struct ku_trainer *t, const char **name)
 
 int ku_trainer_verify_replicas(struct ku_trainer *t)
 {
-    return ku_replicas_verify(t->memory, t->program[KU_PROG_TRAIN], t->comms.replicate);
+    return ku_replicas_verify(t->memory, t->program[KU_PROG_TRAIN], &t->comms);
 }

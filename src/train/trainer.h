@@ -58,6 +58,7 @@ struct ku_trainer_shape {
     struct ku_exec *exec[2];
     const struct ku_program_port *port[2][KU_N_STEP_PORTS]; /* NULL: the program has none */
     const struct ku_program_port **metric[2];               /* [n_metrics] */
+    double *metric_count; /* [n_metrics] elements of the global batch that the metric covers */
 };
 
 /* A metric of the graph (enum kumi_metric) and its sum over the evaluation. */
@@ -105,6 +106,7 @@ struct ku_trainer {
     int64_t n_steps, step_bytes; /* steps of this rank; bytes it stored in their collectives */
     int64_t far_bytes;           /* bytes that it sent to other hosts in them */
     size_t pool_bytes;           /* chunk pools of exchanges between hosts, all ranks of this one */
+    size_t inbox_bytes;          /* per rank, allocated while a checkpoint is written */
 };
 
 /*
@@ -146,6 +148,16 @@ KU_STATUS ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *
 KU_STATUS ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
                               const struct ku_memory *memory, struct ku_ckpt_tensor **tensor,
                               int *n);
+
+/* Whether files have this state. */
+static inline bool ku_trainer_is_saved(const struct ku_program_state *x)
+{
+    return x->kind != KU_T_DERIVED && x->kind != KU_T_COUNTER && x->kind != KU_T_CACHE;
+}
+/* One tensor of it, without its memory: data, parts and turn are not set. */
+void ku_trainer_describe_one(const struct ku_program *p, const struct ku_graph *g,
+                             const struct ku_program_state *x, bool is_spread,
+                             struct ku_ckpt_tensor *out);
 
 /* Once, before anything writes the state: zeros are not written. Collective. */
 KU_STATUS ku_trainer_init_state(struct ku_trainer *t);
@@ -240,7 +252,7 @@ void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_res
 struct ku_range ku_trainer_step_port(const struct ku_trainer *t, enum ku_trainer_program p,
                                      enum ku_step_port port);
 /* For ku_trainer_create, eval_run and destroy. */
-KU_STATUS ku_trainer_note_metrics(struct ku_trainer *t);
+KU_STATUS ku_trainer_note_metrics(struct ku_trainer *t, struct ku_graph *const *graph);
 KU_STATUS ku_trainer_eval_add(struct ku_trainer *t);
 void ku_trainer_drop_metrics(struct ku_trainer *t);
 /* *name: of the first parameter with a non-finite gradient in the last step, or NULL. */
@@ -266,7 +278,8 @@ KU_STATUS ku_trainer_write_scalars(struct ku_trainer *t, int64_t n_updates, cons
 KU_STATUS ku_trainer_read_scalars(struct ku_trainer *t);
 /*
  * Planned bytes of all ranks of the host: the shared arena once; for each rank all other arenas,
- * the staging of checkpoints and the rows read ahead.
+ * chunks of exchanges, the staging of checkpoints, what it gets for them from other hosts, and the
+ * rows read ahead.
  */
 size_t ku_trainer_host_bytes(const struct ku_trainer *t);
 /* ku_replicas_verify of the state. */
@@ -283,6 +296,15 @@ bool ku_trainer_is_spread(const struct ku_program *p, const struct ku_job *job);
 KU_STATUS ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);
 /* The same on rank 0 alone, called by all ranks: the others only take part where they must. */
 KU_STATUS ku_trainer_digest_first(const struct ku_trainer *t, char out[72]);
+struct ku_host_ranks;
+/*
+ * Bytes that a rank allocates while a checkpoint is written from these hosts: those of its chunks
+ * that are of other hosts, of all ranks the most, and one message. 0: one host.
+ *
+ *   g   the graph that p was compiled from
+ */
+KU_STATUS ku_trainer_inbox_bytes(const struct ku_program *p, const struct ku_graph *g,
+                                 const struct ku_host_ranks *host, int n_hosts, size_t *bytes);
 /*
  * For saving: exchange what chunks of a checkpoint have of several hosts, before they are written;
  * and their checksums, before the commit. Collective; with one host without effect. Errors: those

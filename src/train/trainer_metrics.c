@@ -17,8 +17,19 @@ static const char *const prefix[N_KINDS] = {
     [KUMI_METRIC_PER_TARGET] = "metric.per_target.",
 };
 
+/* Elements of the global batch that a metric covers. */
+static double count_of(const struct ku_graph *g, const char *name)
+{
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *x = &g->node[n];
+        if (x->op == KU_OP_exact_sum && strcmp(g->name[x->path], name) == 0)
+            return (double)ku_shape_count(&g->shape[g->value[ku_in(g, x, 0)].shape]);
+    }
+    return 1;
+}
+
 /* Resolve the names of the metrics' ports in all shapes. */
-static int find_ports(struct ku_trainer *t)
+static int find_ports(struct ku_trainer *t, struct ku_graph *const *graph)
 {
     for (int i = 0; i < 2 * t->n_shapes; i++) {
         struct ku_trainer_shape *s = &t->shape[i / 2];
@@ -29,10 +40,18 @@ static int find_ports(struct ku_trainer *t)
         for (int k = 0; k < t->n_metrics; k++)
             port[k] = ku_program_find_port(s->program[i % 2], 0, t->metric[k].port);
     }
+    for (int i = 0; i < t->n_shapes; i++) {
+        double *count = ku_calloc((size_t)t->n_metrics + 1, sizeof *count);
+        if (count == NULL)
+            return KUMI_ENOMEM;
+        t->shape[i].metric_count = count;
+        for (int k = 0; k < t->n_metrics; k++)
+            count[k] = count_of(graph[i], t->metric[k].name);
+    }
     return KUMI_OK;
 }
 
-int ku_trainer_note_metrics(struct ku_trainer *t)
+int ku_trainer_note_metrics(struct ku_trainer *t, struct ku_graph *const *graph)
 {
     const struct ku_program *p = t->program[KU_PROG_EVAL];
     t->metric = ku_calloc(p->n_outputs + 1, sizeof *t->metric);
@@ -53,7 +72,7 @@ int ku_trainer_note_metrics(struct ku_trainer *t)
             t->n_metrics++;
         }
     }
-    return find_ports(t);
+    return find_ports(t, graph);
 }
 
 void ku_trainer_drop_metrics(struct ku_trainer *t)
@@ -62,19 +81,9 @@ void ku_trainer_drop_metrics(struct ku_trainer *t)
         ku_free(t->metric[i].port);
     for (int i = 0; i < 2 * t->n_shapes; i++)
         ku_free(t->shape[i / 2].metric[i % 2]);
+    for (int i = 0; i < t->n_shapes; i++)
+        ku_free(t->shape[i].metric_count);
     ku_free(t->metric);
-}
-
-/* Elements of the global batch that a metric covers. */
-static double count_of(const struct ku_program *p, const char *name)
-{
-    for (uint32_t i = 0; i < p->n_instrs; i++) {
-        const struct ku_instr *x = &p->instr[i];
-        if (x->kind == KU_COMPUTE && x->op == KU_OP_exact_sum &&
-            strcmp(p->name_of[x->path], name) == 0)
-            return (double)ku_shape_count(&p->shape[p->operand[x->operand].shape]);
-    }
-    return 1;
 }
 
 /* Add the result of a program's last run to m, which is metric i. */
@@ -96,7 +105,7 @@ static int add_run(const struct ku_trainer *t, enum ku_trainer_program program, 
         ku_exact_merge(&m->sum, map[0].data);
     }
     if (m->kind == KUMI_METRIC_MEAN)
-        m->count += count_of(t->program[program], m->name);
+        m->count += s->metric_count[i];
     else if (m->kind == KUMI_METRIC_PER_TARGET)
         m->count += n_valid ? (double)*n_valid : 0;
     m->n_runs++;

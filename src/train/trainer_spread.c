@@ -16,6 +16,8 @@
 #include "ckpt/snapshot/spread.h"
 #include "comm/coll.h"
 #include "comm/consensus.h"
+#include "comm/far_cost.h"
+#include "ir/state.h"
 #include "job/hosts.h"
 #include "train/trainer.h"
 
@@ -23,11 +25,53 @@ enum { WINDOW_BYTES = 1 << 20 };
 
 bool ku_trainer_is_spread(const struct ku_program *p, const struct ku_job *job)
 {
-    const int n = p->mesh.extent[KU_AX_SHARD];
+    const int n = ku_state_n_owners(&p->mesh);
     bool is_spread = false;
     for (int h = 1; h < job->n_hosts && n > 1 && !is_spread; h++)
         is_spread = ku_job_hosts(job)[h].first_rank % n != 0;
     return is_spread;
+}
+
+struct hosts {
+    const struct ku_host_ranks *host;
+    int n;
+};
+
+static int planned_host_of(const void *ctx, int rank)
+{
+    const struct hosts *hosts = ctx;
+    int h = 0;
+    while (h + 1 < hosts->n && hosts->host[h + 1].first <= rank)
+        h++;
+    return h;
+}
+
+int ku_trainer_inbox_bytes(const struct ku_program *p, const struct ku_graph *g,
+                           const struct ku_host_ranks *host, int n_hosts, size_t *bytes)
+{
+    const struct hosts hosts = {host, n_hosts};
+    const struct ku_ckpt_world world = {.n_ranks = ku_mesh_n_ranks(&p->mesh),
+                                        .n_owners = ku_state_n_owners(&p->mesh),
+                                        .host_of = planned_host_of,
+                                        .ctx = &hosts};
+    bool crosses = false;
+    size_t most = 0;
+    for (int h = 1; h < n_hosts && world.n_owners > 1; h++)
+        crosses = crosses || host[h].first % world.n_owners != 0;
+    if (crosses) {
+        struct ku_ckpt_tensor *tensor = ku_calloc(p->n_states + 1, sizeof *tensor);
+        int n = 0;
+        if (tensor == NULL)
+            return KUMI_ENOMEM;
+        for (uint32_t s = 0; s < p->n_states; s++)
+            if (ku_trainer_is_saved(&p->state[s]))
+                ku_trainer_describe_one(p, g, &p->state[s], crosses, &tensor[n++]);
+        const int status = ku_ckpt_inbox_most(tensor, n, &world, &most);
+        ku_free(tensor);
+        KU_TRY(status);
+    }
+    *bytes = n_hosts > 1 ? most + WINDOW_BYTES : 0;
+    return KUMI_OK;
 }
 
 static bool is_spread(const struct ku_trainer *t)
@@ -61,8 +105,10 @@ int ku_trainer_spread_writer(const struct ku_trainer *t, struct ku_ckpt_writer *
     if (job->n_hosts == 1)
         return KUMI_OK;
     if (is_spread(t))
-        world.n_owners = t->program[KU_PROG_TRAIN]->mesh.extent[KU_AX_SHARD];
-    return ku_ckpt_writer_spread(w, &world);
+        world.n_owners = ku_state_n_owners(&t->program[KU_PROG_TRAIN]->mesh);
+    KU_TRY(ku_ckpt_writer_spread(w, &world));
+    KU_ASSERT(ku_ckpt_writer_inbox_bytes(w) + WINDOW_BYTES <= t->inbox_bytes);
+    return KUMI_OK;
 }
 
 /*
@@ -157,12 +203,14 @@ int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72])
     if (!is_spread(t))
         return ku_digest_memory(t->tensor, t->n_tensors, only_params, out);
     out[0] = '\0';
+    KU_TRY(ku_agree(t->job, KUMI_OK)); /* rank 0 reads the shards of this host's ranks in place */
     return ku_digest_stream(t->tensor, t->n_tensors, only_params, &from,
                             t->job->rank == 0 ? out : NULL);
 }
 
 int ku_trainer_digest_first(const struct ku_trainer *t, char out[72])
 {
+    KU_TRY(ku_agree(t->job, KUMI_OK)); /* no rank still writes what rank 0 reads in place */
     return t->job->rank == 0 || is_spread(t) ? ku_trainer_digest(t, 0, out) : KUMI_OK;
 }
 

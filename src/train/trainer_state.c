@@ -15,7 +15,7 @@
 int ku_trainer_n_readers(const struct ku_trainer *t)
 {
     const struct ku_program *p = t->program[KU_PROG_TRAIN];
-    return ku_state_owner_axes(&p->mesh) ? t->job->local_n : 1;
+    return ku_state_is_addressed(&p->mesh) ? t->job->local_n : 1;
 }
 
 /* Writing gigabytes counts as progress. */

@@ -31,7 +31,7 @@ static const char config[] = KUMI_SOURCE_DIR "/configs/shakespeare-char.json";
 static const struct kumi_settings settings = {.config = config};
 static const struct kumi_shape_of_batch shape = {.n = 2, .t = 4};
 static const int64_t four[] = {N}, many[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-static const char *const no_text = NULL;
+static const char *const no_text = NULL, *const a_path = "/none/program.txt";
 static const char *const none = NULL, *const file = KUMI_SOURCE_DIR "/data/tinyshakespeare.txt";
 static const int one_count = 1, zero_count = 0;
 static const volatile double zero = 0;

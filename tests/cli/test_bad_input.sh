@@ -1,12 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What is wrong with data, tokenizers, models and weights of others, as a user meets it: one line that names it, exit code 3 (2 for the user's own configuration).
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-cd "$source" || exit 1
 no() { # code text command..
     local code=$1 text=$2 got is
     shift 2

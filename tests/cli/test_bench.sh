@@ -2,14 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # kumi bench: the machine is named, medians lie between min and max, filters filter; scaling's parts add up to the step;
 # what cannot be is refused before it runs; a trial keeps no checkpoint.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-cd "$source" || exit 1
-say() { echo "$*"; failed=1; }
 "$kumi" bench peak --threads 1 >"$dir/peak" || say 'peak failed'
 head -1 "$dir/peak" | grep -qE ', [0-9]+ cores?, [a-z0-9]+; 1 rank x 1 thread$' || say "peak names no machine: $(cat "$dir/peak")"
 for row in f32 bf16 stream read write copy triad 'first touch'; do

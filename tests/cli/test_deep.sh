@@ -2,13 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Deep models compile in time that grows as their layers do: deadlines are twenty times what is usual, and far below
 # what work that grows with the square would take.
-set -u
-kumi=$1/kumi failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 cd "$dir" || exit 1
-say() { echo "$*"; failed=1; }
 model='{"model_type":"gpt2","n_layer":2,"n_head":1,"n_embd":8,"n_positions":8,"vocab_size":256}'
 printf '{"model":%s,"data":{"train":"text","tokenizer":"byte","seq_len":8,"val_fraction":0},"train":{"steps":1,"global_batch":2}}' "$model" >gpt2.json
 printf '{"model":{"model_type":"resnet","depth":1202,"num_classes":10},"data":{"kind":"cifar10","train":"none"},"train":{"steps":1,"global_batch":2}}' >resnet.json

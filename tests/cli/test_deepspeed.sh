@@ -2,22 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # A DeepSpeed configuration: its table against a file (KUMI_UPDATE=1 writes it anew), the run against that of the same keys in
 # kumi's own words, bit by bit, and what is refused.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 config=configs/deepspeed/train.json golden=tests/golden/deepspeed.txt
-fail() { echo "$*"; failed=1; }
 
 # the table
-"$kumi" train $config -n 2 --explain-deepspeed >"$dir/table" 2>"$dir/errors" || fail "--explain-deepspeed: $(cat "$dir/errors")"
+"$kumi" train $config -n 2 --explain-deepspeed >"$dir/table" 2>"$dir/errors" || say "--explain-deepspeed: $(cat "$dir/errors")"
 [ -n "${KUMI_UPDATE-}" ] && cp "$dir/table" $golden
-diff "$dir/table" $golden || fail "the table differs from $golden"
-diff <(sed -n '/^configs.deepspeed.ds_config.json$/,/^batch: /p' docs/reference/deepspeed.md) $golden || fail "docs/reference/deepspeed.md differs from $golden"
-"$kumi" train $config -n 2 --explain-deepspeed --json >"$dir/json" || fail 'no JSON'
-python3 - "$dir/json" <<'PYTHON' || fail 'the JSON does not say what the table says'
+diff "$dir/table" $golden || say "the table differs from $golden"
+diff <(sed -n '/^configs.deepspeed.ds_config.json$/,/^batch: /p' docs/reference/deepspeed.md) $golden || say "docs/reference/deepspeed.md differs from $golden"
+"$kumi" train $config -n 2 --explain-deepspeed --json >"$dir/json" || say 'no JSON'
+python3 - "$dir/json" <<'PYTHON' || say 'the JSON does not say what the table says'
 import json, sys
 told = json.load(open(sys.argv[1]))
 keys = {row["key"]: row for row in told["keys"]}
@@ -28,7 +22,7 @@ assert (row["value"], row["source"], row["becomes"]) == (0.004, "file", {"optimi
 assert keys["fp16.hysteresis"]["why"] == "fp16.enabled is false"
 assert told["batch"] == {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "ranks": 2}
 PYTHON
-[ "$("$kumi" train $config --explain-deepspeed=all | wc -l)" -gt 180 ] || fail '--explain-deepspeed=all lists too few'
+[ "$("$kumi" train $config --explain-deepspeed=all | wc -l)" -gt 180 ] || say '--explain-deepspeed=all lists too few'
 
 # what is set and has no effect is not reported as applied
 cat >"$dir/sharded.json" <<'JSON'
@@ -39,8 +33,8 @@ explain() { # host_state pattern..
     local host_state=$1 pattern
     shift
     "$kumi" train $config --deepspeed "$dir/sharded.json" --set parallel.host_state="$host_state" -n 2 --explain-deepspeed >"$dir/table" 2>"$dir/errors" ||
-        fail "sharded: $(cat "$dir/errors")"
-    for pattern; do grep -qE "^zero_optimization\.$pattern" "$dir/table" || fail "host_state $host_state: no $pattern in: $(cat "$dir/table")"; done
+        say "sharded: $(cat "$dir/errors")"
+    for pattern; do grep -qE "^zero_optimization\.$pattern" "$dir/table" || say "host_state $host_state: no $pattern in: $(cat "$dir/table")"; done
 }
 shared='parallel.host_state: shared'
 explain shared "stage .* no effect: $shared" "allgather_bucket_size .* no effect: parallel.zero: without effect under $shared" \
@@ -63,22 +57,22 @@ printf '%s}' "$own" >"$dir/bare.json"
 printf '%s}' "$own" | sed 's/"seed":7/"seed":7,"global_batch":8,"micro_batch":2,"clip_norm":0.5/; s/}}$/},"precision":{"compute":"bf16"},"optimizer":{"type":"adamw","lr":2e-3,"betas":[0.8,0.99],"eps":1e-6,"weight_decay":0.2,"decay":"all"}}/' >"$dir/ours.json"
 digest() { "$kumi" train "$@" --overwrite 2>"$dir/errors" | grep '^digest: ' || cat "$dir/errors"; }
 ours=$(digest "$dir/ours.json" --out "$dir/ours")
-[ -n "$ours" ] || fail 'no digest'
+[ -n "$ours" ] || say 'no digest'
 for n in 1 2; do
-    [ "$(digest "$dir/theirs.json" -n $n --out "$dir/theirs")" = "$ours" ] || fail "-n $n: other bits than in kumi's words"
+    [ "$(digest "$dir/theirs.json" -n $n --out "$dir/theirs")" = "$ours" ] || say "-n $n: other bits than in kumi's words"
 done
-[ "$(digest "$dir/bare.json" --deepspeed "$dir/ds.json" --out "$dir/option")" = "$ours" ] || fail '--deepspeed: other bits than the key'
-"$kumi" train "$dir/theirs.json" -n 2 --out "$dir/theirs" --set train.steps=4 --resume >/dev/null 2>"$dir/errors" || fail "resume: $(cat "$dir/errors")"
-"$kumi" plan "$dir/bare.json" --deepspeed "$dir/ds.json" >/dev/null || fail 'kumi plan --deepspeed'
-"$kumi" graph "$dir/bare.json" --deepspeed "$dir/ds.json" --after precision | grep -q bf16 || fail 'kumi graph --deepspeed'
+[ "$(digest "$dir/bare.json" --deepspeed "$dir/ds.json" --out "$dir/option")" = "$ours" ] || say '--deepspeed: other bits than the key'
+"$kumi" train "$dir/theirs.json" -n 2 --out "$dir/theirs" --set train.steps=4 --resume >/dev/null 2>"$dir/errors" || say "resume: $(cat "$dir/errors")"
+"$kumi" plan "$dir/bare.json" --deepspeed "$dir/ds.json" >/dev/null || say 'kumi plan --deepspeed'
+"$kumi" graph "$dir/bare.json" --deepspeed "$dir/ds.json" --after precision | grep -q bf16 || say 'kumi graph --deepspeed'
 
 expect() { # text command..
     local text=$1 got
     shift
     got=$("$kumi" "$@" 2>&1 >/dev/null)
-    [ $? = 2 ] || fail "kumi $*: not exit code 2: $got"
-    printf '%s' "$got" | grep -qF -- "$text" || fail "kumi $*: wanted $text, got $got"
-    [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" = 1 ] || fail "kumi $*: not one error line: $got"
+    [ $? = 2 ] || say "kumi $*: not exit code 2: $got"
+    printf '%s' "$got" | grep -qF -- "$text" || say "kumi $*: wanted $text, got $got"
+    [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" = 1 ] || say "kumi $*: not one error line: $got"
 }
 put() { printf '%s' "$1" >"$dir/bad.json"; }
 bad=(train "$dir/bare.json" --deepspeed "$dir/bad.json" --out "$dir/o")
@@ -97,8 +91,8 @@ expect 'no DeepSpeed configuration in it; give --deepspeed FILE, or a key "deeps
 expect 'kumi train: --explain-deepspeed=some: give --explain-deepspeed or --explain-deepspeed=all' train $config --explain-deepspeed=some
 expect 'kumi train: --json goes only with --explain-deepspeed' train $config --json
 put '{train_batch_size: 8, train_micro_batch_size_per_gup: 1}'
-got=$("$kumi" "${bad[@]}" --overwrite 2>&1 >/dev/null) || fail "an unknown key at the top: $got"
+got=$("$kumi" "${bad[@]}" --overwrite 2>&1 >/dev/null) || say "an unknown key at the top: $got"
 printf '%s' "$got" | grep -qF "kumi: $dir/bad.json:1:23: train_micro_batch_size_per_gup: unknown key; did you mean train_micro_batch_size_per_gpu? DeepSpeed ignores it, too" ||
-    fail "no warning: $got"
+    say "no warning: $got"
 expect 'train_micro_batch_size_per_gup: unknown key; did you mean train_micro_batch_size_per_gpu?' "${bad[@]}" --overwrite --strict
 exit $failed

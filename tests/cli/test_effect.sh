@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What a configuration says without effect is said on standard error, once for all ranks: keys, learning rates of 0, the end of a schedule.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-say() { echo "$*"; failed=1; }
+. "$2/tests/cli/begin.sh"
 cat >"$dir/c.json" <<END
 {"model": {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 16, "vocab_size": 256},
  "data": {"train": "$source/data/tinyshakespeare.txt"},

@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Bad input: the exact line on standard error, and the exit code.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 config=configs/shakespeare-fast.json
 expect() { # code text command..
     local code=$1 text=$2 got
@@ -17,7 +12,7 @@ expect() { # code text command..
         printf 'kumi %s\n  wanted %s: %s\n  got    %s: %s\n' "$*" "$code" "$text" $is "$got"
         failed=1
     fi
-    if [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" != 1 ]; then
+    if [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" != 1 ] || [[ $got == 'kumi: error: '*$'\n'* ]]; then
         printf 'kumi %s: not one error line: %s\n' "$*" "$got"
         failed=1
     fi
@@ -32,12 +27,32 @@ printf 'short' >"$dir/short.txt"
 expect 2 'command: trian: unknown; did you mean train?' trian
 expect 2 'kumi train: --ou: unknown option; did you mean --out?' train --ou x
 expect 2 'kumi run: -n: a value is missing' run -n
-expect 2 'kumi bench: --steps: x: not a number' bench scaling --steps=x
+expect 2 'kumi bench: --steps: x: not an integer' bench scaling --steps=x
+expect 2 'kumi train: --until: 1e3: not an integer' train $config --until 1e3
+expect 2 'kumi train: --until: -4; give a step' train $config --until -4
+expect 2 'kumi train: --max-time: inf: not a time; give it as [[HH:]MM:]SS' train $config --max-time inf
+expect 2 'kumi train: --profile-rows: -3; give 1 or more' train $config --profile --profile-rows -3
+expect 2 'kumi train: an argument is missing; see `kumi help train`' train
+expect 2 'kumi run: --threads: -1; give 1 to 4096' run --threads -1 -n 2 -- true
+expect 2 'nodes: --nnodes: 0; give a number from 1 to' run --nnodes 0 --nproc-per-node 1 -- true
+expect 2 'nodes: --master-port: 70000; give a number' run --nproc-per-node 1 --nnodes 2 --master-addr a --master-port 70000 -- true
+expect 2 'rank count: --replicate: -1; give a number' plan --params 1e9 --replicate -1
+expect 2 'rank count: -n: 3000000000; give a number from 1 to 1048576' plan $config -n 3000000000
+expect 2 'kumi ckpt: foo: unknown; give list, verify, digest, export or import' ckpt foo
+expect 2 'kumi ckpt verify: a run or a directory is missing' ckpt verify
+expect 2 'kumi data: foo: unknown; give verify' data foo
+expect 2 'kumi data verify: a configuration is missing' data verify
+expect 2 'kumi tokenizer train: --min-frequency: -1; give 1 or more' tokenizer train --min-frequency -1 a
+expect 2 'kumi help: an extra argument b; see `kumi help`' help a b
+KUMI_THREADS=x expect 2 'KUMI_THREADS: x; give a number from 1 to 4096' train $config --out "$dir/threads"
+"$kumi" help --help | grep -q '^usage: kumi help ' || say 'kumi help --help prints no usage'
 expect 2 'kumi run: -m: unknown option; did you mean -n?' run -m 2
 expect 2 "json: $dir/none.json: cannot be read: No such file or directory" train "$dir/none.json"
 expect 2 "json: $dir: cannot be read: Is a directory" train "$dir"
 expect 2 "json: $dir/syntax.json:1:9: unexpected token near end of file" train "$dir/syntax.json"
 expect 2 "json: $dir/twice.json:1:19: duplicate object key near '\"model\"'" train "$dir/twice.json"
+printf '[1]' >"$dir/array.json"
+expect 2 "config: $dir/array.json:1:1: [1]; a DeepSpeed configuration is an object" train $config --deepspeed "$dir/array.json"
 expect 2 'train: --out: empty; name a directory' train "$dir/key.json" --out ''
 expect 2 'run directory: a path of 8000 bytes; at most' train "$dir/key.json" --out "$(printf "y/%.0s" {1..4000})"
 # names that JSON files would contain must be UTF-8
@@ -51,6 +66,10 @@ expect 2 'config: --set model.n_layer=1000000000: model.n_layer: 1000000000; an 
 expect 2 'shape: h.0.attn.c_attn.weight: more than 2^48 elements' plan $config --set model.n_embd=1073741824
 expect 2 'it must be divisible by n_head, 3' train $config --set model.n_head=3 --out "$dir/o"
 expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config -n 0
+for command in plan graph; do
+    for n in 0 1048577 x; do expect 2 "rank count: -n: $n; give a number from 1 to 1048576, or auto" $command $config -n $n; done
+done
+expect 2 'rank count: --replicate: 0; give a number from 1 to 1048576, or auto' plan --params 1e9 -n 8 --replicate 0
 expect 2 'kumi graph: --rank: 2; give a number from 0 to 1' graph $config -n 2 --rank 2
 expect 2 'kumi graph: --rank: -1; give a number from 0 to 0' graph $config --rank=-1
 expect 2 'kumi graph: --rank: the ranks have one graph; omit --dot and --after' graph $config --rank 0 --after build

@@ -2,14 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Training on several hosts, which this machine pretends to be: one digest with one host, in every layout; checkpoints cross layouts; a rank that
 # is killed or stopped is named with its host; what several hosts do not have is refused.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-say() { echo "$*"; failed=1; }
 head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
 config=(configs/shakespeare-fast.json --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=2 --set model.n_embd=96
     --set train.threads=1 --set train.virtual_shards=8 --set train.micro_batch=1 --set train.global_batch=16 --set train.steps=3
@@ -135,8 +129,10 @@ refuse() {
     rm -rf "$dir/refused"
 }
 refuse 2 'not supported on hosts with different numbers of ranks; give private' -H a:2,b:1,c:1 --rsh none "${shared[@]}"
-refuse 2 'not supported on several hosts with parallel.zero 1; give private, or parallel.zero 0' -H a:2,b:2 --rsh none --set parallel.zero=1 \
-    --set parallel.shard=2 "${shared[@]}"
+refuse 2 'not supported with parallel.reshard_after_forward 2; give private' -H a:2,b:2 --rsh none --set parallel.zero=3 "${shared[@]}" \
+    --set parallel.reshard_after_forward=2
+refuse 2 'groups of 2 ranks are neither whole hosts of 3 nor parts of one; give private, or parallel.shard 6, all ranks' -H a:3,b:3 --rsh none \
+    --set train.virtual_shards=6 --set train.global_batch=12 --set parallel.zero=1 --set parallel.shard=2 "${shared[@]}"
 
 # a rank of another host is killed, or stopped
 break_rank() { # SIGNAL RANK CODE WORDS OPTIONS..

@@ -1,14 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What several hosts refuse at the start, in one line for the job.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-say() { echo "$*"; failed=1; }
 head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
 config=("$PWD/configs/shakespeare-fast.json" --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=1 --set model.n_embd=32
     --set model.n_head=2 --set train.threads=1 --set train.virtual_shards=8 --set train.micro_batch=1 --set train.global_batch=8
@@ -22,10 +16,34 @@ refuse() {
     [ $is = "$code" ] && grep -q -e "$words" "$dir/log" && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] || say "$*: exit $is: $(cat "$dir/log")"
     rm -rf "$dir/refused"
 }
+# the environment is that of all hosts, which would all say it
+KUMI_INTERFACE=none0 refuse 2 'KUMI_INTERFACE: none0: this host has' -H a:2,b:2,c:1 --rsh none
 
 # no rank can open its communicators: one of them says so
 unset OMPI_COMM_WORLD_SIZE PMIX_RANK PMI_RANK PMI_FD PMI_PORT KUMI_MPI
 for _ in 1 2 3; do refuse 2 'mpi: no MPI launcher started this rank' -H a:2,b:2,c:1 --rsh none --set parallel.transport=mpi; done
+
+# hosts that differ: one line with both values. apart WORDS COMMAND: each rank runs the shell command before `kumi train ..`
+apart() {
+    local words=$1 before=$2
+    shift 2
+    timeout 120 "$kumi" run -H a:2,b:2 --rsh none -- sh -c "$before"'; exec "$@" $more' sh "$kumi" train "${config[@]}" --out "$dir/refused" "$@" >"$dir/log" 2>&1
+    local is=$?
+    [ $is = "$code" ] && grep -q -e "ranks\? differ: $words\|parallel.isa: $words" "$dir/log" && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] || say "$before: exit $is: $(cat "$dir/log")"
+    rm -rf "$dir/refused"
+}
+code=2
+apart 'configuration: train.seed (rank 0 on host a: 1337, rank 2 on host b: 7); start every rank' '[ $KUMI_HOST = a ] || more="--set train.seed=7"'
+apart 'configuration: model.n_layer (rank 0 on host a: 1, rank 1 on host a: 2), optimizer.lr (.*: 0.004, .*: 1.5); start every rank' '[ $RANK != 1 ] || more="--set optimizer.lr=1.5 --set model.n_layer=2"'
+mkdir "$dir/a" "$dir/b" && cp "$dir/text" "$dir/a/mine" && tail -c 9000 "$dir/text" >"$dir/b/mine"
+apart 'data: rank 0 on host a has [0-9a-f]*, rank 2 on host b has [0-9a-f]*; give every host the same files' 'cd "'"$dir"'/$KUMI_HOST"' --set data.train=mine
+code=14 # without the upper sets of a CPU that has them
+"$kumi" info --json | grep -q '"isa": *"base"' || {
+    apart '[a-z0-9]*, but the CPU of rank 2 on host b has base at best; set parallel.isa=base' '[ $KUMI_HOST = a ] || export KUMI_CPU_ISA=base' --set parallel.isa=avx2
+    apart '[a-z0-9]* is the choice of rank 0 on host a, but the CPU of rank 2 on host b has base at best; set parallel.isa=base' '[ $KUMI_HOST = a ] || export KUMI_CPU_ISA=base'
+    timeout 120 "$kumi" run -H a:2,b:2 --rsh none -- sh -c '[ $KUMI_HOST = a ] || export KUMI_CPU_ISA=base; exec "$@"' sh "$kumi" train "${config[@]}" --set parallel.isa=base \
+        --out "$dir/base" >"$dir/log" 2>&1 || say "parallel.isa=base: $(cat "$dir/log")"
+}
 
 # A relative --out that is another directory on some hosts: ranks as another launcher starts them, one per host, each in a folder of its own.
 secret=$(printf '%064d' 7)

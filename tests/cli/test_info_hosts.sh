@@ -1,13 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # kumi info --hosts on hosts that this machine pretends to be: text and JSON, many hosts, one host, a rank that dies, options that are refused.
-set -u
-kumi=$1/kumi failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-say() { echo "$*"; failed=1; }
 info() { # expected code, args..; stdout in $dir/out, stderr in $dir/err
     local expected=$1 code
     shift
@@ -20,7 +15,7 @@ has() { grep -qE -- "$1" "$dir/${2:-out}" || say "no \"$1\" in: $(cat "$dir/${2:
 info 0 --hosts -H a:2,b:1 --rsh none
 [ -s "$dir/err" ] && say "messages: $(cat "$dir/err")"
 has '^job         3 ranks on 2 hosts, started by kumi$'
-has '^transport   tcp'
+has '^transport   tcp over lo 127\.0\.0\.1$'
 has '^   0  a  .* 2  [a-z0-9]+ +[0-9]+ .*iB .*iB$'
 has '^   1  b  .* 1  [a-z0-9]+ +[0-9]+ .*iB .*iB$'
 has '^all_reduce of 8 bytes over 3 ranks: [0-9.]+ us \(median of [0-9]+\)$'
@@ -64,6 +59,27 @@ has '^ranks +1 +1 +1$'
 has '^isa  .* on 34$'
 has '^min of [0-9]+ hosts? +[0-9.]+ us'
 [ "$(wc -l <"$dir/out")" -lt 20 ] || say "34 hosts: $(cat "$dir/out")"
+
+# hosts without KUMI_HOST on one machine, as containers and network namespaces are: their ranks count together where they share cores
+nodes() { # N WORDS CPUS..: each rank says so; rank r may run on the r-th of CPUS, counted around
+    local n=$1 words=$2 port=$((20000 + RANDOM % 10000)) r pids=()
+    shift 2
+    for r in $(seq 0 $((n - 1))); do
+        RANK=$r WORLD_SIZE=$n LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=$r GROUP_WORLD_SIZE=$n KUMI_THREADS=1 KUMI_LOG=info KUMI_RENDEZVOUS=127.0.0.1:$port+16 \
+            KUMI_SECRET=$(printf '%064d' 7) timeout 240 taskset -c "${@:1 + r % $#:1}" "$kumi" info --hosts >"$dir/out$r" 2>&1 &
+        pids+=($!)
+    done
+    wait "${pids[@]}" || say "$n nodes: $(cat "$dir"/out?)"
+    [ "$(cat "$dir"/out? | grep -cE "comm info: rank [0-9] of $n joined \(started by .*, transport shm, tcp over lo 127\.0\.0\.1; waits $words\)\$")" = "$n" ] ||
+        say "$n nodes, not \"$words\": $(cat "$dir"/out? | grep comm.info)"
+    rm -f "$dir"/out?
+}
+own=($(taskset -cp $$ | sed 's/.*: //; s/,/ /g' | xargs -n1 | awk -F- '{for (i = $1; i <= ($2 ? $2 : $1); i++) print i}'))
+nodes 2 'sleep: 2 ranks x 1 thread on 1 core' "${own[0]}"
+if [ "${#own[@]}" -gt 1 ]; then
+    nodes 2 'spin: 1 rank x 1 thread on 1 core' "${own[0]}" "${own[1]}"
+    nodes 3 'sleep: 3 ranks x 1 thread on 2 cores' "${own[0]},${own[1]}"
+fi
 
 # one host
 info 0 --hosts

@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The instruction set of a run: chosen by the stored rates, shown by `kumi info`, in the manifest, named at a resume.
-set -u
-kumi=$1/kumi source=$2
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
 say() { echo "$*"; exit 1; }
 "$kumi" info --json >"$dir/info.json" || say "info --json failed"

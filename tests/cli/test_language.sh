@@ -1,23 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Language models from files: evaluation on a held-out stream against a computation by hand, weights with frozen parts, documents.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
 hand() { python3 -B "$source/tests/cli/language.py" "$@"; }
-fail() {
-    printf '%s\n' "$*"
-    failed=1
-}
-ok() { "$kumi" "$@" >"$dir/log" 2>&1 || fail "$*: $(tail -1 "$dir/log")"; }
+ok() { "$kumi" "$@" >"$dir/log" 2>&1 || say "$*: $(tail -1 "$dir/log")"; }
 no() { # code words command..
     local code=$1 words=$2 got
     shift 2
     got=$("$kumi" "$@" 2>&1)
-    [ $? = "$code" ] && [[ $got == *"$words"* ]] || fail "$*: $got"
+    [ $? = "$code" ] && [[ $got == *"$words"* ]] || say "$*: $got"
 }
 field() { sed -n "s/.*\"$2\":\([-+.e0-9]*\).*/\1/p" <<<"$1"; }
 near() { awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit !(b > 0 && d < 1e-6 * b && d > -1e-6 * b) }'; }
@@ -39,18 +31,18 @@ for docs in no yes; do
         got=$("$kumi" eval "$dir/run-$docs" --data "$dir/held.txt" --stride $stride --json 2>&1)
         read -r loss count < <(hand loss "$dir/hf-$docs" "$dir/held.txt" $stride "${and[@]}")
         near "$(field "$got" val_loss)" "$loss" && [ "$(field "$got" tokens)" = "$count" ] && [ "$count" = 52 ] && [ "$(field "$got" bytes)" = 52 ] ||
-            fail "documents: $docs, stride $stride: by hand $loss of $count, got $got"
-        near "$(field "$got" bits_per_byte)" "$(awk -v l="$loss" 'BEGIN { print l / log(2) }')" || fail "bits: $got"
-        [ "$("$kumi" eval "$dir/run-$docs" -n 2 --data "$dir/held.txt" --stride $stride --json 2>&1)" = "$got" ] || fail "2 ranks: not $got"
+            say "documents: $docs, stride $stride: by hand $loss of $count, got $got"
+        near "$(field "$got" bits_per_byte)" "$(awk -v l="$loss" 'BEGIN { print l / log(2) }')" || say "bits: $got"
+        [ "$("$kumi" eval "$dir/run-$docs" -n 2 --data "$dir/held.txt" --stride $stride --json 2>&1)" = "$got" ] || say "2 ranks: not $got"
     done
 done
 # of the run's own split, all of it: 400 bytes
 got=$("$kumi" eval "$dir/run-no" --stride 8 --json)
-[ "$(field "$got" tokens)" = 399 ] || fail "own split: $got"
+[ "$(field "$got" tokens)" = 399 ] || say "own split: $got"
 got=$("$kumi" eval "$dir/run-no" --json)
-[ "$(field "$got" tokens)" = 64 ] || fail "as in training: $got"
+[ "$(field "$got" tokens)" = 64 ] || say "as in training: $got"
 got=$("$kumi" eval "$dir/run-no" --data "$dir/held.txt")
-[[ $got == *"step 6, 48 tokens"*"per byte (48 bytes): perplexity "*" bits"* ]] || fail "side by side: $got"
+[[ $got == *"step 6, 48 tokens"*"per byte (48 bytes): perplexity "*" bits"* ]] || say "side by side: $got"
 
 # bytes of a BPE's tokens; those of a file of numbers are not known
 words=$source/tests/fixtures/tokenizer/small
@@ -58,21 +50,21 @@ ok train "$dir/gpt2.json" --set model.vocab_size=1024 --set data.tokenizer="$wor
 got=$("$kumi" eval "$dir/bpe" --data "$dir/held.txt" --stride 4 --json)
 "$kumi" tokenizer encode --tokenizer "$words" <"$dir/held.txt" | tr ' ' '\n' | grep . >"$dir/ids"
 first=$(head -1 "$dir/ids" | "$kumi" tokenizer decode --tokenizer "$words" | wc -c)
-[ "$(field "$got" tokens)" = $(($(wc -l <"$dir/ids") - 1)) ] && [ "$(field "$got" bytes)" = $((53 - first)) ] || fail "bpe: $first: $got"
-near "$(field "$got" bits_per_byte)" "$(awk -v l="$(field "$got" val_loss)" -v t="$(field "$got" tokens)" -v b="$(field "$got" bytes)" 'BEGIN { print l * t / b / log(2) }')" || fail "bpe: $got"
+[ "$(field "$got" tokens)" = $(($(wc -l <"$dir/ids") - 1)) ] && [ "$(field "$got" bytes)" = $((53 - first)) ] || say "bpe: $first: $got"
+near "$(field "$got" bits_per_byte)" "$(awk -v l="$(field "$got" val_loss)" -v t="$(field "$got" tokens)" -v b="$(field "$got" bytes)" 'BEGIN { print l * t / b / log(2) }')" || say "bpe: $got"
 python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<90H", *range(90)))' >"$dir/ids.bin"
 got=$("$kumi" eval "$dir/run-no" --data "$dir/ids.bin" 2>&1)
-[[ $got == *"no llm.c header"* ]] || fail "raw tokens: $got"
+[[ $got == *"no llm.c header"* ]] || say "raw tokens: $got"
 ok train "$dir/gpt2.json" --set data.format=u16 --set data.train="$dir/ids.bin" --set data.val="$dir/ids.bin" --out "$dir/raw"
 got=$("$kumi" eval "$dir/raw" --stride 8 --json)
-[ "$(field "$got" tokens)" = 89 ] && [[ $got != *bytes* ]] || fail "raw tokens: $got"
+[ "$(field "$got" tokens)" = 89 ] && [[ $got != *bytes* ]] || say "raw tokens: $got"
 
 # documents: labels of -100 do not count, and evaluation takes other files
 printf '{"input_ids":[1,2,3,4,5],"labels":[-100,-100,3,4,5]}\n{"input_ids":[7,8,9]}\n' >"$dir/docs.jsonl"
 for pack in true false; do
     ok train "$dir/gpt2.json" --set data.train="$dir/docs.jsonl" --set data.val="$dir/docs.jsonl" --set data.pack=$pack --set data.last_batch=wrap --out "$dir/docs-$pack"
     got=$("$kumi" eval "$dir/docs-$pack" --data "$dir/docs.jsonl" --json)
-    [ "$(field "$got" tokens)" = 5 ] || fail "documents: $got"
+    [ "$(field "$got" tokens)" = 5 ] || say "documents: $got"
 done
 
 # texts as documents train as their tokens do
@@ -80,35 +72,35 @@ mkdir "$dir/pair"
 cp "$words/vocab.bpe" "$dir/pair/merges.txt"
 sed 's/}$/, "<|endoftext|>": 656}/' "$words/encoder.json" >"$dir/pair/vocab.json"
 pair=(--set model.vocab_size=657 --set data.tokenizer="$dir/pair")
-hand texts "$kumi" "$dir" || fail "texts"
+hand texts "$kumi" "$dir" || say "texts"
 for form in texts ids; do
     ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/$form.jsonl" --set data.segments=true --out "$dir/of-$form"
 done
-[ "$("$kumi" ckpt digest "$dir/of-texts")" = "$("$kumi" ckpt digest "$dir/of-ids")" ] || fail "texts and their tokens train differently"
+[ "$("$kumi" ckpt digest "$dir/of-texts")" = "$("$kumi" ckpt digest "$dir/of-ids")" ] || say "texts and their tokens train differently"
 # documents of a text: a text without the token that ends one is named, a tokenizer without such a token refused
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.txt" --set data.segments=true --out "$dir/with"
-grep -q 'data.segments' "$dir/log" && fail "segments: $(cat "$dir/log")"
+grep -q 'data.segments' "$dir/log" && say "segments: $(cat "$dir/log")"
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.txt" --out "$dir/without"
-[ "$("$kumi" ckpt digest "$dir/with")" != "$("$kumi" ckpt digest "$dir/without")" ] || fail "segments have no effect"
+[ "$("$kumi" ckpt digest "$dir/with")" != "$("$kumi" ckpt digest "$dir/without")" ] || say "segments have no effect"
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.segments=true --out "$dir/unseparated"
-grep -q 'no token 656 (data.separator) among the first [0-9]*: data.segments has no effect on them' "$dir/log" || fail "segments: $(cat "$dir/log")"
+grep -q 'no token 656 (data.separator) among the first [0-9]*: data.segments has no effect on them' "$dir/log" || say "segments: $(cat "$dir/log")"
 no 2 'data.separator: null; the tokenizer has no end-of-text token' train "$dir/gpt2.json" --set data.segments=true --out "$dir/x"
 # a token file has the tokens of its text
-"$kumi" tokenizer encode --tokenizer "$dir/pair" --to "$dir/texts.bin" <"$dir/texts.txt" >/dev/null || fail "encode --to"
+"$kumi" tokenizer encode --tokenizer "$dir/pair" --to "$dir/texts.bin" <"$dir/texts.txt" >/dev/null || say "encode --to"
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.bin" --out "$dir/bin"
-[ "$("$kumi" ckpt digest "$dir/bin")" = "$("$kumi" ckpt digest "$dir/without")" ] || fail "a text and its token file train differently"
+[ "$("$kumi" ckpt digest "$dir/bin")" = "$("$kumi" ckpt digest "$dir/without")" ] || say "a text and its token file train differently"
 
 # a checkpoint has a copy of its tokenizer, and says which token ends a text
 ok ckpt export "$dir/without" --to "$dir/hf-without"
-grep -q '"eos_token_id": 656' "$dir/hf-without/config.json" || fail "eos_token_id: $(cat "$dir/hf-without/config.json")"
-cmp "$dir/pair/vocab.json" "$dir/hf-without/vocab.json" || fail "tokenizer of a run"
+grep -q '"eos_token_id": 656' "$dir/hf-without/config.json" || say "eos_token_id: $(cat "$dir/hf-without/config.json")"
+cmp "$dir/pair/vocab.json" "$dir/hf-without/vocab.json" || say "tokenizer of a run"
 mv "$dir/pair" "$dir/gone"
 ok sample "$dir/without" --tokens 3
 ok eval "$dir/without" --data "$dir/held.txt"
 mv "$dir/gone" "$dir/pair"
 cp "$dir"/pair/* "$dir/hf-without"
 ok train "$dir/gpt2.json" --set model="{\"path\":\"$dir/hf-without\"}" --out "$dir/bytes-by-mistake"
-grep -q 'data.tokenizer: "byte": text is read as bytes, although ' "$dir/log" || fail "bytes: $(cat "$dir/log")"
+grep -q 'data.tokenizer: "byte": text is read as bytes, although ' "$dir/log" || say "bytes: $(cat "$dir/log")"
 
 # weights of a directory, some of them frozen
 cat >"$dir/llama.json" <<J
@@ -125,9 +117,9 @@ for model in gpt2 llama; do
     for n in 1 2; do
         ok train "$dir/$model.json" -n $n --set model="{\"path\":\"$from\"}" --set train.freeze="$freeze" --set train.virtual_shards=2 --set train.steps=3 --out "$dir/tuned-$model-$n"
         at=$dir/tuned-$model-$n/checkpoints/step-00000003
-        hand frozen "$from/model.safetensors" "$at/model/model.safetensors" "$at/optimizer/optimizer.safetensors" "${patterns[@]}" || fail "$model: frozen, $n ranks"
+        hand frozen "$from/model.safetensors" "$at/model/model.safetensors" "$at/optimizer/optimizer.safetensors" "${patterns[@]}" || say "$model: frozen, $n ranks"
     done
-    [ "$("$kumi" ckpt digest "$dir/tuned-$model-1")" = "$("$kumi" ckpt digest "$dir/tuned-$model-2")" ] || fail "$model: frozen: 1 and 2 ranks differ"
+    [ "$("$kumi" ckpt digest "$dir/tuned-$model-1")" = "$("$kumi" ckpt digest "$dir/tuned-$model-2")" ] || say "$model: frozen: 1 and 2 ranks differ"
 done
 
 ok sample "$dir/run-yes" --tokens 3

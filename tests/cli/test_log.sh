@@ -1,13 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # KUMI_LOG: levels by subsystem, and one line for a word that is no setting.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
-say() { echo "$*"; failed=1; }
+. "$2/tests/cli/begin.sh"
 train() { # KUMI_LOG more..: standard error into $dir/err
     local log=$1
     shift

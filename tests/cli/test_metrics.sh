@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What a run says of itself in metrics.jsonl and summary.json, held against the plan, the digest and itself.
-set -u
-kumi=$1/kumi source=$2
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
 say() { echo "$*"; exit 1; }
 small=(configs/shakespeare-fast.json -n 2 --set model.n_layer=2 --set train.threads=1 --set train.global_batch=8

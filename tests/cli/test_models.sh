@@ -1,16 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Llama and BERT from their configurations: equal bits on 1 and 2 ranks, resumed, exported and read again; what they cannot do is refused.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
-fail() {
-    printf '%s\n' "$*"
-    failed=1
-}
+. "$2/tests/cli/begin.sh"
 small=(--set train.eval_tokens=256 --set train.virtual_shards=2 --set train.global_batch=4 --set data.seq_len=24)
 digest() { "$kumi" ckpt digest "$@"; }
 for model in llama bert; do
@@ -21,21 +12,21 @@ for model in llama bert; do
     run() { # name steps more..
         local out=$dir/$model-$1 steps=$2
         shift 2
-        "$kumi" train "configs/$model-tiny.json" "${small[@]}" "${some[@]}" --out "$out" --until "$steps" "$@" >"$dir/log" 2>&1 || fail "$model: $(tail -1 "$dir/log")"
+        "$kumi" train "configs/$model-tiny.json" "${small[@]}" "${some[@]}" --out "$out" --until "$steps" "$@" >"$dir/log" 2>&1 || say "$model: $(tail -1 "$dir/log")"
     }
     run one 4
     run two 4 -n 2
     run part 2 -n 2
     run part 4 --resume
-    [ "$(digest "$dir/$model-one")" = "$(digest "$dir/$model-two")" ] || fail "$model: 1 and 2 ranks differ"
-    [ "$(digest "$dir/$model-one")" = "$(digest "$dir/$model-part")" ] || fail "$model: resumed differs"
+    [ "$(digest "$dir/$model-one")" = "$(digest "$dir/$model-two")" ] || say "$model: 1 and 2 ranks differ"
+    [ "$(digest "$dir/$model-one")" = "$(digest "$dir/$model-part")" ] || say "$model: resumed differs"
     run bf16 2 --set precision.compute=bf16
-    "$kumi" ckpt export "$dir/$model-one" --to "$dir/$model-hf" >/dev/null || fail "$model: no export"
-    got=$("$kumi" train "configs/$model-tiny.json" "${small[@]}" "${some[@]}" --set model.path="$dir/$model-hf" --out "$dir/$model-again" --until 1 2>&1) || fail "$model: exported weights do not load: $got"
+    "$kumi" ckpt export "$dir/$model-one" --to "$dir/$model-hf" >/dev/null || say "$model: no export"
+    got=$("$kumi" train "configs/$model-tiny.json" "${small[@]}" "${some[@]}" --set model.path="$dir/$model-hf" --out "$dir/$model-again" --until 1 2>&1) || say "$model: exported weights do not load: $got"
 done
-"$kumi" sample "$dir/llama-one" --tokens 4 --prompt To >/dev/null 2>&1 || fail 'llama: no sample'
+"$kumi" sample "$dir/llama-one" --tokens 4 --prompt To >/dev/null 2>&1 || say 'llama: no sample'
 got=$("$kumi" sample "$dir/bert-one" 2>&1)
-[ $? = 2 ] && [[ $got == *"model: bert: models of this type cannot generate text"* ]] || fail "bert: sample: $got"
+[ $? = 2 ] && [[ $got == *"model: bert: models of this type cannot generate text"* ]] || say "bert: sample: $got"
 got=$("$kumi" train configs/bert-tiny.json --set data.mask_token=257 --out "$dir/x" 2>&1)
-[ $? = 2 ] && [[ $got == *"data.mask_token"*"below the model's vocab_size"* ]] || fail "bert: mask_token: $got"
+[ $? = 2 ] && [[ $got == *"data.mask_token"*"below the model's vocab_size"* ]] || say "bert: mask_token: $got"
 exit $failed

@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs by optimizer and schedule: equal digests on 1 and 2 ranks and over a resume, the scaled learning rate said once,
 # smoothed labels in training alone.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-say() { echo "$*"; failed=1; }
 cat >"$dir/c.json" <<END
 {"model": {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 48, "n_positions": 16, "vocab_size": 256},
  "data": {"train": "$source/data/tinyshakespeare.txt"},

@@ -1,14 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What a command prints and cannot write is an error: exit 5 and one line, for a full disk, a closed descriptor and a reader that went away.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] && [ -w /dev/full ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+[ -w /dev/full ] || exit 77
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-cd "$source" || exit 1
-say() { echo "$*"; failed=1; }
 check() { # what code how
     [ $2 = 5 ] && [ "$(grep -c '^kumi: error: stdout: .*; the output is incomplete$' "$dir/err")" = 1 ] && [ "$(grep -c '^kumi: error' "$dir/err")" = 1 ] || say "kumi $1, $3: exit $2: $(cat "$dir/err")"
 }

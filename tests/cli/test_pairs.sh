@@ -1,17 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sentence pairs and the encoder-decoder Transformer: equal bits in every layout, over several batch shapes; readers of the plan; bad pairs in one line.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-cd "$source" || exit 1
-fail() {
-    printf '%s\n' "$*"
-    failed=1
-}
 python3 - "$dir" <<'P'
 import random, sys
 random.seed(5)
@@ -35,18 +26,18 @@ J
 run() { # name options..: a run whose state must be that of the first with this name's letters
     local out=$dir/run.$1
     shift
-    timeout 120 "$kumi" train "$dir/pairs.json" --out "$out" "$@" >"$dir/log" 2>&1 || fail "$out $*: $(tail -1 "$dir/log")"
+    timeout 120 "$kumi" train "$dir/pairs.json" --out "$out" "$@" >"$dir/log" 2>&1 || say "$out $*: $(tail -1 "$dir/log")"
 }
 sum() { "$kumi" ckpt digest "$dir/run.$1"; python3 -c '
 import json, sys
 for line in open(sys.argv[1]):
     x = json.loads(line); print(x["step"], x.get("loss"), x.get("val_loss"), x.get("grad_norm"), x.get("tokens"))' "$dir/run.$1/metrics.jsonl"; }
-same() { [ "$(sum "$1")" = "$(sum "$2")" ] || fail "$1 and $2 differ: $(diff <(sum "$1") <(sum "$2") | head -3)"; }
-differ() { [ "$(sum "$1")" != "$(sum "$2")" ] || fail "$1 and $2 are equal"; }
+same() { [ "$(sum "$1")" = "$(sum "$2")" ] || say "$1 and $2 differ: $(diff <(sum "$1") <(sum "$2") | head -3)"; }
+differ() { [ "$(sum "$1")" != "$(sum "$2")" ] || say "$1 and $2 are equal"; }
 share=(--set parallel.share_host_state=false)
 
 run one
-grep -qE 'pairs in 4 shards x 1, 4 shapes: [0-9]+ x [0-9]+ x [0-9]+ \([0-9]+ steps\).*% padding' "$dir/log" || fail "header: $(head -1 "$dir/log")"
+grep -qE 'pairs in 4 shards x 1, 4 shapes: [0-9]+ x [0-9]+ x [0-9]+ \([0-9]+ steps\).*% padding' "$dir/log" || say "header: $(head -1 "$dir/log")"
 run two -n 2 --set train.threads=2
 run four -n 4 --set parallel.bucket_mb=0.004
 run replica -n 2 "${share[@]}" --set parallel.overlap=false
@@ -56,12 +47,12 @@ for other in two four replica async async.replica; do same one $other; done
 for at in 2 4 8; do # of the async run, in other shapes than the newest: each is what a synchronous run had then
     timeout 60 "$kumi" train "$dir/pairs.json" --out "$dir/run.at$at" --until $at --set checkpoint.every=0 >/dev/null 2>&1
     [ "$("$kumi" ckpt digest "$dir/run.at$at")" = "$("$kumi" ckpt digest "$dir/run.async/checkpoints/step-$(printf %08d $at)")" ] ||
-        fail "the checkpoint of step $at, written meanwhile, differs"
+        say "the checkpoint of step $at, written meanwhile, differs"
 done
 run resumed --until 5 -n 4
 run resumed --until 9 --resume "${share[@]}" -n 2
 run resumed --resume
-[ "$("$kumi" ckpt digest "$dir/run.one")" = "$("$kumi" ckpt digest "$dir/run.resumed")" ] || fail 'resumed elsewhere: another state'
+[ "$("$kumi" ckpt digest "$dir/run.one")" = "$("$kumi" ckpt digest "$dir/run.resumed")" ] || say 'resumed elsewhere: another state'
 
 run bf16 --set precision.compute=bf16
 run bf16.four -n 4 --set precision.compute=bf16 --set train.threads=2
@@ -83,39 +74,39 @@ run shared "${one_shape[@]}"
 run shared.four "${one_shape[@]}" -n 4
 same shared shared.four
 
-evaluate() { timeout 60 "$kumi" eval "$dir/run.one" --json "$@" 2>"$dir/log" || fail "eval $*: $(cat "$dir/log")"; }
+evaluate() { timeout 60 "$kumi" eval "$dir/run.one" --json "$@" 2>"$dir/log" || say "eval $*: $(cat "$dir/log")"; }
 one=$(evaluate)
 for n in 2 3 4 5; do
     got=$(evaluate -n $n)
-    [ "$got" = "$one" ] || fail "eval -n $n: $got, by one rank $one"
+    [ "$got" = "$one" ] || say "eval -n $n: $got, by one rank $one"
 done
-python3 - "$dir/run.one/metrics.jsonl" "$one" <<'P' || fail "eval: not the training's own validation loss: $one"
+python3 - "$dir/run.one/metrics.jsonl" "$one" <<'P' || say "eval: not the training's own validation loss: $one"
 import json, sys
 last = [x["val_loss"] for x in map(json.loads, open(sys.argv[1])) if x.get("val_loss") is not None][-1]
 assert abs(json.loads(sys.argv[2])["val_loss"] - last) < 1e-12, last
 P
 
 config=("$dir/pairs.json" -n 2)
-got=$("$kumi" plan "${config[@]}" 2>&1) || fail "plan: $got"
-[[ $got == *"4 shapes: "*"; planned: "* ]] || fail "plan: $got"
-got=$("$kumi" plan "${config[@]}" --json 2>&1) || fail "plan --json: $got"
-python3 - "$got" "$("$kumi" data verify "$dir/pairs.json" 2>&1)" <<'P' || fail 'plan --json: not the shapes of the data'
+got=$("$kumi" plan "${config[@]}" 2>&1) || say "plan: $got"
+[[ $got == *"4 shapes: "*"; planned: "* ]] || say "plan: $got"
+got=$("$kumi" plan "${config[@]}" --json 2>&1) || say "plan --json: $got"
+python3 - "$got" "$("$kumi" data verify "$dir/pairs.json" 2>&1)" <<'P' || say 'plan --json: not the shapes of the data'
 import json, re, sys
 shapes = json.loads(sys.argv[1])["batch"]["shapes"]
 wanted = [tuple(map(int, s)) for s in re.findall(r"(\d+) x (\d+) x (\d+) \(", sys.argv[2])]
 assert [(s["rows"], s["source_len"], s["target_len"]) for s in shapes if s["split"] == "train"] == wanted and len(wanted) == 4, (shapes, wanted)
 assert sum(s["split"] == "val" for s in shapes) > 0 and sum(s["is_shown"] for s in shapes) == 1, shapes
 P
-"$kumi" plan "${config[@]}" --roofline >/dev/null || fail 'plan --roofline'
-got=$("$kumi" graph "${config[@]}" --after fuse 2>&1) || fail "graph: $got"
-[[ $got == *attention_kv* ]] || fail 'graph: no attention'
-"$kumi" graph "${config[@]}" >/dev/null || fail 'graph: no program'
-got=$("$kumi" data verify "$dir/pairs.json" 2>&1) || fail "data verify: $got"
-[[ $got == *"150 lines"*"4 shapes: "* ]] || fail "data verify: $got"
-got=$("$kumi" bench data "$dir/pairs.json" 2>&1) || fail "bench data: $got"
-[[ $got == *"target tokens/s"* ]] || fail "bench data: $got"
+"$kumi" plan "${config[@]}" --roofline >/dev/null || say 'plan --roofline'
+got=$("$kumi" graph "${config[@]}" --after fuse 2>&1) || say "graph: $got"
+[[ $got == *attention_kv* ]] || say 'graph: no attention'
+"$kumi" graph "${config[@]}" >/dev/null || say 'graph: no program'
+got=$("$kumi" data verify "$dir/pairs.json" 2>&1) || say "data verify: $got"
+[[ $got == *"150 lines"*"4 shapes: "* ]] || say "data verify: $got"
+got=$("$kumi" bench data "$dir/pairs.json" 2>&1) || say "bench data: $got"
+[[ $got == *"target tokens/s"* ]] || say "bench data: $got"
 run profile -n 2 --profile=2-9 --profile-by shape
-python3 - "$dir/run.profile" <<'P' || fail 'profile'
+python3 - "$dir/run.profile" <<'P' || say 'profile'
 import json, re, sys
 text = open(sys.argv[1] + "/profile.txt").read()
 rows = re.findall(r"^attention_kv \S+ (.*?) {2,}([\d.e-]+) +[\d.]+ ", text, re.M)
@@ -131,7 +122,7 @@ expect() { # code text command..
     got=$(timeout 60 "$kumi" "$@" --out "$dir/refused" 2>&1 >/dev/null)
     local is=$?
     if [ $is -ne "$code" ] || ! printf '%s' "$got" | grep -qF -- "$text" || [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" != 1 ]; then
-        fail "kumi $*: wanted $code: $text; got $is: $got"
+        say "kumi $*: wanted $code: $text; got $is: $got"
     fi
 }
 head -140 "$dir/train.ja" >"$dir/less.ja"
@@ -154,6 +145,6 @@ expect 2 'model.share_embeddings: true; source and target need one vocabulary: l
 expect 2 'it must be divisible by num_heads, 5' "${train[@]}" --set model.num_heads=5
 expect 2 "data.max_target_len: 31; with <s> it exceeds the model's max_positions" "${train[@]}" --set model.max_positions=31
 expect 2 "data.max_source_len: 33; it exceeds the model's max_positions" "${train[@]}" --set data.max_source_len=33
-got=$("$kumi" data verify "$dir/pairs.json" --set data.train="$dir/empty.en" --set data.max_source_len=10 2>&1) || fail "verify: $got"
-[[ $got == *"skipped: 1 empty, "[1-9]*" over-long"* ]] || fail "left out: $got"
+got=$("$kumi" data verify "$dir/pairs.json" --set data.train="$dir/empty.en" --set data.max_source_len=10 2>&1) || say "verify: $got"
+[[ $got == *"skipped: 1 empty, "[1-9]*" over-long"* ]] || say "left out: $got"
 exit $failed

@@ -1,14 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # kumi plan: the roofline's rows add up and follow the limits that are kept; a picture is drawn, or refused in one line.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-cd "$source" || exit 1
-say() { echo "$*"; failed=1; }
 plan=(plan configs/shakespeare-char.json -n 2 --set train.threads=1)
 "$kumi" "${plan[@]}" --roofline >"$dir/text" 2>&1 || say "--roofline: $(cat "$dir/text")"
 [ -s "$dir/cache/peak.json" ] || say 'limits were measured, but not kept'
@@ -90,6 +84,38 @@ count 405853388800 configs/plan/llama3.1-405b.json -n 128
 [ $? = 0 ] && grep -q '^total  *120  *31.41  *16.64  *1.875$' "$dir/out" || say "--params: $(cat "$dir/out" "$dir/err")"
 "$kumi" plan --memory --params 175e9 --optimizer adamw --precision bf16 -n 128 --zero 3 >"$dir/out" 2>"$dir/err"
 [ $? = 0 ] && grep -q '^zero  *3$' "$dir/out" && grep -q '^total  *24.61$' "$dir/out" || say "--zero: $(cat "$dir/out" "$dir/err")"
+# The groups are what the formula of the mesh says, and on hosts how many a group spans.
+mesh() { # expected row (axis ranks groups stride [hosts]), its groups, arguments
+    local row=$1 groups=$2
+    shift 2
+    "$kumi" plan configs/shakespeare-char.json --set train.global_batch=4096 --mesh "$@" >"$dir/out" 2>"$dir/err"
+    sed 's/  */ /g' "$dir/out" | grep -q "^ $row [a-z ]* $groups\$" && [ ! -s "$dir/err" ] || say "--mesh $*: $(cat "$dir/out" "$dir/err")"
+}
+mesh 'tp 2 4 1' '{0 1} {2 3} .. {6 7}' -n 8 --set parallel.tp=2
+mesh 'replicate 4 2 2' '{0 2 4 6} {1 3 5 7}' -n 8 --set parallel.tp=2
+private=(--set parallel.host_state=private)
+mesh 'replicate x shard 16 1 1' '{0 1 .. 15}' -n 16 "${private[@]}" --set parallel.zero=3 --set parallel.replicate=2
+mesh 'replicate 2 8 8' '{0 8} {1 9} .. {7 15}' -n 16 "${private[@]}" --set parallel.zero=3 --set parallel.replicate=2
+mesh 'shard 2 4 4 2' '{0 4} {1 5} .. {3 7}' -H a:4,b:4 --set parallel.zero=2 --set parallel.host_state=shared
+mesh 'local 4 2 1 1' '{0 1 2 3} {4 5 6 7}' -H a:4,b:4 --set parallel.zero=2 --set parallel.host_state=shared
+"$kumi" plan configs/shakespeare-char.json -n 1 --mesh >"$dir/out" 2>&1 && [ "$(cat "$dir/out")" = 'mesh: 1 rank, no groups' ] || say "--mesh of one rank: $(cat "$dir/out")"
+"$kumi" plan configs/shakespeare-char.json -n 8 --set parallel.tp=2 --mesh --json | python3 -c 'import json, sys
+assert json.load(sys.stdin) == {"ranks": 8, "mesh": [{"axes": ["replicate"], "ranks": 4, "groups": 2, "stride": 2}, {"axes": ["tp"], "ranks": 2, "groups": 4, "stride": 1}]}' || say '--mesh --json'
+# Every layout of some ranks: what is planned alone, and what the model refuses is a row with the reason.
+layouts=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=16 --set train.virtual_shards=4)
+"$kumi" "${layouts[@]}" --layouts --json >"$dir/layouts.json" 2>"$dir/err" || say "--layouts: $(cat "$dir/err")"
+"$kumi" "${layouts[@]}" --set parallel.host_state=private --set parallel.zero=3 --json >"$dir/zero3.json" 2>"$dir/err" || say "zero 3: $(cat "$dir/err")"
+python3 - "$dir" <<'P' || failed=1
+import json, sys
+dir = sys.argv[1]
+row = {r["layout"]: r for r in json.load(open(dir + "/layouts.json"))["layouts"]}
+alone = json.load(open(dir + "/zero3.json"))
+assert row["zero 3"]["rank_bytes"] == alone["host_bytes"] // 4, row
+assert row["zero 3"]["data_bytes"] == sum(x["ring_bytes"] for x in alone["sharding"]["a_step"]), row
+assert row["data parallel"]["state_bytes"] > row["zero 1"]["state_bytes"], row
+assert row["tp 2 x dp 2"]["tp_bytes"] > 0 and row["data parallel"]["tp_bytes"] == 0, row
+P
+"$kumi" plan configs/resnet20-cifar10.json -n 4 --layouts --set train.virtual_shards=4 >"$dir/out" 2>"$dir/err" && grep -q '^tp 4 *refused: placement: parallel.tp: 4: no parameter of this model can be split' "$dir/out" || say "--layouts of a ResNet: $(cat "$dir/out" "$dir/err")"
 for bad in '--limit much' '--limit 1GiB --roofline' '--optimizer adam' '--zero 3' '--params 1e9'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
@@ -100,7 +126,7 @@ for bad in '' '--params many' '--params 1e9 --roofline' '--params 1e9 -n 6 --rep
     "$kumi" plan $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "plan $bad: $(cat "$dir/err")"
 done
-for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline'; do
+for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline' '--mesh --memory' '--mesh --limit 1GiB' '--layouts --stages' '--layouts -n 0'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"

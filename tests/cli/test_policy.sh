@@ -1,13 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The precision policy from outside: one digest under every layout, the header, DeepSpeed's words for it, checkpoints in another precision, what is read back.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
-say() { echo "$*"; failed=1; }
+. "$2/tests/cli/begin.sh"
 small=(configs/shakespeare-char.json --set train.steps=6 --set model.n_layer=1 --set model.n_embd=32 --set train.virtual_shards=2 --set train.global_batch=8
     --set train.micro_batch=2 --set train.eval_tokens=512 --set train.threads=1)
 policy=(--set precision.compute=bf16 --set precision.master=false --set precision.stochastic_rounding=true --set precision.grads=bf16

@@ -1,14 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # kumi train --profile: a table whose times add up, a trace that is JSON with a lane per rank, the same bits, and clear refusals.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-cd "$source" || exit 1
-say() { echo "$*"; failed=1; }
 run=(train configs/shakespeare-fast.json -n 2 --set train.steps=8 --set train.global_batch=4 --set train.eval_tokens=64 --set model.n_layer=2)
 "$kumi" "${run[@]}" --out "$dir/plain" >"$dir/plain.txt" 2>&1 || say "the plain run failed: $(cat "$dir/plain.txt")"
 "$kumi" "${run[@]}" --out "$dir/p" --profile=4-6 --set checkpoint.every=5 >"$dir/p.txt" 2>&1 || say "the profiled run failed: $(cat "$dir/p.txt")"

@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A program's text is the program: with KUMI_PROGRAM_TEXT every compiled program is printed, parsed, and replaced by the parsed one. Training
 # gives the digest of the compiled one, over models, precisions, ZeRO stages, recomputation and offload.
-set -u
-kumi=$1/kumi source=$2
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-cd "$source" || exit 1
 fail() { echo "$*" >&2; touch "$dir/failed"; }
 run() { timeout 120 "$kumi" "$@" >/dev/null 2>"$dir/err" || fail "kumi $*: exit $?: $(tail -2 "$dir/err")"; }
 head -c 20000 data/tinyshakespeare.txt >"$dir/text"

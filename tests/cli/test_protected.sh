@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The host reaches the arenas through the device interface alone. Every run here has arenas that are inaccessible outside of kernels, collectives
 # and declared accesses (KUMI_PROTECT_ARENAS); any other access ends it by a signal. Its result is that of the same run without protection.
-set -u
-kumi=$1/kumi source=$2
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-cd "$source" || exit 1
 fail() { echo "$*" >&2; touch "$dir/failed"; }
 run() { timeout 120 "$kumi" "$@" 2>"$dir/err" || fail "kumi $*: exit $?: $(tail -2 "$dir/err")"; }
 protected() { KUMI_PROTECT_ARENAS=1 run "$@"; }

@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # `kumi train` from a Hugging Face directory on raw tokens prints and records PyTorch's losses.
-set -u
-kumi=$1/kumi source=$2
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 for model in tied untied; do
     for n in 1 2; do
         fixture=tests/fixtures/gpt2/$model

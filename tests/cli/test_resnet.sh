@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Residual networks on images of two classes that a few steps tell apart: accuracy, equal bits over ranks, workers and a resume, eval,
 # weights out and in; an image that cannot be read is skipped and counted; bad data, named, with exit code 3.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-say() { echo "$*"; failed=1; }
 cat >"$dir/make.py" <<'END'
 import os, random, struct, sys, zlib
 dir = sys.argv[1]

@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # kumi run: how the user's program ended, in one line that names the rank, whatever the code; a signal stops it, and nothing is left.
-set -u
-kumi=$1/kumi failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-say() { echo "$*"; failed=1; }
+. "$2/tests/cli/begin.sh"
 ends() { # code lines.. -- options and program
     local code=$1 wanted=
     shift
@@ -26,11 +21,26 @@ got=$("$kumi" run -n 3 -- sh -c 'exit 3' 2>&1 >/dev/null | sed 's/rank [012]:/ra
 [ "$got" = "kumi: error: rank died: rank R: ended with exit code 3"$'\n'"kumi: 2 more of the 3 ranks failed" ] || say "three ranks end with 3: $got"
 ends 0 -- -n 3 -- true
 ends 2 "kumi: error: kumi run: no program; give it after --: kumi run -n 2 -- ./program" -- --threads 3
-ends 2 "kumi: error: kumi run: --threads: give 1 to 4096" -- --threads 5000 -- true
+ends 2 "kumi: error: kumi run: --threads: 5000; give 1 to 4096" -- --threads 5000 -- true
+
+# the code is that of the rank that failed first and by itself, whichever order ranks are numbered or reaped in
+later='[ $RANK = 1 ] && exit 57; sleep 0.1; exit 3'
+for where in '-n 3' '-H a:1,b:2 --rsh none' '-H a:2,b:1 --rsh none'; do
+    # shellcheck disable=SC2086
+    got=$(timeout 60 "$kumi" run $where -- sh -c "$later" 2>&1 >/dev/null)
+    [ $? = 57 ] && [[ $got == 'kumi: error: rank died: rank 1'*': ended with exit code 57'* ]] || say "57 of rank 1, $where: $got"
+done
+"$kumi" run -n 2 -- sh -c 'until [ -e "$1/go$RANK" ]; do sleep 0.02; done; exit $((57 - RANK))' sh "$dir" 2>"$dir/err" &
+pid=$!
+sleep 0.3
+kill -STOP $pid # both have ended when the launcher looks
+for r in 1 0; do : >"$dir/go$r" && sleep 0.3; done
+kill -CONT $pid
+wait $pid
+code=$?
+[ $code = 56 ] && grep -q 'rank 1: ended with exit code 56$' "$dir/err" || say "two ranks between two looks: exit $code: $(cat "$dir/err")"
 
 # the first signal stops the program, and the processes that it started
-# await CMD: runs CMD until it succeeds, a minute at most (usual: below a second)
-await() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; return 1; }
 nap=4711.$$ # of this test alone
 started() { [ "$(pgrep -fc "^sleep $nap\$")" = 2 ]; }
 gone() { ! pgrep -f "^sleep $nap\$" >/dev/null; }
@@ -68,4 +78,14 @@ for n in $last $((last - 1)) $((last - 2)) $((last - 3)); do
     [ "$(grep -c 'error: rank died: rank 1: killed by signal 9' "$dir/err")" = 1 ] && [ $code = 6 ] || say "killed at arrival $n of $last: exit $code: $(cat "$dir/err")"
 done
 [ $last -gt 4 ] || say "rank 1 arrives $last times"
+# a program whose ranks use kumi: those that see the death end with 6, the rank itself with a code of its own
+for where in '-n 4' '-H a:2,b:2 --rsh none' '-H a:1,b:3 --rsh none'; do
+    for _ in 1 2 3; do
+        # shellcheck disable=SC2086
+        KUMI_CHAOS=kill=2@$((last / 2)) timeout 60 "$kumi" run $where -- sh -c '"$@"; code=$?; [ $code = 137 ] || exit $code; sleep 0.15; exit 57' sh "$kumi" train "$dir/config.json" \
+            --set train.global_batch=4 --out "$dir/run" --overwrite >"$dir/out" 2>"$dir/err"
+        code=$?
+        [ $code = 57 ] && [ "$(grep -c 'kumi: error: ' "$dir/err")" = 1 ] && grep -q 'rank died: rank 2' "$dir/err" || say "57 in the job, $where: exit $code: $(cat "$dir/err")"
+    done
+done
 exit $failed

@@ -1,14 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A run's directory: replaced only by a run that steps, resumed only from what can be read, and no line, checkpoint or summary is lost on the way.
-set -u
-kumi=$(realpath "$1")/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-say() { echo "$*"; failed=1; }
 head -c 20000 data/tinyshakespeare.txt >"$dir/text"
 run=(train configs/shakespeare-fast.json --set data.train="$dir/text" --set model.n_layer=1 --set train.eval_tokens=64 --set train.global_batch=2
     --set train.log_every=1 --set train.steps=8)

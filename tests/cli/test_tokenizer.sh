@@ -1,25 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # kumi tokenizer: what is learnt encodes and decodes; each verb's own options; one error line.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 text=$source/tests/fixtures/tokenizer_train/words.txt
-fail() { echo "$*"; failed=1; }
 
-out=$("$kumi" tokenizer train --vocab 350 --special '<s>' --out "$dir/t" "$text" 2>"$dir/err") || fail "train: exit $?"
-case $out in "$dir/t/tokenizer.json: 350 tokens, 93 merges; "*) ;; *) fail "train says: $out" ;; esac
-[ -s "$dir/err" ] && fail "train on stderr: $(cat "$dir/err")"
-"$kumi" tokenizer encode --tokenizer "$dir/t" <"$text" >"$dir/ids" || fail "encode: exit $?"
-"$kumi" tokenizer decode --tokenizer "$dir/t" <"$dir/ids" >"$dir/back" || fail "decode: exit $?"
-cmp -s "$text" "$dir/back" || fail "the text does not come back"
-[ "$(wc -w <"$dir/ids")" -lt "$(($(wc -c <"$text") / 2))" ] || fail "fewer tokens than bytes are expected"
+out=$("$kumi" tokenizer train --vocab 350 --special '<s>' --out "$dir/t" "$text" 2>"$dir/err") || say "train: exit $?"
+case $out in "$dir/t/tokenizer.json: 350 tokens, 93 merges; "*) ;; *) say "train says: $out" ;; esac
+[ -s "$dir/err" ] && say "train on stderr: $(cat "$dir/err")"
+"$kumi" tokenizer encode --tokenizer "$dir/t" <"$text" >"$dir/ids" || say "encode: exit $?"
+"$kumi" tokenizer decode --tokenizer "$dir/t" <"$dir/ids" >"$dir/back" || say "decode: exit $?"
+cmp -s "$text" "$dir/back" || say "the text does not come back"
+[ "$(wc -w <"$dir/ids")" -lt "$(($(wc -c <"$text") / 2))" ] || say "fewer tokens than bytes are expected"
 "$kumi" tokenizer train --vocab 350 --special '<s>' --out "$dir/again.json" "$text" >/dev/null
-cmp -s "$dir/t/tokenizer.json" "$dir/again.json" || fail "not the same file twice"
-(cd "$dir" && "$kumi" tokenizer train --vocab 300 --json "$text") | grep -q '"vocab_size": 300' || fail "--json"
-[ -f "$dir/tokenizer.json" ] || fail "no tokenizer.json without --out"
+cmp -s "$dir/t/tokenizer.json" "$dir/again.json" || say "not the same file twice"
+(cd "$dir" && "$kumi" tokenizer train --vocab 300 --json "$text") | grep -q '"vocab_size": 300' || say "--json"
+[ -f "$dir/tokenizer.json" ] || say "no tokenizer.json without --out"
 
 # special tokens beside vocab.json and merges.txt, and GPT-2's own
 small=$source/tests/fixtures/tokenizer/small
@@ -29,19 +24,19 @@ sed 's/}$/, "<|endoftext|>": 656}/' "$small/encoder.json" >"$dir/pair/vocab.json
 cp "$dir"/pair/* "$dir/plain"
 printf '{"eos_token": "</s>"}' >"$dir/pair/special_tokens_map.json"
 got=$(printf 'a<|endoftext|>b</s>' | "$kumi" tokenizer encode --tokenizer "$dir/pair")
-[ "$got" = '64 656 65 657' ] || fail "special tokens: $got"
+[ "$got" = '64 656 65 657' ] || say "special tokens: $got"
 
 # token files: the numbers that go to stdout without --to
-"$kumi" tokenizer encode --tokenizer "$dir/plain" --to "$dir/ids.bin" <"$text" >"$dir/out" || fail "encode --to: exit $?"
+"$kumi" tokenizer encode --tokenizer "$dir/plain" --to "$dir/ids.bin" <"$text" >"$dir/out" || say "encode --to: exit $?"
 ids=$("$kumi" tokenizer encode --tokenizer "$dir/plain" <"$text")
-[ "$(cat "$dir/out")" = "$dir/ids.bin: $(wc -w <<<"$ids") tokens" ] || fail "encode --to: $(cat "$dir/out")"
+[ "$(cat "$dir/out")" = "$dir/ids.bin: $(wc -w <<<"$ids") tokens" ] || say "encode --to: $(cat "$dir/out")"
 python3 -c 'import struct, sys
 data = open(sys.argv[1] + "/ids.bin", "rb").read()
 ids = list(map(int, sys.argv[2].split()))
 assert struct.unpack("<3i", data[:12]) == (20240520, 1, len(ids)) and not any(data[12:1024])
-assert data[1024:] == struct.pack(f"<{len(ids)}H", *ids)' "$dir" "$ids" || fail "token file"
-printf 'x' | "$kumi" tokenizer encode --tokenizer byte --to "$dir/ids.bin" --overwrite >/dev/null || fail "encode --overwrite"
-[ "$(wc -c <"$dir/ids.bin")" = 1026 ] || fail "encode --overwrite: not replaced"
+assert data[1024:] == struct.pack(f"<{len(ids)}H", *ids)' "$dir" "$ids" || say "token file"
+printf 'x' | "$kumi" tokenizer encode --tokenizer byte --to "$dir/ids.bin" --overwrite >/dev/null || say "encode --overwrite"
+[ "$(wc -c <"$dir/ids.bin")" = 1026 ] || say "encode --overwrite: not replaced"
 
 expect() { # code text command..
     local code=$1 part=$2 got is
@@ -49,9 +44,9 @@ expect() { # code text command..
     got=$("$kumi" tokenizer "$@" 2>&1 >/dev/null </dev/null)
     is=$?
     [ $is -eq "$code" ] && [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" = 1 ] &&
-        printf '%s' "$got" | grep -qF -- "$part" || fail "tokenizer $*: wanted $code: $part; got $is: $got"
+        printf '%s' "$got" | grep -qF -- "$part" || say "tokenizer $*: wanted $code: $part; got $is: $got"
 }
-expect 2 'learn: unknown; usage: kumi tokenizer' learn
+expect 2 'learn: unknown; give encode, decode or train' learn
 expect 2 '--tokenizer is missing' encode
 expect 2 'no text to learn from' train --vocab 300
 expect 2 'a vocabulary of 200 tokens; give 256' train --vocab 200 "$text"
@@ -67,7 +62,7 @@ expect 2 'give 1 or more' train --vocab -5 "$text"
 expect 2 "special token '': empty" train --special '' "$text"
 expect 3 "data: $dir/none: No such file" train "$dir/none"
 got=$("$kumi" tokenizer encode --tokenizer byte 2>&1 <"$dir")
-[ $? = 3 ] && [ "$got" = 'kumi: error: tokenizer: standard input: Is a directory' ] || fail "input that cannot be read: $got"
+[ $? = 3 ] && [ "$got" = 'kumi: error: tokenizer: standard input: Is a directory' ] || say "input that cannot be read: $got"
 printf 'a\n\xff\n' >"$dir/bad.txt"
 expect 3 "data: $dir/bad.txt:2: byte 1 (0xff) is not valid UTF-8" train "$dir/bad.txt"
 expect 5 "$text/x" train --out "$text/x" "$text"

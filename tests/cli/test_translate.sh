@@ -1,16 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # kumi translate and kumi eval --bleu: lines in, lines out, whatever the batch; the figure is that of what is printed; bad use and bad input in one line.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-cd "$source" || exit 1
-fail() {
-    printf '%s\n' "$*"
-    failed=1
-}
 python3 - "$dir" <<'P'
 import random, sys
 random.seed(6)
@@ -41,30 +33,30 @@ cat >"$dir/image.json" <<J
   "data": {"kind": "cifar10", "train": "$dir/train.bin", "val": "$dir/val.bin"}, "train": {"steps": 1, "global_batch": 4, "threads": 1} }
 J
 for run in pairs text image; do
-    timeout 120 "$kumi" train "$dir/$run.json" --out "$dir/$run" >"$dir/log" 2>&1 || fail "$run: $(tail -1 "$dir/log")"
+    timeout 120 "$kumi" train "$dir/$run.json" --out "$dir/$run" >"$dir/log" 2>&1 || say "$run: $(tail -1 "$dir/log")"
 done
 translate() { timeout 60 "$kumi" translate "$dir/pairs" "$@" 2>"$dir/log"; }
 
 # an exported directory translates as its run does, with the vocabularies of the run
-"$kumi" ckpt export "$dir/pairs" --to "$dir/hf" >"$dir/log" 2>&1 || fail "export: $(cat "$dir/log")"
+"$kumi" ckpt export "$dir/pairs" --to "$dir/hf" >"$dir/log" 2>&1 || say "export: $(cat "$dir/log")"
 words=(--tokenizer "$dir/pairs/source.vocab" --target-tokenizer "$dir/pairs/target.vocab")
-timeout 60 "$kumi" translate "$dir/hf" "${words[@]}" <"$dir/val.en" 2>"$dir/log" >"$dir/exported" || fail "exported: $(cat "$dir/log")"
-translate <"$dir/val.en" | cmp -s - "$dir/exported" || fail 'exported: another text'
+timeout 60 "$kumi" translate "$dir/hf" "${words[@]}" <"$dir/val.en" 2>"$dir/log" >"$dir/exported" || say "exported: $(cat "$dir/log")"
+translate <"$dir/val.en" | cmp -s - "$dir/exported" || say 'exported: another text'
 
 # a line of output for each of input, in order, whatever stands side by side
-translate <"$dir/val.en" >"$dir/greedy" || fail "translate: $(cat "$dir/log")"
-grep -qE '^37 sentences, [0-9]+ tokens, [0-9.]+ sentences/s, [0-9.]+ tokens/s$' "$dir/log" || fail "speed: $(cat "$dir/log")"
-for batch in 1 5 64; do translate --batch $batch <"$dir/val.en" | cmp -s - "$dir/greedy" || fail "batch $batch: another text"; done
-translate --beam 1 --alpha 3 <"$dir/val.en" | cmp -s - "$dir/greedy" || fail 'beam 1: not greedy'
-translate --beam 4 <"$dir/val.en" >"$dir/beam" || fail "beam: $(cat "$dir/log")"
-translate --beam 4 --batch 3 <"$dir/val.en" | cmp -s - "$dir/beam" || fail 'beam 4: another text in other batches'
-translate --beam 4 --n-best 3 <"$dir/val.en" >"$dir/best" || fail "n-best: $(cat "$dir/log")"
-awk 'NR % 3 == 1' "$dir/best" | cmp -s - "$dir/beam" || fail 'n-best: the first is not the one'
-[ "$(wc -l <"$dir/best")" = 111 ] || fail 'n-best: not 3 lines each'
-[ "$(awk 'NR % 3 == 2' "$dir/best")" != "$(cat "$dir/beam")" ] || fail 'n-best: all are alike'
-[ "$(printf 'e1 e2\n\n   \r\ne3 unheard e4' | translate | awk '{ print (NF > 0) }' | tr -d '\n')" = 1001 ] || fail 'empty lines, no newline at the end'
-[ "$(printf 'e1 e2\n' | translate)" = "$(printf ' e1   e2 \r' | translate)" ] || fail 'blanks'
-got=$(translate </dev/null) && [ -z "$got$(cat "$dir/log")" ] || fail "no input: $got $(cat "$dir/log")"
+translate <"$dir/val.en" >"$dir/greedy" || say "translate: $(cat "$dir/log")"
+grep -qE '^37 sentences, [0-9]+ tokens, [0-9.]+ sentences/s, [0-9.]+ tokens/s$' "$dir/log" || say "speed: $(cat "$dir/log")"
+for batch in 1 5 64; do translate --batch $batch <"$dir/val.en" | cmp -s - "$dir/greedy" || say "batch $batch: another text"; done
+translate --beam 1 --alpha 3 <"$dir/val.en" | cmp -s - "$dir/greedy" || say 'beam 1: not greedy'
+translate --beam 4 <"$dir/val.en" >"$dir/beam" || say "beam: $(cat "$dir/log")"
+translate --beam 4 --batch 3 <"$dir/val.en" | cmp -s - "$dir/beam" || say 'beam 4: another text in other batches'
+translate --beam 4 --n-best 3 <"$dir/val.en" >"$dir/best" || say "n-best: $(cat "$dir/log")"
+awk 'NR % 3 == 1' "$dir/best" | cmp -s - "$dir/beam" || say 'n-best: the first is not the one'
+[ "$(wc -l <"$dir/best")" = 111 ] || say 'n-best: not 3 lines each'
+[ "$(awk 'NR % 3 == 2' "$dir/best")" != "$(cat "$dir/beam")" ] || say 'n-best: all are alike'
+[ "$(printf 'e1 e2\n\n   \r\ne3 unheard e4' | translate | awk '{ print (NF > 0) }' | tr -d '\n')" = 1001 ] || say 'empty lines, no newline at the end'
+[ "$(printf 'e1 e2\n' | translate)" = "$(printf ' e1   e2 \r' | translate)" ] || say 'blanks'
+got=$(translate </dev/null) && [ -z "$got$(cat "$dir/log")" ] || say "no input: $got $(cat "$dir/log")"
 
 # the figure is that of the printed lines: BLEU with exponential smoothing, words between blanks
 for how in '' '--beam 4 --alpha 1.5'; do
@@ -72,8 +64,8 @@ for how in '' '--beam 4 --alpha 1.5'; do
     translate $how <"$dir/val.en" >"$dir/out"
     for files in '' "--source $dir/val.en --reference $dir/val.ja"; do
         # shellcheck disable=SC2086
-        got=$("$kumi" eval "$dir/pairs" --bleu --json $how $files) || fail "eval --bleu $how $files"
-        python3 - "$dir/out" "$dir/val.ja" "$got" <<'P' || fail "eval --bleu $how $files: $got"
+        got=$("$kumi" eval "$dir/pairs" --bleu --json $how $files) || say "eval --bleu $how $files"
+        python3 - "$dir/out" "$dir/val.ja" "$got" <<'P' || say "eval --bleu $how $files: $got"
 import collections, json, math, sys
 out, ref = ([line.split() for line in open(path)] for path in sys.argv[1:3])
 got, p, smooth = json.loads(sys.argv[3]), [], 1
@@ -92,13 +84,13 @@ assert all(abs(x - y) < 1e-9 for x, y in zip(got["precision"], p)), p
 P
     done
 done
-"$kumi" eval "$dir/pairs" --bleu | grep -q '^BLEU: [0-9.]*$' || fail 'eval --bleu: no line'
+"$kumi" eval "$dir/pairs" --bleu | grep -q '^BLEU: [0-9.]*$' || say 'eval --bleu: no line'
 
 # averages over the whole of training: another text, other figures, and those of eval
-translate --ema <"$dir/val.en" >"$dir/ema" || fail "translate --ema: $(cat "$dir/log")"
-cmp -s "$dir/ema" "$dir/greedy" && fail 'averages translate as the weights do'
+translate --ema <"$dir/val.en" >"$dir/ema" || say "translate --ema: $(cat "$dir/log")"
+cmp -s "$dir/ema" "$dir/greedy" && say 'averages translate as the weights do'
 bleu_of() { "$kumi" eval "$dir/pairs" --bleu --json "$@" | python3 -c 'import json, sys; print(json.load(sys.stdin)["bleu"])'; }
-[ "$(bleu_of --ema)" = "$(bleu_of --ema --source "$dir/val.en" --reference "$dir/val.ja")" ] && [ "$(bleu_of --ema)" != "$(bleu_of)" ] || fail "eval --bleu --ema: $(bleu_of --ema), $(bleu_of)"
+[ "$(bleu_of --ema)" = "$(bleu_of --ema --source "$dir/val.en" --reference "$dir/val.ja")" ] && [ "$(bleu_of --ema)" != "$(bleu_of)" ] || say "eval --bleu --ema: $(bleu_of --ema), $(bleu_of)"
 
 no() { # code text input command..: one line
     local code=$1 text=$2 input=$3 got is
@@ -106,12 +98,12 @@ no() { # code text input command..: one line
     got=$(printf "$input" | timeout 60 "$kumi" "$@" 2>&1 >"$dir/out")
     is=$?
     [ $is = "$code" ] && [[ $got == "kumi: error: $text"* ]] && [ "$(wc -l <<<"$got")" = 1 ] && [ ! -s "$dir/out" ] ||
-        fail "kumi $*: wanted $code: $text; got $is: $got"
+        say "kumi $*: wanted $code: $text; got $is: $got"
 }
 pairs=(translate "$dir/pairs") bleu=(eval "$dir/pairs" --bleu)
-no 2 'translate: --beam, --n-best, --batch: give 1 or more' 'e1\n' "${pairs[@]}" --beam 0
+no 2 'kumi translate: --beam: 0; give 1 or more' 'e1\n' "${pairs[@]}" --beam 0
 no 2 'translate: beam: 65; give 1 to 64' 'e1\n' "${pairs[@]}" --beam 65
-no 2 "kumi translate: --beam: two: not a number" 'e1\n' "${pairs[@]}" --beam two
+no 2 "kumi translate: --beam: two: not an integer" 'e1\n' "${pairs[@]}" --beam two
 no 2 'translate: n-best: 2; give 1 to the beam, 1' 'e1\n' "${pairs[@]}" --n-best 2
 no 2 'translate: n-best: -1; give 1 to the beam, 3' 'e1\n' "${pairs[@]}" --beam 3 --n-best -1
 no 2 'translate: batch: 1025; give 1 to 1024' 'e1\n' "${pairs[@]}" --beam 4 --batch 1025

@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A start from someone's weights: what is there is used, what is damaged or differs is named before anything is allocated from its numbers.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 python3 "$source/tests/cli/make_weights.py" "$dir" || exit 1
 try() { # case code text more..
     local name=$1 code=$2 text=$3 got is

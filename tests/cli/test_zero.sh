@@ -2,14 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sharding from the command line: one digest over layouts and for each grad_sync, the bytes that were moved, weights in 16 bits beside each
 # checkpoint, and what is refused.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
-say() { echo "$*"; failed=1; }
 head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
 config=(configs/shakespeare-fast.json --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=2 --set model.n_embd=96
     --set train.threads=1 --set train.virtual_shards=4 --set train.micro_batch=1 --set train.global_batch=12 --set train.steps=3

@@ -119,8 +119,7 @@ static inline int mesh_open(struct side *s)
                                  .dial = mesh_dial,
                                  .take = mesh_take,
                                  .bell = s->mesh->bell[s->rank][0],
-                                 .name = mesh_name,
-                                 .where = "lo"};
+                                 .name = mesh_name};
     struct ku_chaos chaos;
     struct ku_net *inner;
     KU_TRY(ku_tcp_open(&wires, s->rank, s->mesh->n, &s->net));

@@ -121,7 +121,7 @@ static inline int check_values(const struct suite *s, const char *what, const vo
     return 0;
 }
 
-/* Buffers of a case, from the arena or the heap, with guard bytes behind. */
+/* Buffers of a case, from the arena or the heap, with guard bytes after them. */
 struct buffers {
     unsigned char *in, *out, *heap_in, *heap_out;
     size_t in_bytes, out_bytes;

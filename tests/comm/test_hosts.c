@@ -10,6 +10,7 @@
 #include "job/control.h"
 #include "job/job.h"
 #include "job/private.h"
+#include "job_client.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,20 +26,6 @@
 /* Usual: 2 ms. */
 static const int64_t LIMIT_NS = INT64_C(40000000000);
 
-static size_t area_bytes(int n_local)
-{
-    return (size_t)n_local * 4096;
-}
-
-static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t count, char *text,
-                       size_t cap)
-{
-    (void)slot, (void)count;
-    snprintf(text, cap, "operation %d (work %d)", (int)what, (int)seq);
-}
-
-static const struct ku_job_client client = {.area_bytes = area_bytes, .event_text = event_text};
-
 struct shared {
     const char *hosts;
     _Atomic int n_here, n_done; /* ranks that came to a point */
@@ -47,16 +34,6 @@ struct shared {
     char text[64][440];
     int culprit;
 };
-
-/* All ranks of the test, which share a process. */
-static int meet(_Atomic int *count, int n)
-{
-    const int64_t deadline = ku_clock_ns() + LIMIT_NS;
-    ++*count;
-    while (*count < n && ku_clock_ns() < deadline)
-        usleep(500);
-    return *count >= n ? 0 : KU_ERR(KUMI_ETIMEDOUT, "test: %d of %d ranks came", *count, n);
-}
 
 #define TEST(condition)                                                                            \
     do {                                                                                           \
@@ -133,7 +110,7 @@ static int fail_one(struct ku_job *job, void *arg)
 {
     struct shared *s = arg;
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
-    KU_TRY(meet(&s->n_here, job->n));
+    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
     int status;
     if (job->rank == s->culprit) {
         s->struck_ns = ku_clock_ns();
@@ -143,7 +120,7 @@ static int fail_one(struct ku_job *job, void *arg)
         status = await_root(job);
     }
     note(s, job, status);
-    KU_TRY(meet(&s->n_done, job->n));
+    KU_TRY(meet_at(&s->n_done, job->n, LIMIT_NS));
     atomic_store(&job->priv->line->state, KU_RANK_LEFT);
     return status;
 }
@@ -170,11 +147,11 @@ static int fail_all(struct ku_job *job, void *arg)
 {
     struct shared *s = arg;
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
-    KU_TRY(meet(&s->n_here, job->n));
+    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
     KU_ERR_SCOPE(KUMI_ENUMERIC, KUMI_SCOPE_JOB, "loss: rank %d: not finite", job->rank);
     int status = ku_job_fail(job);
     note(s, job, status);
-    KU_TRY(meet(&s->n_done, job->n));
+    KU_TRY(meet_at(&s->n_done, job->n, LIMIT_NS));
     atomic_store(&job->priv->line->state, KU_RANK_LEFT);
     return status;
 }
@@ -195,7 +172,7 @@ static int end_one(struct ku_job *job, void *arg)
 {
     struct shared *s = arg;
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
-    KU_TRY(meet(&s->n_here, job->n));
+    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
     if (job->rank == s->culprit)
         return -57;
     int status = await_root(job);
@@ -226,15 +203,15 @@ static int lose_host(struct ku_job *job, void *arg)
 {
     struct shared *s = arg;
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
-    KU_TRY(meet(&s->n_here, job->n));
+    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
     if (job->host == s->culprit) {
         if (job->local_rank == 0)
             ku_service_kill(job);
-        return meet(&s->n_done, job->n);
+        return meet_at(&s->n_done, job->n, LIMIT_NS);
     }
     int status = await_root(job);
     note(s, job, status);
-    KU_TRY(meet(&s->n_done, job->n));
+    KU_TRY(meet_at(&s->n_done, job->n, LIMIT_NS));
     atomic_store(&job->priv->line->state, KU_RANK_LEFT);
     return status;
 }
@@ -260,13 +237,13 @@ static int stop_one(struct ku_job *job, void *arg)
 {
     struct shared *s = arg;
     const int64_t deadline = ku_clock_ns() + LIMIT_NS;
-    KU_TRY(meet(&s->n_here, job->n));
+    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
     if (job->rank == job->n - 1)
         ku_segment_stop(job->seg, SIGTERM);
     while (!ku_job_stop(job) && ku_clock_ns() < deadline)
         usleep(500);
     TEST(ku_job_stop(job) == SIGTERM);
-    return meet(&s->n_done, job->n);
+    return meet_at(&s->n_done, job->n, LIMIT_NS);
 }
 
 static void test_stop(void **state)
@@ -289,7 +266,7 @@ static int ask_all(struct ku_job *job, void *arg)
         ku_job_tick(job);
     atomic_store(&job->priv->line->awaits, (uint32_t)(job->rank + 1) % (uint32_t)job->n + 1);
     ku_flight_add(job->priv->flight, KU_FLIGHT_START, 0, (uint64_t)job->rank, 7, 0);
-    KU_TRY(meet(&s->n_here, job->n));
+    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
     for (int r = 0; r < job->n; r++)
         for (int again = 0; again < 3; again++) {
             struct ku_progress p;
@@ -301,7 +278,7 @@ static int ask_all(struct ku_job *job, void *arg)
             TEST(p.progress == (uint64_t)r + 1 && p.state == KU_RANK_JOINED);
             TEST(p.awaits == (r + 1) % job->n && strcmp(p.last, last) == 0);
         }
-    return meet(&s->n_done, job->n);
+    return meet_at(&s->n_done, job->n, LIMIT_NS);
 }
 
 static void test_ask(void **state)
@@ -335,7 +312,7 @@ static int dial_all(struct ku_job *job, void *arg)
     const int64_t deadline = ku_clock_ns() + LIMIT_NS;
     int fd[64], n = 0, taken = 0, far = job->n - job->local_n;
     KU_TRY(ku_doorbell_open(job->seg->job_id, job->host, job->local_rank, &bell));
-    KU_TRY(meet(&s->n_here, job->n));
+    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
     for (int r = 0; r < job->n; r++) {
         const struct ku_dial_head head = {
             .from = job->rank, .to = r, .slot = 3, .lane = (uint32_t)r, .stream = 77};
@@ -360,7 +337,7 @@ static int dial_all(struct ku_job *job, void *arg)
         }
     }
     TEST(taken == far);
-    int status = meet(&s->n_done, job->n);
+    int status = meet_at(&s->n_done, job->n, LIMIT_NS);
     for (int i = 0; i < n; i++)
         ku_os_close(fd[i]);
     ku_doorbell_close(bell);

@@ -10,6 +10,7 @@
 #include "job/control/hello.h"
 #include "job/control/private.h"
 #include "job/segment.h"
+#include "job_client.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,23 +21,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { MAX_HOSTS = 5 };
 static const int64_t LIMIT_NS = INT64_C(40000000000);
-
-static size_t area_bytes(int n_local)
-{
-    return (size_t)n_local * 4096;
-}
-
-static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t count, char *text,
-                       size_t cap)
-{
-    snprintf(text, cap, "%d %d %d %d", (int)slot, (int)what, (int)seq, (int)count);
-}
-
-static const struct ku_job_client client = {.area_bytes = area_bytes, .event_text = event_text};
 
 /* A host that joins in a thread of its own */
 struct host {
@@ -44,6 +33,7 @@ struct host {
     int first, n_local, n, is_pretended, secret, status;
     int64_t timeout_ns;
     const char *root, *text; /* text: expected, NULL: it joins */
+    const char *version;
     int listener;
     char said[440], name[16];
     struct ku_segment *seg;
@@ -60,6 +50,7 @@ static void *join(void *arg)
                                 .host_name = h->name,
                                 .root = h->root,
                                 .is_pretended = h->is_pretended,
+                                .version = h->version,
                                 .listener = h->listener,
                                 .secret = {(uint8_t)h->secret},
                                 .timeout_ns = h->timeout_ns};
@@ -108,10 +99,11 @@ struct row {
     int secret[MAX_HOSTS], is_alone; /* is_alone: loopback is no way to the others */
     int status[MAX_HOSTS];
     const char *text[MAX_HOSTS];
+    const char *version[MAX_HOSTS];
 };
 
 static const struct row rows[] = {
-    {"good", 3, {0, 2, 5}, {2, 3, 1}, {6, 6, 6}, {0}, 0, {0}, {0}},
+    {"good", 3, {0, 2, 5}, {2, 3, 1}, {6, 6, 6}, {0}, 0, {0}, {0}, {NULL}},
     {"another secret, and so a missing host",
      2,
      {0, 2},
@@ -120,7 +112,18 @@ static const struct row rows[] = {
      {0, 1},
      0,
      {KUMI_ETIMEDOUT, KUMI_EINVAL},
-     {"no other host came within", "another secret; set KUMI_SECRET"}},
+     {"no other host came within", "another secret; set KUMI_SECRET"},
+     {NULL}},
+    {"another version",
+     2,
+     {0, 2},
+     {2, 2},
+     {4, 4},
+     {0},
+     0,
+     {KUMI_EINVAL, KUMI_EINVAL},
+     {"join: host h0 runs kumi ", "host h1 kumi 9.8.7 ("},
+     {NULL, "9.8.7"}},
     {"doubled ranks",
      3,
      {0, 2, 3},
@@ -129,7 +132,8 @@ static const struct row rows[] = {
      {0},
      0,
      {KUMI_EINVAL, KUMI_EINVAL, KUMI_EINVAL},
-     {"both have rank 3", "both have rank 3", "both have rank 3"}},
+     {"both have rank 3", "both have rank 3", "both have rank 3"},
+     {NULL}},
     {"missing ranks",
      2,
      {0, 4},
@@ -138,7 +142,8 @@ static const struct row rows[] = {
      {0},
      0,
      {KUMI_ETIMEDOUT, KUMI_ETIMEDOUT},
-     {"ranks 2 to 3 did not come within 3 s", "ranks 2 to 3 did not come within 3 s"}},
+     {"ranks 2 to 3 did not come within 3 s", "ranks 2 to 3 did not come within 3 s"},
+     {NULL}},
     {"other WORLD_SIZE",
      2,
      {0, 2},
@@ -147,7 +152,8 @@ static const struct row rows[] = {
      {0},
      0,
      {KUMI_EINVAL, KUMI_EINVAL},
-     {"host h0 was told of 4 ranks in the job, host h1 of 8", "host h1 of 8; set WORLD_SIZE"}},
+     {"host h0 was told of 4 ranks in the job, host h1 of 8", "host h1 of 8; set WORLD_SIZE"},
+     {NULL}},
     {"beyond the last rank",
      2,
      {0, 3},
@@ -156,7 +162,8 @@ static const struct row rows[] = {
      {0},
      0,
      {KUMI_EINVAL, KUMI_EINVAL},
-     {"host h1 has ranks 3 to 4, but the job has 4", "but the job has 4"}},
+     {"host h1 has ranks 3 to 4, but the job has 4", "but the job has 4"},
+     {NULL}},
     {"loopback between two names",
      2,
      {0, 2},
@@ -165,7 +172,8 @@ static const struct row rows[] = {
      {0},
      1,
      {KUMI_EINVAL, KUMI_EINVAL},
-     {"gives the loopback address 127.0.0.1", "gives the loopback address 127.0.0.1"}},
+     {"gives the loopback address 127.0.0.1", "gives the loopback address 127.0.0.1"},
+     {NULL}},
 };
 
 static void test_joins(void **state)
@@ -181,6 +189,7 @@ static void test_joins(void **state)
             const bool is_late = r->status[0] == KUMI_ETIMEDOUT;
             h[k].first = r->first[k], h[k].n_local = r->n_local[k], h[k].n = r->n[k];
             h[k].secret = r->secret[k], h[k].is_pretended = !r->is_alone;
+            h[k].version = r->version[k];
             h[k].timeout_ns = is_late && k == 0 ? 3000000000 : LIMIT_NS;
             h[k].root = root, h[k].listener = k == 0 ? fd + 1 : 0;
             start(&h[k], k, 0x7e570000 + i * 64 + (uint64_t)getpid() * 65536);
@@ -203,6 +212,19 @@ static int connect_to(const char *root)
     return fd;
 }
 
+/* Two hosts of one rank each; the first listens on fd. */
+static void set_two(struct host h[2], const char *root, int fd)
+{
+    for (int k = 0; k < 2; k++)
+        h[k] = (struct host){.first = k,
+                             .n_local = 1,
+                             .n = 2,
+                             .is_pretended = 1,
+                             .root = root,
+                             .timeout_ns = LIMIT_NS,
+                             .listener = k == 0 ? fd + 1 : 0};
+}
+
 /* More strangers than may be pending, of all kinds, come before the second host. */
 static void test_strangers(void **state)
 {
@@ -212,14 +234,7 @@ static void test_strangers(void **state)
     int fd = listen_here(root), stranger[N];
     (void)state;
     memset(junk, 'x', sizeof junk);
-    for (int k = 0; k < 2; k++)
-        h[k] = (struct host){.first = k,
-                             .n_local = 1,
-                             .n = 2,
-                             .is_pretended = 1,
-                             .root = root,
-                             .timeout_ns = LIMIT_NS,
-                             .listener = k == 0 ? fd + 1 : 0};
+    set_two(h, root, fd);
     start(&h[0], 0, 0x7e571111 + (uint64_t)getpid() * 65536);
     for (int i = 0; i < N; i++) {
         stranger[i] = connect_to(root);
@@ -234,6 +249,45 @@ static void test_strangers(void **state)
     assert_int_equal(h[1].status, 0);
     for (int i = 0; i < N; i++)
         close(stranger[i]);
+    close(fd);
+}
+
+/* Without a free descriptor the bridge sleeps between its tries to accept a connection. */
+static void test_no_descriptor(void **state)
+{
+    struct host h[2] = {0};
+    struct rlimit files, none;
+    char root[64];
+    int fd = listen_here(root);
+    (void)state;
+    set_two(h, root, fd);
+    for (int k = 0; k < 2; k++)
+        start(&h[k], k, 0x7e571113 + (uint64_t)getpid() * 65536);
+    for (int k = 0; k < 2; k++) {
+        pthread_join(h[k].thread, NULL);
+        assert_int_equal(h[k].status, 0);
+    }
+    struct ku_control *c = h[0].control;
+    int stranger = connect_to(root);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = files.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ku_control_serve(c);
+    const int is_awake = ku_os_await(ku_control_fd(c), POLLIN, 0);
+    const int wait_ms = ku_control_timeout_ms(c);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(is_awake, 0);
+    assert_in_range(wait_ms, 1, 1000);
+    for (int i = 0; i < 400 && c->n_pending == 0; i++) {
+        usleep(10000);
+        ku_control_serve(c);
+    }
+    assert_int_equal(c->n_pending, 1);
+    close(stranger);
+    for (int k = 0; k < 2; k++) {
+        ku_control_leave(h[k].control);
+        ku_segment_unmap(h[k].seg);
+    }
     close(fd);
 }
 
@@ -287,6 +341,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_joins), cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_late_root), cmocka_unit_test(test_no_root)};
+        cmocka_unit_test(test_late_root), cmocka_unit_test(test_no_root),
+        cmocka_unit_test(test_no_descriptor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -460,7 +460,7 @@ static int talk(struct mesh *m)
         status = status ? status : ops->send(*l, &out[i % 2][i / 2]);
     }
     for (int64_t until = ku_clock_ns() + NET_LIMIT_NS; !status;) {
-        bool is_done = true, has_moved;
+        bool is_done = true, has_moved = false;
         for (int i = 0; i < 4; i++)
             is_done &= in[i % 2][i / 2].is_done && out[i % 2][i / 2].is_done;
         if (is_done)

@@ -4,9 +4,12 @@
 /*
  * A reduce-scatter of parts over several hosts that leaves the sum on every host (n_owners): its
  * shards have the bits of an all-reduce, also with an addend, with shards in buffers of their own,
- * and with a narrow wire. And a reduce-scatter shows whole blocks, wherever its messages end.
+ * and with a narrow wire. An all-gather into memory that the ranks of a host share: every host gets
+ * all shards, once. And a reduce-scatter shows whole blocks, wherever its messages end.
  */
 #include "suite.h"
+
+#include "comm/consensus.h"
 
 #include "tensor/blocks.h"
 
@@ -231,6 +234,112 @@ static int run(struct ku_job *job, void *arg)
     return ku_arena_destroy(job, a);
 }
 
+static void lay_common(const struct ku_arena *a, int n, struct ku_coll_part *part)
+{
+    int64_t first = 0;
+    for (int i = 0; i < N_PARTS; i++) {
+        const struct ku_ref at = {.arena = a->id, .flags = KU_ARENA_COMMON, .off = offset_of(i)};
+        part[i] = (struct ku_coll_part){
+            .in = at, .out = at, .count = count_of(i), .first_block = first, .block_count = BLOCK};
+        first = (first + (count_of(i) + BLOCK - 1) / BLOCK) % n;
+    }
+}
+
+static float *common_part(const struct ku_arena *a, int part)
+{
+    return (float *)(void *)(ku_arena_common(a) + offset_of(part));
+}
+
+/* Element i of a part, of which this rank's shard begins at `begin`: in the vector, or in `own`. */
+static float *shard_at(const struct ku_job *job, const struct ku_arena *whole,
+                       const struct ku_arena *own, int p, int64_t begin, int64_t i)
+{
+    return own == NULL
+               ? common_part(whole, p) + i
+               : (float *)(void *)(ku_arena_part(own, job->local_rank) + offset_of(p)) + i - begin;
+}
+
+/*
+ * The ranks write their shards; afterwards each host has all of them, and received them once. From
+ * shards of their own they may start as soon as they have read the vector of the step before.
+ */
+static int gather_step(struct ku_job *job, struct ku_work *w, const struct ku_arena *a,
+                       const struct ku_arena *own, const struct ku_coll_part *part, int step)
+{
+    int64_t stored = -(int64_t)ku_job_moved_bytes(job), total = 0, begin, end;
+    for (int p = 0; p < N_PARTS; p++) {
+        ku_blocks_range(count_of(p), BLOCK, part[p].first_block, job->n, job->rank, &begin, &end);
+        for (int64_t i = begin; i < end; i++)
+            *shard_at(job, a, own, p, begin, i) = value(7, p, i, step);
+        total += count_of(p) * (int64_t)sizeof(float);
+    }
+    SUITE_TRY(ku_work_start(w));
+    SUITE_TRY(ku_work_wait(w));
+    for (int p = 0; p < N_PARTS; p++)
+        for (int64_t i = 0; i < count_of(p); i++)
+            if (common_part(a, p)[i] != value(7, p, i, step)) {
+                printf("rank %d of %d: part %d, element %d\n", job->rank, job->n, p, (int)i);
+                return -70;
+            }
+    stored += (int64_t)ku_job_moved_bytes(job);
+    if (own && step < STEPS - 1)
+        return 0;
+    SUITE_TRY(ku_agree_sum(job, &stored, 1)); /* before the next step overwrites shards */
+    return stored == (job->n_hosts - (own == NULL)) * total ? 0 : -70;
+}
+
+/* The same from shards elsewhere, as parameters of ZeRO stage 3 are gathered. */
+static int gather_from_shards(struct ku_job *job, const struct ku_arena *whole,
+                              const struct ku_coll_part *common)
+{
+    const struct ku_arena *a;
+    struct ku_coll_part part[N_PARTS];
+    struct ku_work w;
+    struct ku_coll coll = {
+        .kind = KU_COLL_ALL_GATHER, .dtype = KUMI_F32, .part = part, .n_parts = N_PARTS};
+    SUITE_TRY(ku_arena_create(job, "shards", 0, PLANE_BYTES, &a));
+    for (int p = 0; p < N_PARTS; p++) {
+        part[p] = common[p];
+        part[p].in = (struct ku_ref){.arena = a->id, .off = offset_of(p)};
+        part[p].kept = KU_KEPT_IN;
+    }
+    SUITE_TRY(ku_work_init(&w, job->world, &coll));
+    for (int step = 0; step < STEPS; step++)
+        SUITE_TRY(gather_step(job, &w, whole, a, part, step));
+    return ku_arena_destroy(job, a);
+}
+
+static int run_gather(struct ku_job *job, void *is_uneven)
+{
+    const struct ku_arena *a;
+    struct ku_coll_part part[N_PARTS];
+    struct ku_work w;
+    struct ku_coll coll = {
+        .kind = KU_COLL_ALL_GATHER, .dtype = KUMI_F32, .part = part, .n_parts = N_PARTS};
+    SUITE_TRY(ku_arena_create(job, "whole", PLANE_BYTES, 0, &a));
+    lay_common(a, job->n, part);
+    const int status = ku_work_init(&w, job->world, &coll);
+    if (is_uneven)
+        return status == KUMI_EINVAL ? ku_arena_destroy(job, a) : -70;
+    SUITE_TRY(status);
+    for (int step = 0; step < STEPS; step++)
+        SUITE_TRY(gather_step(job, &w, a, NULL, part, step));
+    SUITE_TRY(gather_from_shards(job, a, part));
+    for (int i = 0; i < 3; i++) { /* elsewhere, not shared, in a buffer of its own */
+        struct ku_coll_part bad[2] = {part[0], part[1]};
+        if (i == 0)
+            bad[1].in.off += 64;
+        else if (i == 1)
+            bad[1].in.flags = bad[1].out.flags = 0;
+        else
+            bad[1].kept = KU_KEPT_IN;
+        coll.part = bad, coll.n_parts = 2;
+        if (ku_work_init(&w, job->world, &coll) != KUMI_EINVAL)
+            return -70;
+    }
+    return ku_arena_destroy(job, a);
+}
+
 static const struct {
     const char *hosts;
     int n;
@@ -256,9 +365,23 @@ static void test_host_scatter(void **state)
     }
 }
 
+static void test_host_gather(void **state)
+{
+    const struct ku_job_opts uneven = {.hosts = "2,1"};
+    bool is_uneven = true;
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const struct ku_job_opts opts = {.hosts = row[i].hosts};
+        if (ku_comm_threads(row[i].n, &opts, run_gather, NULL) != 0)
+            fail_msg("hosts %s: %s", row[i].hosts, ku_err_get()->text);
+    }
+    assert_int_equal(ku_comm_threads(3, &uneven, run_gather, &is_uneven), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_host_scatter),
+                                       cmocka_unit_test(test_host_gather),
                                        cmocka_unit_test(test_blocks_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,8 @@
 #include "comm/world.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
+#include "pass/pipe/schedule.h"
+#include "pass/pipe/stages.h"
 #include "tensor/dtype.h"
 #include "train/trainer.h"
 
@@ -27,7 +29,13 @@
  * end. What is numerics is fixed by the test, what is layout varies.
  */
 struct dist_case {
-    int n; /* ranks */
+    int n;  /* ranks */
+    int tp; /* of them divide each layer; 0 = 1. Above 1 each rank has memory of its own */
+    int pp; /* stages' coordinates; 0 = 1. Above 1 each rank has its own memory */
+    const char *schedule; /* NULL: 1f1b */
+    int n_virtual;        /* stages per rank, of interleaved; 0 = 2 */
+    const struct ku_pp_schedule *order;
+    const int *layers; /* of each stage */
     int v, micro,
         k; /* virtual shards, micro-batch, micro-batches of a shard: global batch = v micro k */
     int steps, threads;
@@ -35,6 +43,7 @@ struct dist_case {
     int no_overlap, no_sharing;
     int recompute, every; /* enum ku_recompute; units of a group */
     int zero, replicate; /* stage; 0 = 1: with a stage and without sharing, n = replicate x shard */
+    int hosts;           /* with sharing: of equal sizes, each with one copy; 0 = 1 */
     int prefetch, keep_gathered;
     int by_micro; /* each micro-batch is reduced */
     int group;    /* ranks that hold a unit between forward and backward; 0 = all */
@@ -121,14 +130,20 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .offload = c->offload};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
-    int is_dealt = c->zero && c->no_sharing;
-    o.mesh.extent[KU_AX_LOCAL] = c->no_sharing ? 1 : c->n;
-    o.mesh.extent[KU_AX_REPLICATE] = !c->no_sharing ? 1
-                                     : !is_dealt    ? c->n
-                                     : c->replicate ? c->replicate
-                                                    : 1;
-    o.mesh.extent[KU_AX_SHARD] = c->n / ku_mesh_dp(&o.mesh);
-    o.mesh.extent[KU_AX_VS] = c->v / c->n;
+    const int tp = c->tp ? c->tp : 1, pp = c->pp ? c->pp : 1, dp = c->n / (tp * pp);
+    const int is_private = c->no_sharing || tp > 1 || pp > 1;
+    const int hosts = c->hosts ? c->hosts : 1;
+    o.mesh.extent[KU_AX_TP] = tp;
+    o.mesh.extent[KU_AX_PP] = pp;
+    o.schedule = c->order;
+    o.stage_layers = c->layers;
+    o.mesh.extent[KU_AX_LOCAL] = is_private ? 1 : dp / hosts;
+    o.mesh.extent[KU_AX_REPLICATE] = c->zero && c->replicate ? c->replicate
+                                     : c->zero               ? 1
+                                     : is_private            ? dp
+                                                             : hosts;
+    o.mesh.extent[KU_AX_SHARD] = dp / ku_mesh_dp(&o.mesh);
+    o.mesh.extent[KU_AX_VS] = c->v / dp;
     o.mesh.extent[KU_AX_MB] = c->k;
     o.mesh.mb_outer = c->by_micro;
     o.rule.lr = 1e-2;
@@ -160,6 +175,30 @@ static inline void dist_smooth(struct ku_graph *g, double share)
         }
 }
 
+/* Creates the trainer from a graph, which it takes, with the case's pipeline. */
+static inline int dist_create(struct ku_job *job, const struct dist_case *c, struct ku_graph *g,
+                              struct ku_trainer_opts *o, struct ku_trainer **t)
+{
+    struct dist_case own = *c;
+    struct ku_pp_schedule *order = NULL;
+    int layers[64], status = KUMI_OK;
+    if (c->pp > 1) {
+        status = ku_pp_schedule_create(c->schedule ? c->schedule : "1f1b", c->pp,
+                                       c->n_virtual ? c->n_virtual : 2,
+                                       c->v * c->pp * (c->tp ? c->tp : 1) / c->n * c->k, &order);
+        if (status == KUMI_OK)
+            status = ku_stages_balance(g, order->n_stages, layers);
+        own.order = order, own.layers = layers;
+    }
+    o->compile = dist_compile_opts(&own);
+    if (status == KUMI_OK)
+        status = ku_trainer_create(job, &g, 1, o, t);
+    else
+        ku_graph_destroy(g);
+    ku_pp_schedule_destroy(order);
+    return status;
+}
+
 static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, struct ku_trainer **t)
 {
     struct kumi_graph *builder;
@@ -175,9 +214,8 @@ static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, st
         dist_smooth(g, c->smoothing);
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
-    o.compile = dist_compile_opts(c);
     o.tier = c->tier;
-    return ku_trainer_create(job, &g, 1, &o, t);
+    return dist_create(job, c, g, &o, t);
 }
 
 /* Element i of a tensor as memory has it. */

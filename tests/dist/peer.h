@@ -23,6 +23,7 @@
 #include "comm/world.h"
 #include "train/session.h"
 
+#include "gradients.h"
 #include "host.h"
 #include "sample.h"
 
@@ -117,39 +118,6 @@ static int open_fixture(const char *model, const char *file, struct ku_st *st)
     char path[512];
     snprintf(path, sizeof path, FIXTURES "/%s/%s", model, file);
     return ku_st_open(path, st);
-}
-
-static const struct ku_ckpt_tensor *first_moment(const struct ku_trainer *t, const char *param)
-{
-    char name[256];
-    snprintf(name, sizeof name, "%s.exp_avg", param);
-    for (int i = 0; i < t->n_tensors; i++)
-        if (strcmp(t->tensor[i].name, name) == 0)
-            return &t->tensor[i];
-    return NULL;
-}
-
-/*
- * |got - truth|^2 and |truth|^2 of one gradient. The first moment after one step is (1 - beta1)
- * times the clipped gradient.
- */
-static int compare_gradient(const struct ku_st *file, const struct ku_st_tensor *truth,
-                            const struct ku_ckpt_tensor *m, double scale, double sum[2])
-{
-    double *want = ku_malloc(truth->bytes), *got = ku_malloc(truth->bytes);
-    int status = want && got ? ku_st_read_bytes(file, truth, 0, want, truth->bytes) : KUMI_ENOMEM;
-    sum[0] = sum[1] = 0;
-    if (status == KUMI_OK) {
-        assert_int_equal(ku_ckpt_tensor_gather(m, 0, truth->count, got), 0);
-        for (int64_t i = 0; i < truth->count; i++) {
-            double x = ku_load_f64(got, m->dtype, i) * scale - want[i];
-            sum[0] += x * x;
-            sum[1] += want[i] * want[i];
-        }
-    }
-    ku_free(want);
-    ku_free(got);
-    return status;
 }
 
 /* The greatest error of a parameter's gradient over its norm, or 1e-3 of the norm of all: some
@@ -292,6 +260,26 @@ static void check_layouts(const char *const *models, const char *device, const c
                       worst_of(e.loss_f32, e.loss, STEPS), worst_of(e.norm_f32, e.norm, STEPS),
                       e.gradient_f32);
     }
+}
+
+/* Tensor parallelism: `tp` ranks divide the layers, on one and two data-parallel ranks. */
+static inline void check_tensor(const char *model, int tp, const char *device, const char *compute)
+{
+    struct expected e;
+    char other[64];
+    double most[3] = {0};
+    read_expected(model, &e);
+    snprintf(other, sizeof other, "parallel.tp=%d", tp);
+    for (int layout = 0; layout < 3; layout++)
+        check_run((struct run){.model = model,
+                               .n = tp * (1 + layout % 2),
+                               .k = 1 + layout / 2,
+                               .device = device,
+                               .compute = compute,
+                               .other = other},
+                  &e, most);
+    print_message("%-14s%s on %s, tp %d: loss %.2e  norm %.2e  first gradient %.2e\n", model,
+                  compute, device, tp, most[0], most[1], most[2]);
 }
 
 static void check_older_cpus(const char *const *models)

@@ -10,8 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include <unistd.h>
 
+#include "base/err.h"
 #include "base/os/os.h"
+#include "comm/api.h"
+#include "comm/consensus.h"
+#include "comm/world.h"
 #include "kumi/comm.h"
 #include "kumi/data.h"
 #include "kumi/launch.h"
@@ -181,6 +186,58 @@ static void resumed_elsewhere(void **state)
     resume_in("f16"); /* with its loss scaler */
 }
 
+/*
+ * Saves on pretended hosts, whose directories are what each host calls its own: host 1's is a link.
+ * One host that does not see rank 0's directory is named on all ranks, and the trainer goes on. A
+ * directory is checked at its first save only.
+ */
+static int save_rank(struct ku_job *job, void *arg)
+{
+    struct kumi_comm *world;
+    struct kumi_trainer *t = NULL;
+    char dir[2][96], want[200];
+    const char *error = "";
+    (void)arg;
+    if (ku_comm_api_wrap(job->world, &world) < 0)
+        return 1;
+    for (int i = 0; i < 2; i++)
+        snprintf(dir[i], sizeof dir[i], "%s/%s%d", plan.dir, job->host ? "link" : "real", i);
+    int status = create(world, &t);
+    if (status == KUMI_OK && kumi_trainer_save(t, dir[0], 0) != KUMI_EINVAL)
+        status = KU_ERR(KUMI_EINPUT, "saved where host1 sees nothing");
+    if (status == KUMI_OK) {
+        error = kumi_last_error()->text;
+        snprintf(want, sizeof want,
+                 "checkpoint directory: %s: 1 of the 2 hosts cannot see it: host1;", dir[0]);
+        status =
+            strncmp(error, want, strlen(want)) == 0 ? KUMI_OK : KU_ERR(KUMI_EINPUT, "%s", error);
+    }
+    for (int i = 0; i < 2 && status == KUMI_OK; i++) {
+        status = kumi_trainer_save(t, dir[1], 0);
+        if (status == KUMI_OK && job->rank == 2 && i == 0 && unlink(dir[1]) < 0)
+            status = KU_ERR(KUMI_ESTORAGE, "%s: no link", dir[1]);
+    }
+    kumi_trainer_destroy(t);
+    free(world);
+    return ku_agree_local(job, status);
+}
+
+static void saved_where_hosts_see(void **state)
+{
+    const struct ku_job_opts hosts = {.hosts = "2,2"};
+    char real[96], there[160];
+    (void)state;
+    setup_plan();
+    snprintf(real, sizeof real, "%s/real1", plan.dir);
+    snprintf(there, sizeof there, "%s/link1", plan.dir);
+    assert_int_equal(symlink(real, there), 0);
+    if (ku_comm_threads(4, &hosts, save_rank, NULL) < 0)
+        fail_msg("%s", kumi_last_error()->text);
+    snprintf(there, sizeof there, "%s/step-00000000/manifest.json", real);
+    assert_int_equal(access(there, R_OK), 0);
+    ku_os_rmtree(plan.dir);
+}
+
 /* What a step says of the scale: nothing where there is none. */
 static int scaled(void *arg)
 {
@@ -334,6 +391,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resumed_elsewhere), cmocka_unit_test(loss_scale),
-        cmocka_unit_test(metrics_by_value), cmocka_unit_test(rows_are_samples)};
+        cmocka_unit_test(metrics_by_value), cmocka_unit_test(rows_are_samples),
+        cmocka_unit_test(saved_where_hosts_see)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,6 +77,14 @@ static void ref_f64(void **state)
     check_layouts(models, "ref", "f64");
 }
 
+/* Each of three ranks has one head, and a third of the MLP. */
+static void tensor_parallel(void **state)
+{
+    (void)state;
+    check_tensor("tied", 3, "cpu", "f32");
+    check_tensor("tied", 3, "ref", "f64");
+}
+
 /* Targets that do not count lie unevenly: the last two rows, a micro-batch of its own on two ranks
  * with k = 2, have none. */
 static void ignored_targets(void **state)
@@ -206,6 +214,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {cmocka_unit_test(f32),
                                        cmocka_unit_test(older_cpus),
                                        cmocka_unit_test(ref_f64),
+                                       cmocka_unit_test(tensor_parallel),
                                        cmocka_unit_test(ignored_targets),
                                        cmocka_unit_test(bf16),
                                        cmocka_unit_test(f16),

@@ -76,16 +76,19 @@ static const struct row {
     enum ku_tier tier;
     const char *tensor;
     int rank, first;
+    const char *hosts; /* two, whose ranks share one copy each; NULL: private state on one host */
 } row[] = {
-    {4, 0, 0, KU_TIER_NONE, P, 2, 0},  {4, 0, 0, KU_TIER_NONE, M, 3, 0},
-    {2, 0, 0, KU_TIER_HOST, M, 1, 0},  {2, 0, 0, KU_TIER_FILE, M, 1, 0},
-    {4, 1, 0, KU_TIER_NONE, P, 1, 0},  {4, 2, 0, KU_TIER_NONE, P, 3, 0},
-    {4, 1, 0, KU_TIER_NONE, M, 1, -1}, {4, 3, 0, KU_TIER_NONE, P, 1, -1},
-    {4, 1, 2, KU_TIER_NONE, P, 3, 0},  {4, 1, 2, KU_TIER_NONE, M, 3, 1},
-    {4, 2, 2, KU_TIER_NONE, P, 2, 0},  {4, 2, 2, KU_TIER_NONE, M, 2, 0},
-    {4, 3, 2, KU_TIER_NONE, P, 2, 0},  {4, 3, 2, KU_TIER_NONE, P, 3, 1},
-    {4, 3, 2, KU_TIER_NONE, M, 3, 1},  {4, 3, 2, KU_TIER_HOST, M, 2, 0},
-    {4, 3, 2, KU_TIER_FILE, M, 3, 1},
+    {4, 0, 0, KU_TIER_NONE, P, 2, 0, NULL},   {4, 0, 0, KU_TIER_NONE, M, 3, 0, NULL},
+    {2, 0, 0, KU_TIER_HOST, M, 1, 0, NULL},   {2, 0, 0, KU_TIER_FILE, M, 1, 0, NULL},
+    {4, 1, 0, KU_TIER_NONE, P, 1, 0, NULL},   {4, 2, 0, KU_TIER_NONE, P, 3, 0, NULL},
+    {4, 1, 0, KU_TIER_NONE, M, 1, -1, NULL},  {4, 3, 0, KU_TIER_NONE, P, 1, -1, NULL},
+    {4, 1, 2, KU_TIER_NONE, P, 3, 0, NULL},   {4, 1, 2, KU_TIER_NONE, M, 3, 1, NULL},
+    {4, 2, 2, KU_TIER_NONE, P, 2, 0, NULL},   {4, 2, 2, KU_TIER_NONE, M, 2, 0, NULL},
+    {4, 3, 2, KU_TIER_NONE, P, 2, 0, NULL},   {4, 3, 2, KU_TIER_NONE, P, 3, 1, NULL},
+    {4, 3, 2, KU_TIER_NONE, M, 3, 1, NULL},   {4, 3, 2, KU_TIER_HOST, M, 2, 0, NULL},
+    {4, 3, 2, KU_TIER_FILE, M, 3, 1, NULL},   {4, 0, 0, KU_TIER_NONE, P, 3, 1, "2,2"},
+    {4, 1, 0, KU_TIER_NONE, P, 2, 0, "2,2"},  {4, 2, 0, KU_TIER_NONE, P, 3, 1, "2,2"},
+    {4, 1, 0, KU_TIER_NONE, M, 2, -1, "2,2"},
 };
 
 static void one_bit(void **state)
@@ -102,7 +105,8 @@ static void one_bit(void **state)
                                .device = "cpu",
                                .zero = r->zero,
                                .replicate = r->replicate,
-                               .no_sharing = 1,
+                               .no_sharing = r->hosts == NULL,
+                               .hosts = r->hosts ? 2 : 0,
                                .prefetch = 1,
                                .tier.path = ".",
                                .offload = {.optimizer = (uint8_t)r->tier,
@@ -114,10 +118,11 @@ static void one_bit(void **state)
                          .rank = r->rank,
                          .is_last_byte = i % 2 == 1};
         char expected[sizeof f.text[0]];
-        if (!sample_takes(&s, (int)i, r->zero * 4 + r->replicate, -1))
+        const struct ku_job_opts opts = {.hosts = r->hosts};
+        if (!sample_takes(&s, (int)i, r->zero * 8 + r->replicate * 2 + (r->hosts != NULL), -1))
             continue;
         f.c.model.n_embd = 96, f.c.model.n_head = 2;
-        if (ku_comm_threads(r->n, NULL, flip_and_verify, &f) < 0)
+        if (ku_comm_threads(r->n, &opts, flip_and_verify, &f) < 0)
             fail_msg("row %zu: %s", i, ku_err_get()->text);
         snprintf(expected, sizeof expected, "equal");
         if (r->first >= 0)

@@ -36,6 +36,7 @@ struct run {
     const struct ku_precision_rules *modules;
     int by_micro; /* each micro-batch is reduced */
     int n, threads, no_sharing, no_overlap, zero, replicate, recompute;
+    bool has_hosts; /* two, whose ranks share one copy each */
     int64_t bucket_bytes;
     int from, to;     /* steps; to 0 = all */
     const char *load; /* a checkpoint to begin with, and a folder to end in; NULL */
@@ -62,11 +63,12 @@ static struct ku_compile_opts opts_of(const struct run *r)
                                 .prefetch = 1};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
-    o.mesh.extent[KU_AX_LOCAL] = r->no_sharing ? 1 : r->n;
-    o.mesh.extent[KU_AX_REPLICATE] = !r->no_sharing ? 1
-                                     : r->zero == 0 ? r->n
-                                     : r->replicate ? r->replicate
-                                                    : 1;
+    const int hosts = r->has_hosts ? 2 : 1;
+    o.mesh.extent[KU_AX_LOCAL] = r->no_sharing ? 1 : r->n / hosts;
+    o.mesh.extent[KU_AX_REPLICATE] = r->zero && r->replicate ? r->replicate
+                                     : r->zero               ? 1
+                                     : r->no_sharing         ? r->n
+                                                             : hosts;
     o.mesh.extent[KU_AX_SHARD] = r->n / ku_mesh_dp(&o.mesh);
     o.mesh.extent[KU_AX_VS] = r->v / r->n;
     o.mesh.extent[KU_AX_MB] = r->k;
@@ -157,9 +159,9 @@ static int rank_main(struct ku_job *job, void *arg)
     ku_trainer_eval_begin(t);
     fill(t, KU_PROG_EVAL, 0);
     KU_TRY(ku_trainer_eval_run(t));
+    KU_TRY(ku_trainer_digest_first(t, job->rank == 0 ? r->digest : (char[72]){0}));
     if (job->rank == 0) {
         r->eval_loss = ku_trainer_eval_loss(t);
-        KU_TRY(ku_trainer_digest(t, 0, r->digest));
         const struct ku_ckpt_tensor *mean = tensor(t, "bn1.running_mean");
         const struct ku_ckpt_tensor *var = tensor(t, "bn1.running_var");
         const struct ku_ckpt_tensor *n = tensor(t, "bn1.num_batches_tracked");
@@ -173,7 +175,8 @@ static int rank_main(struct ku_job *job, void *arg)
 
 static void run(struct run *r)
 {
-    int status = ku_comm_threads(r->n, NULL, rank_main, r);
+    const struct ku_job_opts opts = {.hosts = !r->has_hosts ? NULL : r->n == 2 ? "1,1" : "2,2"};
+    int status = ku_comm_threads(r->n, &opts, rank_main, r);
     if (status < 0)
         fail_msg("n=%d: %s", r->n, ku_err_get()->text);
 }
@@ -185,7 +188,7 @@ static int numerics_of(const struct run *r)
 }
 static int layout_of(const struct run *r)
 {
-    return (r->zero * 2 + (r->replicate > 0)) * KU_N_RECOMPUTE + r->recompute;
+    return ((r->zero * 2 + (r->replicate > 0)) * 2 + r->has_hosts) * KU_N_RECOMPUTE + r->recompute;
 }
 
 /* Of each numerics at least one layout, each layout with one of them. */
@@ -225,8 +228,11 @@ static void check_layouts_of(struct run one)
         expect_equal(&one, r);
     r.zero = 3, r.replicate = 2;
     expect_equal(&one, r);
-    r.zero = r.replicate = 0;
-    r.n = 2, r.no_sharing = 0, r.no_overlap = 1, r.bucket_bytes = 1000;
+    r.replicate = r.no_sharing = 0, r.has_hosts = 1;
+    for (r.zero = 0; r.zero <= 2; r.zero++)
+        expect_equal(&one, r);
+    r.zero = r.has_hosts = 0;
+    r.n = 2, r.no_overlap = 1, r.bucket_bytes = 1000;
     r.threads = strcmp(one.device, "cpu") == 0 ? 3 : 1;
     expect_equal(&one, r);
     for (r = one, r.n = 1; r.n <= 2 && !sample_races_only(); r.n++)
@@ -386,6 +392,9 @@ static void check_resumed(struct run whole)
         assert_string_equal(second.digest, whole.digest);
         assert_memory_equal(&second.eval_loss, &whole.eval_loss, 8);
     }
+    second.zero = 1, second.no_sharing = 0, second.has_hosts = 1; /* buffers on every host */
+    run(&second);
+    assert_string_equal(second.digest, whole.digest);
     ku_os_rmtree(dir);
 }
 

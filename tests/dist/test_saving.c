@@ -117,13 +117,14 @@ static void same_bytes(void **state)
         int n, no_sharing, zero;
         size_t staging_bytes;
         const char *hosts;
-        int is_sync, replicate;
-    } row[] = {{1, 0, 0, 4 << 20, NULL, 0, 0},      {2, 0, 0, 4 << 20, NULL, 0, 0},
-               {2, 1, 0, 4 << 20, NULL, 0, 0},      {4, 0, 0, 4 << 20, NULL, 0, 0},
-               {2, 0, 0, 64 << 20, NULL, 0, 0},     {4, 1, 0, 8 << 20, NULL, 0, 0},
-               {4, 1, 1, 4 << 20, NULL, 0, 0},      {4, 1, 0, 4 << 20, "2,2", 0, 0},
-               {4, 1, 3, 4 << 20, "2,2", 0, 0},     {4, 1, 2, 64 << 20, "1,3", 0, 0},
-               {4, 1, 1, 4 << 20, "1,1,1,1", 1, 0}, {4, 1, 3, 4 << 20, "1,3", 0, 2}};
+        int is_sync, replicate, n_sharing;
+    } row[] = {{1, 0, 0, 4 << 20, NULL, 0, 0, 0},      {2, 0, 0, 4 << 20, NULL, 0, 0, 0},
+               {2, 1, 0, 4 << 20, NULL, 0, 0, 0},      {4, 0, 0, 4 << 20, NULL, 0, 0, 0},
+               {2, 0, 0, 64 << 20, NULL, 0, 0, 0},     {4, 1, 0, 8 << 20, NULL, 0, 0, 0},
+               {4, 1, 1, 4 << 20, NULL, 0, 0, 0},      {4, 1, 0, 4 << 20, "2,2", 0, 0, 0},
+               {4, 1, 3, 4 << 20, "2,2", 0, 0, 0},     {4, 1, 2, 64 << 20, "1,3", 0, 0, 0},
+               {4, 1, 1, 4 << 20, "1,1,1,1", 1, 0, 0}, {4, 1, 3, 4 << 20, "1,3", 0, 2, 0},
+               {4, 0, 1, 4 << 20, "2,2", 0, 0, 2}};
     char dir[2][40] = {"/tmp/kumi-saving-XXXXXX", "/tmp/kumi-saving-XXXXXX"};
     (void)state;
     assert_non_null(mkdtemp(dir[0]));
@@ -135,6 +136,7 @@ static void same_bytes(void **state)
         struct saving_case x = case_of(row[i].n, dir[1]);
         x.is_async = !row[i].is_sync;
         x.hosts = row[i].hosts, x.c.replicate = row[i].replicate;
+        x.c.hosts = row[i].n_sharing;
         x.c.no_sharing = row[i].no_sharing, x.c.zero = row[i].zero;
         x.staging_bytes = row[i].staging_bytes;
         run(&x);

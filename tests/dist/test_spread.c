@@ -9,6 +9,8 @@
 
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "ckpt/snapshot/spread.h"
+#include "comm/consensus.h"
 
 enum { STEPS = 2 };
 struct spread {
@@ -17,7 +19,8 @@ struct spread {
     char averages[72];
 };
 
-static struct spread case_of(int n, const char *hosts, int zero, int replicate)
+/* n_sharing: hosts whose ranks share one copy of the parameters each; 0: private memory */
+static struct spread case_of(int n, const char *hosts, int zero, int replicate, int n_sharing)
 {
     struct spread x = {.c = {.n = n,
                              .v = 8,
@@ -25,7 +28,8 @@ static struct spread case_of(int n, const char *hosts, int zero, int replicate)
                              .k = 1,
                              .device = "cpu",
                              .model = dist_model(),
-                             .no_sharing = 1,
+                             .no_sharing = n_sharing == 0,
+                             .hosts = n_sharing,
                              .zero = zero,
                              .replicate = replicate,
                              .ema = 0.9,
@@ -33,6 +37,27 @@ static struct spread case_of(int n, const char *hosts, int zero, int replicate)
                        .hosts = hosts};
     x.c.model.n_layer = 1, x.c.model.n_embd = 48, x.c.model.vocab_size = 9001;
     return x;
+}
+
+/* A writer allocates what was planned: on the rank that gets the most, to the byte. */
+static int compare_with_plan(const struct ku_trainer *t, const struct ku_ckpt_desc *desc)
+{
+    const struct ku_ckpt_desc d = ku_trainer_desc(t, desc);
+    struct ku_ckpt_writer *w;
+    if (t->job->n_hosts == 1)
+        return t->inbox_bytes == 0 ? KUMI_OK : KU_ERR(KUMI_EINPUT, "one host needs an inbox");
+    KU_TRY(ku_ckpt_writer_create(&d, &w));
+    int status = ku_trainer_spread_writer(t, w);
+    int64_t most = status == KUMI_OK ? (int64_t)ku_ckpt_writer_inbox_bytes(w) : 0;
+    ku_ckpt_writer_destroy(w);
+    KU_TRY(ku_agree(t->job, status));
+    KU_TRY(ku_agree_max(t->job, &most));
+    const int64_t planned = (int64_t)t->inbox_bytes - (1 << 20); /* but for a message */
+    const bool is_spread = ku_trainer_is_spread(t->program[KU_PROG_TRAIN], t->job);
+    return planned == most && is_spread == (most > 0)
+               ? KUMI_OK
+               : KU_ERR(KUMI_EINPUT, "planned %lld bytes, allocated %lld", (long long)planned,
+                        (long long)most);
 }
 
 /* Trains or loads, then hashes, writes, and hashes the averages. */
@@ -55,6 +80,7 @@ static int rank(struct ku_job *job, void *arg)
     KU_ASSERT(step == STEPS);
     KU_TRY(ku_trainer_digest_first(t, digest));
     struct ku_ckpt_desc d = {.dir = x->to, .step = step, .model_config = "{}"};
+    KU_TRY(ku_agree_local(job, compare_with_plan(t, &d)));
     KU_TRY(ku_trainer_save(t, &d, KUMI_OK));
     KU_TRY(ku_trainer_verify_replicas(t));
     KU_TRY(ku_trainer_take_ema(t));
@@ -103,14 +129,17 @@ static void layouts(void **state)
     static const struct {
         int n;
         const char *hosts;
-        int zero, replicate, is_offloaded;
-    } row[] = {{4, "2,2", 3, 0, 0}, {4, "1,3", 2, 0, 0}, {4, "1,1,1,1", 1, 0, 0},
-               {8, "4,4", 3, 0, 0}, {4, "1,3", 3, 2, 0}, {8, "2,2,2,2", 2, 2, 0},
-               {4, "2,2", 3, 0, 1}, {4, "3,1", 0, 0, 0}};
+        int zero, replicate, is_offloaded, n_sharing;
+    } row[] = {{4, "2,2", 3, 0, 0, 0},     {4, "1,3", 2, 0, 0, 0}, {4, "1,1,1,1", 1, 0, 0, 0},
+               {8, "4,4", 3, 0, 0, 0},     {4, "1,3", 3, 2, 0, 0}, {8, "2,2,2,2", 2, 2, 0, 0},
+               {4, "2,2", 3, 0, 1, 0},     {4, "3,1", 0, 0, 0, 0}, {4, "2,2", 1, 0, 0, 2},
+               {8, "2,2,2,2", 2, 0, 0, 4}, {4, "2,2", 2, 0, 1, 2}, {8, "4,4", 1, 0, 0, 2},
+               {4, "2,2", 3, 0, 0, 2},     {8, "4,4", 3, 0, 0, 2}, {8, "2,2,2,2", 3, 2, 0, 4},
+               {8, "2,2,2,2", 1, 2, 1, 4}};
     char dir[2][40] = {"/tmp/kumi-spread-XXXXXX", "/tmp/kumi-spread-XXXXXX"}, from[80];
     (void)state;
     assert_non_null(mkdtemp(dir[0]));
-    struct spread one = case_of(1, NULL, 0, 0);
+    struct spread one = case_of(1, NULL, 0, 0, 0);
     one.to = dir[0];
     run(&one);
     assert_string_not_equal(one.c.digest, one.averages);
@@ -118,7 +147,8 @@ static void layouts(void **state)
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         strcpy(dir[1], "/tmp/kumi-spread-XXXXXX");
         assert_non_null(mkdtemp(dir[1]));
-        struct spread x = case_of(row[i].n, row[i].hosts, row[i].zero, row[i].replicate);
+        struct spread x =
+            case_of(row[i].n, row[i].hosts, row[i].zero, row[i].replicate, row[i].n_sharing);
         x.from = i % 2 ? from : NULL, x.to = dir[1];
         if (row[i].is_offloaded)
             x.c.offload = (struct ku_offload){
@@ -131,7 +161,7 @@ static void layouts(void **state)
             char again[40] = "/tmp/kumi-spread-XXXXXX", there[80];
             assert_non_null(mkdtemp(again));
             snprintf(there, sizeof there, "%s/step-%08d", dir[1], STEPS);
-            struct spread back = case_of(1, NULL, 0, 0);
+            struct spread back = case_of(1, NULL, 0, 0, 0);
             back.from = there, back.to = again;
             run(&back);
             assert_string_equal(back.c.digest, one.c.digest);

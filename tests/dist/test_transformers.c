@@ -189,12 +189,21 @@ static void sees_differences(void **state)
         check_sees(row[i].model, row[i].other);
 }
 
+/* Grouped queries: ranks divide key and value heads, with the queries of each. */
+static void tensor_parallel(void **state)
+{
+    (void)state;
+    check_tensor("llama-tied", 2, "cpu", "f32");
+    check_tensor("llama-untied", 2, "ref", "f64");
+    check_tensor("llama3", 2, "cpu", "f32");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f32),         cmocka_unit_test(older_cpus),
-        cmocka_unit_test(ref_f64),     cmocka_unit_test(logits),
-        cmocka_unit_test(kept_in_f32), cmocka_unit_test(sees_differences)};
+        cmocka_unit_test(tensor_parallel), cmocka_unit_test(f32),    cmocka_unit_test(older_cpus),
+        cmocka_unit_test(ref_f64),         cmocka_unit_test(logits), cmocka_unit_test(kept_in_f32),
+        cmocka_unit_test(sees_differences)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

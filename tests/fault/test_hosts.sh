@@ -1,15 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # kumi run on several hosts, which one machine acts as: environment, output, failures, signals, hosts that cannot be reached; no process is left.
-set -u
-kumi=$1/kumi failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$2/tests/cli/begin.sh"
 mark=6$RANDOM$RANDOM # on the command lines of ranks that wait, and of their children
-say() { echo "$*"; failed=1; }
-# await CMD: runs CMD until it succeeds, a minute at most (usual: below a second)
-await() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; return 1; }
 waits() { [ "$(pgrep -f -- "^sleep $mark" | wc -l)" -ge "$1" ]; }
 gone() { ! pgrep -f -- "$mark" >/dev/null; }
 wait_forever="sleep $mark & wait"
@@ -131,6 +124,7 @@ case $1 in
     loud) echo "Welcome to $1"; printf 'no newline' ;;
     silent) exec sleep 600 ;;
     old) printf '\1kumi agent\n\5\0\0\0\0\0\0\0\143\0\0\0\0\0\0\0'; exec sleep 600 ;;
+    other) printf '\1kumi agent\n\5\0\0\0\0\0\0\0\1\0\0\0\5\0\0\0000.0.9'; exec sleep 600 ;;
     junk) exec yes ;;
 esac
 cd /
@@ -148,7 +142,9 @@ once "unknown host"
 run 6 "kumi missing" -H a:1,bare:1 --rsh "$dir/rsh" -- true
 says "kumi missing" 'host bare: .*/nonexistent/kumi: not found; kumi must have the same path on every host'
 run 2 "another version" -H a:1,old:1 --rsh "$dir/rsh" -- true
-says "another version" 'host old: its kumi is of another version (agent 99, launcher 1)'
+says "another version" 'host old: its kumi is unknown (interface 99), the launcher [0-9.]* (2); install the same version'
+run 2 "another version" -H a:1,other:1 --rsh "$dir/rsh" -- true
+says "another version" 'host other: its kumi is 0\.0\.9 (interface 1), the launcher [0-9.]* (2); install the same version'
 run 2 "no agent" -H a:1,junk:1 --rsh "$dir/rsh" -- true
 says "no agent" 'host junk: 64 KiB of output before'
 run 2 "no remote shell" -H a:1,b:1 --rsh "$dir/none" -- true

@@ -10,6 +10,7 @@
 #include "job/control.h"
 #include "job/job.h"
 #include "job/private.h"
+#include "job_client.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,19 +23,6 @@
 #include <unistd.h>
 
 enum { TIMEOUT_NS = 200 * 1000 * 1000 };
-
-static size_t area_bytes(int n_local)
-{
-    return (size_t)n_local * 4096;
-}
-
-static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t count, char *text,
-                       size_t cap)
-{
-    snprintf(text, cap, "%d %d %d %d", (int)slot, (int)what, (int)seq, (int)count);
-}
-
-static const struct ku_job_client client = {.area_bytes = area_bytes, .event_text = event_text};
 
 /* A connection, a question and a stop signal; each may be lost by the fault. */
 static int use_job(struct ku_job *job, void *arg)

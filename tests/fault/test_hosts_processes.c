@@ -10,6 +10,7 @@
 #include "job/control.h"
 #include "job/job.h"
 #include "job/private.h"
+#include "job_client.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,19 +28,6 @@
 /* Usual: 0.3 s. */
 static const int64_t LIMIT_NS = INT64_C(60000000000);
 enum { MAX_RANKS = 16 };
-
-static size_t area_bytes(int n_local)
-{
-    return (size_t)n_local * 4096;
-}
-
-static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t count, char *text,
-                       size_t cap)
-{
-    snprintf(text, cap, "operation %d %d %d %d", (int)slot, (int)what, (int)seq, (int)count);
-}
-
-static const struct ku_job_client client = {.area_bytes = area_bytes, .event_text = event_text};
 
 struct shared {
     _Atomic int n_here, n_done;
@@ -68,15 +56,6 @@ static const struct row rows[] = {
     {3, {2, 1, 1}, 0, EXITS_WITH_CODE, KUMI_EPEER, "rank 0 on host h0: ended with exit code 57"},
     {3, {1, 2, 2}, 4, STOPS, KUMI_ESTOPPED, "stopped"},
 };
-
-static int meet(_Atomic int *count, int n)
-{
-    const int64_t deadline = ku_clock_ns() + LIMIT_NS;
-    ++*count;
-    while (*count < n && ku_clock_ns() < deadline)
-        usleep(500);
-    return *count >= n ? 0 : KU_ERR(KUMI_ETIMEDOUT, "test: %d of %d ranks came", *count, n);
-}
 
 /* What ku_job_open does, without an environment. */
 static int open_job(const struct ku_env_job *env, const char *root, int listener,
@@ -119,7 +98,7 @@ static int be_rank(const struct row *row, const struct ku_env_job *env, const ch
     KU_TRY(open_job(env, root, listener, &job));
     job->launcher = "test";
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
-    KU_TRY(meet(&s->n_here, job->n));
+    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
     if (job->rank == row->victim && row->form == KILLED)
         raise(SIGKILL);
     if (job->rank == row->victim && row->form == STOPS)
@@ -136,7 +115,7 @@ static int be_rank(const struct row *row, const struct ku_env_job *env, const ch
     } while (!status && ku_clock_ns() < deadline);
     s->status[job->rank] = status;
     memcpy(s->text[job->rank], ku_err_get()->text, sizeof s->text[0]);
-    KU_TRY(meet(&s->n_done, job->n - (row->form != STOPS)));
+    KU_TRY(meet_at(&s->n_done, job->n - (row->form != STOPS), LIMIT_NS));
     atomic_store(&job->priv->line->state, KU_RANK_LEFT);
     ku_job_close(job);
     return 0;

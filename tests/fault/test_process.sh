@@ -1,17 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Signals at every moment of a start, the launcher's guard killed, limits of the process: one line, the right exit code, no process left.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 small=(configs/shakespeare-fast.json --set train.virtual_shards=4 --set train.global_batch=8 --set train.eval_tokens=2048 --set model.n_layer=1)
-say() { echo "$*"; failed=1; }
 ranks() { pgrep -f -- "^/proc/self/exe train .*--out $1( |\$)"; }
-# await CMD: runs CMD until it succeeds, a minute at most (usual: below a second)
-await() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; return 1; }
 runs() { [ "$(ranks "$1" | wc -l)" -ge "$2" ] && [ -s "$1/metrics.jsonl" ]; }
 started() { await runs "$@" || say "ranks of $1 did not start"; }
 gone() { ! pgrep -f -- "--out $1( |\$)" >/dev/null; }

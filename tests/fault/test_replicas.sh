@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # train.verify_every: a bit flipped in the copy of one rank ends the run with exit code 9, the tensor and the rank.
-set -u
-kumi=$1/kumi source=$2 failed=0
-[ -x "$kumi" ] || exit 77
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$source" || exit 1
+. "$2/tests/cli/begin.sh"
 small=(configs/shakespeare-fast.json --set train.virtual_shards=4 --set train.global_batch=4 --set model.n_layer=1 --set train.steps=3 --set train.eval_every=0
     --set train.eval_tokens=1024 --set checkpoint.every=0 --set train.verify_every=2 --set parallel.share_host_state=false --out "$dir/run" --overwrite)
 # $1: ranks; $2: the rank whose N-th compared tensor has a flipped bit; $3: N; $4: expected; then options

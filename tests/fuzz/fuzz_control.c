@@ -5,6 +5,7 @@
 #include "base/os/os.h"
 #include "fuzz.h"
 #include "job/control/private.h"
+#include "job_client.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,18 +19,6 @@
  */
 enum { N_HOSTS = 40, N_LOCAL = 2, BYTES_MAX = 60000 };
 
-static size_t area_bytes(int n_local)
-{
-    return (size_t)n_local * 4096;
-}
-
-static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t count, char *text,
-                       size_t cap)
-{
-    snprintf(text, cap, "%d %d %d %d", (int)slot, (int)what, (int)seq, (int)count);
-}
-
-static const struct ku_job_client client = {.area_bytes = area_bytes, .event_text = event_text};
 static const enum ku_conn_role roles[] = {KU_CONN_CHILD, KU_CONN_PARENT, KU_CONN_REPORT,
                                           KU_CONN_ROOT,  KU_CONN_PARENT, KU_CONN_JOINER};
 enum { JOINS = 3, JOINS_BY_ROWS, GATHERS, N_FORMS };

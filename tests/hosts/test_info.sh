@@ -25,8 +25,8 @@ assert small["bytes"] == 8 and 1 << 16 <= large["bytes"] <= int(sys.argv[3])
 P
 }
 own='$kumi info --hosts --json -H h0:2,h1:2 --rsh $agent'
-on plain tcp $((16 << 20)) "$own"
-on "100 Mbit/s" tcp $((4 << 20)) "bash \$source/tests/hosts/hosts.sh limit 100mbit; $own" # 16 MiB would take 1.3 s a call
+on plain "tcp over eth0 10.77.0.1" $((16 << 20)) "$own"
+on "100 Mbit/s" "tcp over eth0 10.77.0.1" $((4 << 20)) "bash \$source/tests/hosts/hosts.sh limit 100mbit; $own" # 16 MiB would take 1.3 s a call
 [ ! -e "$build/libkumi-mpi-openmpi.so" ] || ! command -v mpirun.openmpi >/dev/null ||
     on "Open MPI" "mpi (openmpi): " $((16 << 20)) 'mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none -np 4 --host h0:2,h1:2 --map-by slot \
         -x KUMI_PLUGINS -x KUMI_CACHE --mca plm rsh --mca plm_rsh_agent $agent --mca pml ob1 --mca btl tcp,self,vader --mca btl_tcp_if_include eth0 \

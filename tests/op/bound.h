@@ -172,6 +172,13 @@ static inline void bound_linear_db(const struct bound *b)
         b->e[0][i % width] += (double)n * b->eps * fabs(in_at(b, 0, i));
 }
 
+static inline void bound_bias_add(const struct bound *b)
+{
+    const int64_t n = count_of(&b->w->in[0]), width = b->w->n_in > 1 ? count_of(&b->w->in[1]) : 1;
+    for (int64_t i = 0; i < n; i++)
+        b->e[0][i] = b->eps * fabs(in_at(b, 0, i) + (b->w->n_in > 1 ? in_at(b, 1, i % width) : 0));
+}
+
 static inline void bound_embedding_dw(const struct bound *b)
 {
     const int32_t *id = b->w->in[0].data;
@@ -375,6 +382,28 @@ static inline void bound_softmax_xent(const struct bound *b)
     }
 }
 
+static inline void bound_xent_sums(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[0];
+    const struct ku_dim *v = &x->shape.dim[x->shape.ndim - 1];
+    for (int64_t r = 0; r < (v->count ? count_of(x) / v->count : 0); r++)
+        for (int64_t j = 0; j < v->seen; j++) { /* pieces of 1,024 add up in f32 */
+            double s = in_at(b, 0, r * v->count + j), away = fabs(s - in_at(b, 1, r));
+            b->e[0][3 * r] += exp(-away) * b->eps * (away + 1024 + ELEMENTARY);
+            b->e[0][3 * r + 2] += b->w->attr.smoothing != 0 ? 1024 * b->eps * fabs(s) : 0;
+        }
+}
+static inline void bound_xent_finish(const struct bound *b)
+{
+    for (int64_t r = 0; r < count_of(&b->w->in[1]); r++) { /* in f64 */
+        double classes = (double)(b->w->attr.rows_seen ? b->w->attr.rows_seen : 1);
+        double each = 0x1p-53 * (ELEMENTARY + 4);
+        b->e[1][r] = each * (fabs(in_at(b, 1, r)) + fabs(log(in_at(b, 2, 3 * r))) + 1);
+        b->e[0][r] = b->e[1][r] +
+                     each * (fabs(in_at(b, 2, 3 * r + 1)) + fabs(in_at(b, 2, 3 * r + 2)) / classes);
+    }
+}
+
 static inline void bound_softmax_xent_dx(const struct bound *b)
 {
     const struct ku_view *x = &b->w->in[1];
@@ -382,7 +411,9 @@ static inline void bound_softmax_xent_dx(const struct bound *b)
     for (int64_t i = 0; i < count_of(x); i++) {
         double log_p = in_at(b, 1, i) - in_at(b, 3, i / width);
         double scale = fabs(in_at(b, 0, i / width)) * b->eps;
-        double each = b->w->attr.smoothing / (double)x->shape.dim[x->shape.ndim - 1].seen;
+        double seen = (double)x->shape.dim[x->shape.ndim - 1].seen;
+        double each =
+            b->w->attr.smoothing / (b->w->attr.rows_seen ? (double)b->w->attr.rows_seen : seen);
         b->e[0][i] = truth_at(b, 0, i) == 0
                          ? 0
                          : scale * (exp(log_p) * (fabs(log_p) + ELEMENTARY + 2) + 2 * each) +
@@ -688,6 +719,7 @@ static inline bound_fn *bound_of(int op)
         [KU_OP_linear_dx] = bound_linear_dx,
         [KU_OP_linear_dw] = bound_linear_dw,
         [KU_OP_linear_db] = bound_linear_db,
+        [KU_OP_bias_add] = bound_bias_add,
         [KU_OP_embedding_dw] = bound_embedding_dw,
         [KU_OP_add_rows_dw] = bound_add_rows_dw,
         [KU_OP_act] = bound_act,
@@ -710,6 +742,8 @@ static inline bound_fn *bound_of(int op)
         [KU_OP_batch_norm_dx] = bound_batch_norm_dx,
         [KU_OP_softmax_xent] = bound_softmax_xent,
         [KU_OP_softmax_xent_dx] = bound_softmax_xent_dx,
+        [KU_OP_xent_sums] = bound_xent_sums,
+        [KU_OP_xent_finish] = bound_xent_finish,
         [KU_OP_attention] = bound_attention,
         [KU_OP_attention_dx] = bound_attention_dx,
         [KU_OP_attention_kv] = bound_attention,

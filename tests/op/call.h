@@ -140,6 +140,11 @@ static inline void fill_report(struct ku_view *v, char kind)
     report[KU_REPORT_SCALE] = 0.37;
     report[KU_REPORT_UPDATE] = kind == 'u' ? 1 : 4;
 }
+static inline void fill_f64(struct ku_view *v)
+{
+    for (int64_t i = 0; i < count_of(v); i++)
+        ku_store_f64(v->data, v->dtype, i, 0.25 + 0.5 * (double)i);
+}
 static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint32_t stream)
 {
     int64_t *word = v->data;
@@ -160,8 +165,7 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
             ku_store_f64(v->data, v->dtype, i, (double)draw(stream, i, 4) - 1);
         break;
     case 'd':
-        for (int64_t i = 0; i < count_of(v); i++)
-            ku_store_f64(v->data, v->dtype, i, 0.25 + 0.5 * (double)i);
+        fill_f64(v);
         break;
     case 'E':
         for (int64_t i = 0; i < count_of(v); i += KU_EXACT_WORDS) {
@@ -216,7 +220,7 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
 
 static inline enum kumi_dtype dtype_of(char kind, enum kumi_dtype x)
 {
-    if (strchr("fpmvPy", kind))
+    if (strchr("fpmvPyM", kind))
         return x == KUMI_F64 ? KUMI_F64 : KUMI_F32;
     if (kind == 'F')
         return KUMI_F32;
@@ -278,8 +282,34 @@ static inline void call_infer(struct op_call *c)
 }
 
 /* Batch statistics of operand 0, per channel: what kinds m and v hold. */
+static inline void follow_rows(struct op_call *c, int i)
+{
+    const struct ku_view *x = &c->in[0];
+    const struct ku_dim *v = &x->shape.dim[x->shape.ndim - 1];
+    const int32_t *target = c->in[c->n_in - 1].data;
+    for (int64_t r = 0; r < count_of(x) / v->count; r++) {
+        double max = -1e300, sum = 0, all = 0;
+        for (int64_t j = 0; j < v->seen; j++)
+            max = fmax(max, at(x, r * v->count + j));
+        for (int64_t j = 0; j < v->seen; j++) {
+            sum += exp(at(x, r * v->count + j) - max);
+            all += at(x, r * v->count + j);
+        }
+        if (c->kind[i] == 'M') {
+            ku_store_f64(c->in[i].data, c->in[i].dtype, r, max);
+            continue;
+        }
+        double *sums = (double *)c->in[i].data + 3 * r;
+        const int has_own = target[r] >= 0 && target[r] < v->seen;
+        sums[0] = sum, sums[2] = all;
+        sums[1] = has_own ? at(x, r * v->count + target[r]) : 0;
+    }
+}
 static inline void call_follow(struct op_call *c)
 {
+    for (int i = 1; i < c->n_in; i++)
+        if (c->kind[i] == 'M' || c->kind[i] == 'S')
+            follow_rows(c, i);
     const struct ku_view *x = &c->in[0];
     int64_t width = x->shape.ndim ? x->shape.dim[x->shape.ndim - 1].count : 1;
     for (int i = 0; i < c->n_in; i++)
@@ -311,7 +341,8 @@ static inline void call_parse(const struct op_row *row, enum kumi_dtype x, struc
         c->kind[c->n_in] = kind;
         struct ku_view *v = &c->in[c->n_in++];
         *v = view_make(dtype_of(kind, x), &s);
-        fill_data(v, kind, limit, (uint32_t)c->n_in * 16);
+        if (strchr("MS", kind) == NULL) /* call_follow */
+            fill_data(v, kind, limit, (uint32_t)c->n_in * 16);
         p += strcspn(p, " ");
         p += *p == ' ';
     }

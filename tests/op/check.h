@@ -210,7 +210,7 @@ static inline void check_joined(const struct op_device *d, const char *what,
     }
     for (int64_t i = 0; i < count_of(&whole) && dim < 0; i++) {
         double a = at(&part[0].out[o], i), b = at(&part[1].out[o], i);
-        double sum = c->op == KU_OP_max_all ? (a > b ? a : b) : a + b;
+        double sum = c->op == KU_OP_max_all || c->op == KU_OP_xent_max ? (a > b ? a : b) : a + b;
         if (x->e[o])
             expect_near(d->name, what, x, o, i, sum, unit_of(whole.dtype) * (fabs(a) + fabs(b)),
                         unit_of(whole.dtype));

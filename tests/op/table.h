@@ -13,12 +13,13 @@
  *   operands         "<kind>[limit]:<dim><count>[/<seen>]...", one word each
  *   n_out            results asked for
  *
- * Kinds: m, v mean and variance of operand 0 per channel · s batch norm's sums · x float of the
- * dtype at hand (b: with an infinity and a NaN; q: few values, many equal) · f float, f32 beside
- * any x (F: f32 always) · p as f, not negative (P: at least 1; y: at most 1/2 in size) · i<limit>
- * ids below it · t<limit> targets below it, some ignored · k control port · w words · e exact sum,
- * with counts behind it · E exact sums, one after the other · c a count · r report (R: of a skipped
- * update, u: of the first one) · d f64, not negative · L a loss scaler's state.
+ * Kinds: M, S maximum of operand 0 per row, and xent_sums of it; m, v mean and variance of
+ * operand 0 per channel · s batch norm's sums · x float of the dtype at hand (b: with an
+ * infinity and a NaN; q: few values, many equal) · f float, f32 beside any x (F: f32 always) · p
+ * as f, not negative (P: at least 1; y: at most 1/2 in size) · i<limit> ids below it · t<limit>
+ * targets below it, some ignored · k control port · w words · e exact sum, with counts behind it
+ * · E exact sums, one after the other · c a count · r report (R: of a skipped update, u: of the
+ * first one) · d f64, not negative · L a loss scaler's state.
  */
 struct op_row {
     const char *op, *attrs, *operands;
@@ -53,10 +54,19 @@ static const struct op_row op_table[] = {
     {"linear", "", "x:n16c66 x:c66f70 f:f70", 1}, /* few rows: the weight as it lies */
     {"linear", "trans=1", "x:n31c64 x:f70c64 f:f70", 1},
     {"linear", "trans=1", "x:n40c35 x:f34c35", 1},
+    {"linear", "dtype=f32", "x:n67c130 x:c130f97", 1}, /* a part of a contraction */
+    {"linear", "dtype=f32 trans=1", "x:n16c66 x:f70c66", 1},
     {"linear", "act=relu", "x:n9c17 x:c17f33 f:f33", 1},
     {"linear", "act=gelu_tanh", "x:n9t3c17 x:c17f33 f:f33", 2},
     {"linear", "act=gelu_erf trans=1", "x:n9c17 x:f33c17", 2},
     {"linear", "act=silu", "x:n9c17 x:c17f33 f:f33", 2},
+
+    {"bias_add", "", "f:n3t5c7 f:c7", 1},
+    {"bias_add", "dtype=bf16", "f:n67f97 f:f97", 1},
+    {"bias_add", "dtype=f16", "f:n17f33", 1},
+    {"bias_add", "outs=2 dtype=bf16", "f:n2t3h3d5 f:h3d5", 1},
+    {"bias_add", "", "f:n2c70001 f:c70001", 1},
+    {"bias_add", "", "f:n0c5 f:c5", 1},
 
     {"act", "act=relu", "x:n3c37", 1},
     {"act", "act=gelu_tanh", "x:n5c129", 1},
@@ -197,11 +207,26 @@ static const struct op_row op_table[] = {
     {"softmax_xent", "", "x:n0v5 t5:n0", 2},
     {"softmax_xent", "", "x:n2v2500 t2500:n2", 2},
 
-    {"softmax_xent", "smoothing=0.1", "x:n3t5v11 t11:n3t5", 2},
-    {"softmax_xent", "smoothing=0.3 ignore=3", "x:n5v128/101 t101:n5", 2},
-    {"softmax_xent", "smoothing=0.1", "x:n2v2500 t2500:n2", 2},
+    {"softmax_xent", "smoothing=0.1 rows_seen=11", "x:n3t5v11 t11:n3t5", 2},
+    {"softmax_xent", "smoothing=0.3 ignore=3 rows_seen=101", "x:n5v128/101 t101:n5", 2},
+    {"softmax_xent", "smoothing=0.1 rows_seen=2500", "x:n2v2500 t2500:n2", 2},
     {"softmax_xent", "smoothing=0.1", "x:n3v1 t1:n3", 2},
     {"softmax_xent", "smoothing=0.1", "x:n0v5 t5:n0", 2},
+    {"xent_max", "", "x:n3t5v11", 1},
+    {"xent_max", "", "x:n2t3v128/101", 1},
+    {"xent_max", "", "x:n2v2500", 1},
+    {"xent_max", "", "x:n3v1", 1},
+    {"xent_max", "", "x:n0v5", 1},
+    {"xent_sums", "", "x:n3t5v11 M:n3t5 t11:n3t5", 1},
+    {"xent_sums", "smoothing=0.1", "x:n2t3v128/101 M:n2t3 t101:n2t3", 1},
+    {"xent_sums", "smoothing=0.1", "x:n2v2500 M:n2 t2500:n2", 1},
+    {"xent_sums", "", "x:n3v1 M:n3 t1:n3", 1},
+    {"xent_sums", "", "x:n0v5 M:n0 t5:n0", 1},
+    {"xent_finish", "", "x:n3t5v11 M:n3t5 S:n3t5,3 t11:n3t5", 2},
+    {"xent_finish", "ignore=3", "x:n7v5 M:n7 S:n7,3 t5:n7", 2},
+    {"xent_finish", "smoothing=0.3 rows_seen=17", "x:n5v32/17 M:n5 S:n5,3 t17:n5", 2},
+    {"xent_finish", "smoothing=0.1 rows_seen=2500", "x:n2v2500 M:n2 S:n2,3 t2500:n2", 2},
+    {"xent_finish", "", "x:n0v5 M:n0 S:n0,3 t5:n0", 2},
     {"top_k", "", "x:n37v7 t7:n37", 1},
     {"top_k", "top=5", "x:n9t5v128/101 t101:n9t5", 1},
     {"top_k", "top=3 ignore=2", "q:n67v7 t7:n67", 1},

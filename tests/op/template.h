@@ -11,14 +11,16 @@ struct op_statement {
     struct op_call call;
 };
 
-/* The adjoint of a result: of its type; of an exact sum, the scalar's. */
+/* The adjoint of a result: of its type; of an exact sum, the scalar's; of a part of a product,
+ * which is f32, the dtype to which the whole is rounded. */
 static inline struct ku_view adjoint_make(const struct op_call *c, int out)
 {
     const struct ku_view *v = &c->out[out];
     struct ku_shape scalar = {0};
-    struct ku_view d = v->dtype == KUMI_I64
-                           ? view_make(c->in[0].dtype == KUMI_F64 ? KUMI_F64 : KUMI_F32, &scalar)
-                           : view_make(v->dtype, &v->shape);
+    struct ku_view d =
+        v->dtype == KUMI_I64
+            ? view_make(c->in[0].dtype == KUMI_F64 ? KUMI_F64 : KUMI_F32, &scalar)
+            : view_make(c->op == KU_OP_linear ? c->in[0].dtype : v->dtype, &v->shape);
     fill_normal(&d, 200 + (uint32_t)out, 0);
     return d;
 }
@@ -78,6 +80,8 @@ static inline const char *statement_parse(const char *text, const struct op_call
     s->call.stream = c->stream;
     if (s->call.op == KU_OP_cast)
         s->call.attr.dtype = c->in[0].dtype;
+    else if (s->call.op != KU_OP_linear_dx)
+        s->call.attr.dtype = -1;
     snprintf(s->call.text, sizeof s->call.text, "%s of %.200s", name, c->text);
     for (text++; text[-1] != ')'; text += 3) {
         if (text[2] != '+') {

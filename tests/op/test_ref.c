@@ -402,9 +402,9 @@ static void test_refused(void **state)
     refuse("linear", "", "x:n2c3 x:c3f4", 1, spoil_accumulate, "accumulate");
     refuse("embedding", "", "x:v3c3 i3:n4", 1, spoil_dtype, "embedding");
     refuse("adamw", "", "f:c3 f:c3 p:c3 x:c3 r:w8", 3, spoil_place, "in place");
-    refuse("sumsq", "", "x:c300 e:w73", 1, spoil_start, "4096");
-    refuse("trust_sums", "", "x:c300 x:c300 E:w144", 1, spoil_start, "4096");
-    refuse("factor_norms", "rows=3 cols=5 count=15", "f:c15 f:c15 p:a3 p:b5 d:w1 r:w8 E:w144", 1,
+    refuse("sumsq", "", "x:z300 e:w73", 1, spoil_start, "4096");
+    refuse("trust_sums", "", "x:z300 x:z300 E:w144", 1, spoil_start, "4096");
+    refuse("factor_norms", "rows=3 cols=5 count=15", "f:z15 f:z15 p:a3 p:b5 d:w1 r:w8 E:w144", 1,
            spoil_start, "4096");
     refuse("lamb", "", "f:c3 f:c3 p:c3 r:w8 d:w2", 1, spoil_place, "in place");
     refuse("dropout", "p=1", "x:n3 k", 1, spoil_nothing, "p=1");

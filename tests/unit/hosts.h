@@ -28,8 +28,12 @@ static void hosts_open(struct hosts *w, const int *host_of, int n)
         run[i] = (struct ku_run){.first = -1, .count = 1, .host = host_of[i], .local = -1};
     assert_int_equal(ku_topology_init(&w->all, run, n, 0), 0);
     w->n = n;
-    for (int i = 0; i < n; i++)
-        w->as[i] = ku_topology_of(&w->all, i);
+    for (int i = 0; i < n; i++) { /* the same hosts, as member i sees them */
+        w->as[i] = w->all;
+        w->as[i].memory = NULL;
+        w->as[i].me = i;
+        ku_topology_find(&w->all, i, &w->as[i].host, &w->as[i].local);
+    }
 }
 
 static void hosts_close(struct hosts *w)

@@ -21,6 +21,7 @@
 #include "base/os/os.h"
 #include "base/os/ipc.h"
 #include "base/os/plugin.h"
+#include "base/os/process.h"
 
 /* Each test works in a folder of its own, which is also the working directory; in memory where
  * that is to be had, since hundreds of trials sync. */
@@ -592,13 +593,44 @@ static void test_plugins(void **state)
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, enter, leave)
+/* What each of several stop signals means, 0.6 s apart: asks, again, ends */
+static void test_stops(void **state)
+{
+    static const struct {
+        int sig[6];
+        const char *meaning;
+        int first;
+    } rows[] = {
+        {{SIGTERM}, "a", SIGTERM},
+        {{SIGTERM, SIGTERM, SIGTERM}, "a.e", SIGTERM},
+        {{SIGINT, SIGTERM, SIGHUP}, "a.e", SIGINT},
+        {{SIGUSR1, SIGUSR1, SIGUSR1, SIGUSR1}, "a...", SIGUSR1},
+        {{SIGUSR1, SIGUSR1, SIGUSR1, SIGTERM, SIGUSR1, SIGTERM}, "a..a.e", SIGUSR1},
+        {{SIGUSR1, SIGTERM, SIGINT, SIGTERM}, "aa.e", SIGUSR1},
+        {{SIGTERM, SIGUSR1, SIGUSR1, SIGUSR1}, "a...", SIGTERM},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct ku_stops stops = {0};
+        uint32_t asked = 0;
+        for (int k = 0; rows[i].meaning[k]; k++) {
+            enum ku_stop is = ku_stops_take(&stops, rows[i].sig[k], 1 + k * INT64_C(600000000));
+            if ("a.e"[is] != rows[i].meaning[k])
+                fail_msg("row %zu, signal %d: %c", i, k, "a.e"[is]);
+            asked |= (uint32_t)(is == KU_STOP_ASKS) << rows[i].sig[k];
+        }
+        assert_int_equal(stops.first, rows[i].first);
+        assert_int_equal(stops.asked, asked);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_files),   TEST(test_slurp),       TEST(test_folders),     TEST(test_replace),
         TEST(test_lock),    TEST(test_memory),      TEST(test_map_memfd),   TEST(test_futex),
         TEST(test_sockets), TEST(test_temporaries), TEST(test_every_fault), TEST(test_limits),
-        TEST(test_plugins),
+        TEST(test_plugins), TEST(test_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

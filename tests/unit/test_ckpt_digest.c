@@ -118,12 +118,66 @@ static void failure_sets_nothing(void **unused)
     assert_string_equal(digest, "as before");
 }
 
+static int memory_move(const struct ku_ckpt_store *store, int is_write, uint64_t at, void *data,
+                       size_t bytes)
+{
+    char *here = (char *)(uintptr_t)store->ctx + at;
+    memcpy(is_write ? here : data, is_write ? data : here, bytes);
+    return KUMI_OK;
+}
+
+/* Slices of a [rows, 6, inner] tensor along its second dim, each dense in a store of its own. */
+static void slices(void **unused)
+{
+    enum { ROWS = 3, WIDTH = 6, INNER = 2, COUNT = ROWS * WIDTH * INNER };
+    (void)unused;
+    for (int n = 1; n <= WIDTH; n++) {
+        float whole[COUNT], memory[COUNT] = {0}, got[COUNT];
+        struct ku_ckpt_store store[WIDTH];
+        struct ku_ckpt_part part[WIDTH];
+        const int64_t run = WIDTH / n * INNER, pitch = (int64_t)WIDTH * INNER;
+        if (WIDTH % n)
+            continue;
+        for (int i = 0; i < n; i++) {
+            store[i] = (struct ku_ckpt_store){.move = memory_move, .ctx = memory + i * ROWS * run};
+            part[i] = (struct ku_ckpt_part){.begin = i * run,
+                                            .end = i * run + (ROWS - 1) * pitch + run,
+                                            .store = &store[i],
+                                            .run = run,
+                                            .pitch = pitch};
+        }
+        const struct ku_ckpt_tensor t = {.name = "a",
+                                         .dtype = KUMI_F32,
+                                         .ndim = 3,
+                                         .dim = {ROWS, WIDTH, INNER},
+                                         .padded = {ROWS, WIDTH, INNER},
+                                         .part = part,
+                                         .n_parts = n};
+        for (int i = 0; i < COUNT; i++)
+            whole[i] = (float)i + 1;
+        for (int64_t at = 0, each = 5; at < COUNT; at += each) /* in uneven ranges */
+            assert_status(ku_ckpt_tensor_scatter(&t, at, at + each < COUNT ? each : COUNT - at,
+                                                 whole + at, KUMI_F32, 1),
+                          KUMI_OK);
+        for (int i = 0; i < COUNT; i++) {
+            const int64_t in_row = i % pitch;
+            assert_true(memory[in_row / run * ROWS * run + i / pitch * run + in_row % run] ==
+                        whole[i]);
+        }
+        for (int64_t at = 0; at < COUNT; at++) {
+            assert_status(ku_ckpt_tensor_gather(&t, at, COUNT - at, got), KUMI_OK);
+            assert_memory_equal(got, whole + at, (size_t)(COUNT - at) * sizeof *got);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_hand),
         cmocka_unit_test(memory_and_snapshot),
         cmocka_unit_test(failure_sets_nothing),
+        cmocka_unit_test(slices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

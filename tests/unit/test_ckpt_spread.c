@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/os/os.h"
@@ -70,8 +71,8 @@ static void describe(int rank, int n_owners, struct ku_ckpt_tensor *t, struct ku
                 continue;
             ku_blocks_range(whole.count[i], BLOCK, i, n_owners, r % n_owners, &begin, &end);
             if (begin < end)
-                part[t->n_parts++] =
-                    (struct ku_ckpt_part){begin, end, &store[i], (uint64_t)begin * 4};
+                part[t->n_parts++] = (struct ku_ckpt_part){
+                    .begin = begin, .end = end, .store = &store[i], .at = (uint64_t)begin * 4};
         }
     }
 }
@@ -99,7 +100,53 @@ static void exchange(struct ku_ckpt_writer **w, int n)
     ku_free(out);
 }
 
-static void write_so(const char *dir, int n, int n_owners)
+/* What the ranks receive is what is planned for them: without their memory, for the one with the
+ * most. */
+static void expect_planned(struct ku_ckpt_writer **w, int n, int n_owners)
+{
+    const struct ku_ckpt_world world = {-1, n, n_owners, host_of, NULL};
+    static struct ku_ckpt_tensor t[N], all[N];
+    static struct ku_ckpt_store store[N];
+    static struct ku_ckpt_part part[N * MAX_RANKS];
+    size_t planned = 1, most = 0;
+    describe(0, n_owners, all, store, part);
+    for (int i = 0; i < N; i++) {
+        t[i] = all[i];
+        t[i].data = NULL, t[i].part = NULL, t[i].n_parts = 0;
+    }
+    for (int r = 0; r < n; r++)
+        most = ku_ckpt_writer_inbox_bytes(w[r]) > most ? ku_ckpt_writer_inbox_bytes(w[r]) : most;
+    assert_int_equal(ku_ckpt_inbox_most(t, N, &world, &planned), 0);
+    assert_int_equal(planned, most);
+    assert_int_equal(most > 0, n_owners > 0);
+    t[1].name = t[0].name;
+    assert_int_equal(ku_ckpt_inbox_most(t, N, &world, &planned), KUMI_EINVAL);
+}
+
+/* Bytes that this process has read from files; -1: the kernel does not count. */
+static long long bytes_read(void)
+{
+    long long n = -1;
+    FILE *f = fopen("/proc/self/io", "r");
+    if (f == NULL)
+        return -1;
+    assert_int_equal(fscanf(f, "rchar: %lld", &n), 1);
+    fclose(f);
+    return n;
+}
+
+/* A part whose sums are missing was not written. */
+static void expect_refused(struct ku_ckpt_writer *w, const char *dir)
+{
+    char path[200];
+    assert_int_equal(ku_ckpt_writer_commit(w), KUMI_ESTORAGE);
+    assert_non_null(strstr(ku_err_get()->text, "a rank did not write its part"));
+    snprintf(path, sizeof path, "%s/step-00000001", dir);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+/* loses_sums: those of the last rank are not added. */
+static void write_so(const char *dir, int n, int n_owners, bool loses_sums)
 {
     struct ku_ckpt_writer *w[MAX_RANKS];
     struct ku_ckpt_tensor *t = ku_calloc((size_t)n * N, sizeof *t);
@@ -113,6 +160,7 @@ static void write_so(const char *dir, int n, int n_owners)
         assert_int_equal(ku_ckpt_writer_create(&d, &w[r]), 0);
         assert_int_equal(ku_ckpt_writer_spread(w[r], &world), 0);
     }
+    expect_planned(w, n, n_owners);
     assert_int_equal(ku_ckpt_writer_begin(w[0]), 0);
     exchange(w, n);
     const int64_t n_sums = ku_ckpt_writer_n_sums(w[0]), half = n_sums / 2;
@@ -124,12 +172,18 @@ static void write_so(const char *dir, int n, int n_owners)
         ku_ckpt_writer_sums(w[r], half, n_sums - half, sum + half);
         for (int64_t i = 0; i < n_sums; i++) {
             assert_true(all[i] == 0 || sum[i] == 0); /* one writer */
-            all[i] += sum[i];
+            all[i] += loses_sums && r == n - 1 ? 0 : sum[i];
         }
     }
     ku_ckpt_writer_set_sums(w[0], 0, half, all);
     ku_ckpt_writer_set_sums(w[0], half, n_sums - half, all + half);
-    assert_int_equal(ku_ckpt_writer_commit(w[0]), 0);
+    const long long before = bytes_read();
+    if (loses_sums)
+        expect_refused(w[0], dir);
+    else
+        assert_int_equal(ku_ckpt_writer_commit(w[0]), 0);
+    if (before >= 0) /* but for the count itself; the sums alone are 20 KiB */
+        assert_in_range(bytes_read() - before, 0, 1000);
     for (int r = 0; r < n; r++)
         ku_ckpt_writer_destroy(w[r]);
     ku_free(all), ku_free(sum), ku_free(t), ku_free(store), ku_free(part);
@@ -182,8 +236,12 @@ static void layouts(void **state)
         strcpy(dir[1], "/tmp/kumi-spread-XXXXXX");
         assert_non_null(mkdtemp(dir[1]));
         first_of = row[i].first;
-        write_so(dir[1], first_of[n_hosts[i]], row[i].n_owners);
+        write_so(dir[1], first_of[n_hosts[i]], row[i].n_owners, 0);
         expect_same(dir[0], dir[1]);
+        if (i == 0) {
+            assert_int_equal(ku_os_rmtree(dir[1]), 0);
+            write_so(dir[1], first_of[n_hosts[i]], row[i].n_owners, 1);
+        }
         assert_int_equal(ku_os_rmtree(dir[1]), 0);
     }
     assert_int_equal(ku_os_rmtree(dir[0]), 0);

@@ -7,6 +7,7 @@
  */
 #include "base/fault.h"
 #include "comm/exchange.h"
+#include "comm/far_cost.h"
 #include "comm/sum.h"
 #include "sample.h"
 #include "tensor/blocks.h"
@@ -188,11 +189,11 @@ static void check_plan(const struct world *w)
     }
 }
 
-/* The numbers of peers are those of the sends and receives. */
-static void check_n_peers(const struct world *w)
+/* The max number of peers is that of the sends and receives. */
+static void check_max_peers(const struct world *w)
 {
     for (int m = 0; m < w->n; m++) {
-        int n_peers = 0, max_peers = 0, widest = 0;
+        int max_peers = 0, widest = 0;
         for (int s = 0; s < w->n_stages; s++) {
             unsigned char is_peer[MAX_MEMBERS] = {0};
             struct ku_exchange_peer p;
@@ -206,11 +207,9 @@ static void check_n_peers(const struct world *w)
                 n += !is_peer[p.member];
                 is_peer[p.member] = 1;
             }
-            n_peers += n;
             max_peers = n > max_peers ? n : max_peers;
             widest = n_sends + n_recvs > widest ? n_sends + n_recvs : widest;
         }
-        assert_int_equal(w->x[m].n_peers, n_peers);
         assert_int_equal(w->x[m].max_peers, max_peers);
         assert_int_equal(ku_exchange_staging_bytes(&w->x[m], 1000), 2000 * widest);
     }
@@ -229,16 +228,19 @@ static _Alignas(64) unsigned char post[8 << 20]; /* messages of a stage */
 static size_t post_bytes;
 static unsigned char *message[DATA_MEMBERS][DATA_MEMBERS];
 
+/* The range of destination d in the vector; may be empty. */
+typedef void range_fn(const void *ctx, int d, int64_t *begin, int64_t *end);
+
 struct play {
     const struct world *w;
     struct ku_sum kind; /* dtype, wire, reduce, divide and count */
-    ku_exchange_range *range;
+    range_fn *range;
     const void *ctx; /* of member 0's plan: the same for all */
     int64_t chunk;   /* elements */
     int stage;
 };
 
-/* ku_exchange_range: consecutive blocks in member order, as of a reduce-scatter */
+/* Consecutive blocks in member order, as of a reduce-scatter */
 struct ranges {
     int64_t count, block_count, first;
     int n;
@@ -249,6 +251,66 @@ static void block_range(const void *ctx, int d, int64_t *begin, int64_t *end)
     ku_blocks_range(r->count, r->block_count, r->first, r->n, d, begin, end);
 }
 
+static void slice_range(const void *ctx, int d, int64_t *begin, int64_t *end)
+{
+    ku_exchange_slice(ctx, d, begin, end);
+}
+
+/* Elements of a set */
+static int64_t count_of(const struct ku_exchange *x, const struct ku_exchange_set *set,
+                        range_fn *range, const void *ctx)
+{
+    int64_t count = 0, begin, end;
+    for (int i = 0; i < set->n; i++, count += end - begin)
+        range(ctx, ku_exchange_dest(x, set, i), &begin, &end);
+    return count;
+}
+
+/* Elements, counted once per node, that a member sends in a half */
+static int64_t sent_of(const struct ku_exchange *x, enum ku_half half,
+                       const struct ku_exchange_slices *slices)
+{
+    struct ku_exchange_peer peer;
+    int64_t count = 0;
+    for (int s = 0; s < x->n_stages; s++)
+        for (int i = 0; i < ku_exchange_n_sends(x, half, s); i++) {
+            ku_exchange_send(x, half, s, i, &peer);
+            count += peer.n_nodes * count_of(x, &peer.set, slice_range, slices);
+        }
+    return count;
+}
+
+/*
+ * The data of a set is one sequence of elements, destination after destination. Returns the
+ * elements of its next contiguous piece, at most `max`; 0 at the end. Ranges that touch are joined.
+ */
+struct cursor {
+    int i;      /* destination */
+    int64_t at; /* element in its range */
+};
+static int64_t next_range(const struct ku_exchange *x, const struct ku_exchange_set *set,
+                          range_fn *range, const void *ctx, int64_t max, struct cursor *at,
+                          int64_t *begin)
+{
+    int64_t count = 0, first, end;
+    for (; count < max && at->i < set->n; at->i++, at->at = 0) {
+        range(ctx, ku_exchange_dest(x, set, at->i), &first, &end);
+        first += at->at;
+        if (first == end)
+            continue;
+        if (count && first != *begin + count)
+            break;
+        if (!count)
+            *begin = first;
+        const int64_t more = end - first < max - count ? end - first : max - count;
+        count += more;
+        at->at += more;
+        if (more < end - first)
+            break;
+    }
+    return count;
+}
+
 /* One piece of a set: `count` elements from `begin`, number `at` of a chunk of `size` elements */
 struct piece {
     int64_t begin, count, at, size;
@@ -257,7 +319,7 @@ struct piece {
 
 /* The next piece; *c holds the place in the set. Returns 0 at the end. */
 struct walk {
-    struct ku_exchange_cursor at;
+    struct cursor at;
     int64_t left, chunk_at, chunk_size, before;
 };
 static int next_piece(const struct play *p, const struct ku_exchange *x,
@@ -265,14 +327,14 @@ static int next_piece(const struct play *p, const struct ku_exchange *x,
 {
     if (walk->chunk_at == walk->chunk_size) {
         if (!walk->chunk_size)
-            walk->left = ku_exchange_count(x, set, p->range, p->ctx);
+            walk->left = count_of(x, set, p->range, p->ctx);
         walk->before += walk->chunk_size;
         walk->chunk_size = walk->left < p->chunk ? walk->left : p->chunk;
         walk->left -= walk->chunk_size;
         walk->chunk_at = 0;
     }
     int64_t max = walk->chunk_size - walk->chunk_at;
-    piece->count = ku_exchange_next(x, set, p->range, p->ctx, max, &walk->at, &piece->begin);
+    piece->count = next_range(x, set, p->range, p->ctx, max, &walk->at, &piece->begin);
     piece->at = walk->chunk_at;
     piece->size = walk->chunk_size;
     piece->before = walk->before;
@@ -314,7 +376,7 @@ static void send_nodes(const struct play *p, int me, const struct ku_exchange_pe
     int n_nodes = ku_exchange_nodes(x, p->stage, x->topology->host, node, DATA_MEMBERS);
     assert_int_equal(n_nodes, to->n_nodes);
     post_message(me, to->member,
-                 (size_t)ku_exchange_count(x, &to->set, p->range, p->ctx) * (size_t)n_nodes * wire);
+                 (size_t)count_of(x, &to->set, p->range, p->ctx) * (size_t)n_nodes * wire);
     while (next_piece(p, x, &to->set, &walk, &piece)) {
         for (int k = 0; k < n_nodes; k++) {
             const void *src[DATA_MEMBERS];
@@ -421,8 +483,7 @@ static void gather_set(const struct play *p, int me, const struct ku_exchange_pe
     struct piece piece;
     size_t each = kumi_dtype_bytes(p->kind.dtype);
     if (is_send)
-        post_message(me, peer->member,
-                     (size_t)ku_exchange_count(x, &peer->set, p->range, p->ctx) * each);
+        post_message(me, peer->member, (size_t)count_of(x, &peer->set, p->range, p->ctx) * each);
     unsigned char *data = is_send ? message[me][peer->member] : message[peer->member][me];
     while (next_piece(p, x, &peer->set, &walk, &piece)) {
         unsigned char *at = in_message(p, data, 1, 0, &piece, each);
@@ -510,7 +571,7 @@ static void play_data(const struct world *w, uint32_t draw)
                                               .line_count = r.word[3] % 4,
                                               .first = r.word[3] % 7};
     const struct ranges blocks = {p.kind.count, r.word[3] % 5, r.word[3] % 3, w->n};
-    p.range = r.word[3] & 1 << 20 ? block_range : ku_exchange_slice;
+    p.range = r.word[3] & 1 << 20 ? block_range : slice_range;
     p.ctx = p.range == block_range ? (const void *)&blocks : (const void *)&slices;
     play_reduce(&p);
     play_gather(&p);
@@ -549,7 +610,7 @@ static int act(const struct play *p, int me, struct actor *a, int capacity)
         ku_exchange_send(x, half, stage, a->i, &peer);
     else
         ku_exchange_recv(x, half, stage, a->i - n_sends, &peer);
-    int64_t count = ku_exchange_count(x, &peer.set, p->range, p->ctx);
+    int64_t count = count_of(x, &peer.set, p->range, p->ctx);
     if (a->chunk * p->chunk < count) {
         int *n = a->i < n_sends ? &n_waiting[me][peer.member] : &n_waiting[peer.member][me];
         if (a->i < n_sends ? *n == capacity : *n == 0)
@@ -666,7 +727,6 @@ static void test_stages(void **state)
             assert_int_equal(x.stage[n].stride, stride);
         }
         assert_int_equal(x.n_stages, n);
-        assert_int_equal(x.is_direct, n == 1);
     }
     for (int h = 2; h < 3000; h++) {
         int odd = h, product = 1;
@@ -692,7 +752,7 @@ static void test_stages(void **state)
     const struct ku_exchange_tuning halving = {.max_radix = 2};
     assert_int_equal(ku_exchange_plan(&t, &halving, &x), 0);
     assert_int_equal(x.n_stages, 14);
-    assert_int_equal(x.n_peers, 14);
+    assert_int_equal(x.max_peers, 1);
 }
 
 static void play(struct world *w, int max_radix, bool has_data, uint32_t draw)
@@ -701,7 +761,7 @@ static void play(struct world *w, int max_radix, bool has_data, uint32_t draw)
     if (w->n_stages)
         check_plan(w);
     if (has_data && w->n_stages) {
-        check_n_peers(w);
+        check_max_peers(w);
         play_data(w, draw);
         play_order(w, 1 + (int)(draw % CAPACITY), draw);
     }
@@ -785,6 +845,35 @@ static void test_interleaved(void **state)
     }
 }
 
+/* The planner's figures are those of the plan: bytes between hosts, and the chunk pool. */
+static void check_cost(const struct world *w)
+{
+    const struct ku_members all = {.stride = 1, .n = w->n};
+    const struct ku_exchange_slices slices = {
+        .exchange = &w->x[0], .count = 16 * w->n, .line_count = 16};
+    struct ku_host_ranks host[MAX_MEMBERS];
+    double bytes[2];
+    size_t pool;
+    for (int h = 0; h < w->n_hosts; h++)
+        host[h] = (struct ku_host_ranks){ku_topology_member(&w->hosts.all, h, 0),
+                                         ku_topology_local_n(&w->hosts.all, h)};
+    assert_int_equal(ku_far_cost_bytes(&all, host, w->n_hosts, &bytes[0], &bytes[1]), 0);
+    for (int half = 0; half < 2; half++) {
+        int64_t sent = 0;
+        for (int m = 0; m < w->n; m++)
+            sent += sent_of(&w->x[m], half, &slices);
+        assert_true(fabs((double)sent / (double)slices.count - bytes[half]) < 1e-12 * w->n);
+    }
+    for (int m = 0; m < w->n; m++) {
+        struct ku_exchange x;
+        assert_int_equal(ku_exchange_plan(&w->hosts.as[m], NULL, &x), 0);
+        assert_int_equal(ku_far_cost_pool(&all, host, w->n_hosts, m, &pool), 0);
+        assert_int_equal(pool, ku_exchange_staging_bytes(&x, KU_EXCHANGE_CHUNK_BYTES) +
+                                   KU_EXCHANGE_CHUNK_BYTES);
+        ku_exchange_fini(&x);
+    }
+}
+
 /* Bytes: of each half S (H - 1) / H a host, where its members are one node. */
 static void test_bytes(void **state)
 {
@@ -800,30 +889,18 @@ static void test_bytes(void **state)
                     .exchange = &w.x[0], .count = 16 * w.n, .line_count = 16};
                 int64_t sent = 0;
                 for (int m = 0; m < per_host[l]; m++)
-                    sent += ku_exchange_sent(&w.x[m], half, ku_exchange_slice, &slices);
-                assert_true(fabs((double)sent / (double)slices.count - w.x[0].far_bytes[half]) <
-                            1e-12);
+                    sent += sent_of(&w.x[m], half, &slices);
                 if (half || per_host[l] != 3)
                     assert_int_equal(sent * h, slices.count * (h - 1));
-                assert_true(w.x[0].near_bytes[half] > w.x[0].far_bytes[half]);
             }
+            check_cost(&w);
             close_plans(&w);
         }
     }
     const int count[] = {1, 3, 4, 6};
     hosts_open_sizes(&w.hosts, count, 4);
     open_plans(&w, 0);
-    for (int m = 0; m < w.n; m++) {
-        for (int half = 0; half < 2; half++) {
-            const struct ku_exchange_slices slices = {
-                .exchange = &w.x[0], .count = w.n, .line_count = 1};
-            int64_t sent = 0;
-            for (int k = 0; k < w.n; k++)
-                if (w.hosts.as[k].host == w.hosts.as[m].host)
-                    sent += ku_exchange_sent(&w.x[k], half, ku_exchange_slice, &slices);
-            assert_true(fabs((double)sent / w.n - w.x[m].far_bytes[half]) < 1e-12);
-        }
-    }
+    check_cost(&w);
     close_plans(&w);
 }
 
@@ -852,13 +929,13 @@ static void test_slices(void **state)
         for (int m = 0; m < w.n && w.hosts.all.per_host; m++) {
             for (int stage = 0; stage < w.n_stages; stage++) {
                 for (int k = 0; k < ku_exchange_n_sends(&w.x[m], KU_HALF_REDUCE, stage); k++) {
-                    struct ku_exchange_cursor at = {0};
+                    struct cursor at = {0};
                     int64_t begin;
                     ku_exchange_send(&w.x[m], KU_HALF_REDUCE, stage, k, &peer);
-                    int64_t all = ku_exchange_count(&w.x[m], &peer.set, ku_exchange_slice, &s);
-                    assert_int_equal(ku_exchange_next(&w.x[m], &peer.set, ku_exchange_slice, &s,
-                                                      INT64_MAX, &at, &begin),
-                                     all);
+                    const int64_t all = count_of(&w.x[m], &peer.set, slice_range, &s);
+                    assert_int_equal(
+                        next_range(&w.x[m], &peer.set, slice_range, &s, INT64_MAX, &at, &begin),
+                        all);
                     assert_int_equal(begin % 16, 0);
                 }
             }

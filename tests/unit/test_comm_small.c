@@ -47,13 +47,12 @@ static void check_stages(const struct world *w, int max_radix)
     assert_true(w->n_stages == 0 || stride / small->stage[w->n_stages - 1].radix < w->n_hosts);
 }
 
-/* Each send has a receive of the same block, and a host counts its peers. */
+/* Each send has a receive of the same block. */
 static void check_pairs(const struct world *w)
 {
     static uint32_t stamp, sent[MAX_MEMBERS][MAX_MEMBERS];
-    static int index[MAX_MEMBERS][MAX_MEMBERS], n_peers[MAX_MEMBERS];
+    static int index[MAX_MEMBERS][MAX_MEMBERS];
     struct ku_small_peer p, q;
-    memset(n_peers, 0, sizeof n_peers);
     for (int s = 0; s < w->n_stages; s++) {
         int n_sent = 0, n_received = 0;
         stamp++;
@@ -67,7 +66,6 @@ static void check_pairs(const struct world *w)
                 assert_int_not_equal(sent[a][p.host], stamp);
                 sent[a][p.host] = stamp;
                 index[a][p.host] = i;
-                n_peers[a]++;
             }
         }
         for (int b = 0; b < w->n_hosts; b++) {
@@ -78,13 +76,10 @@ static void check_pairs(const struct world *w)
                 ku_small_send(&w->small[q.host], s, index[q.host][b], &p);
                 assert_int_equal(p.host_begin, q.host_begin);
                 assert_int_equal(p.host_end, q.host_end);
-                n_peers[b] += sent[b][q.host] != stamp;
             }
         }
         assert_int_equal(n_sent, n_received);
     }
-    for (int h = 0; h < w->n_hosts; h++)
-        assert_int_equal(w->small[h].n_peers, n_peers[h]);
 }
 
 /* After each stage a host has the payloads of its block once, at the end all of them. */
@@ -287,7 +282,8 @@ static void test_many_hosts(void **state)
             ku_topology_init_even(&t, row[i].n_hosts, 8, 8 * h);
             ku_small_plan(&t, NULL, &small);
             assert_int_equal(small.n_stages, row[i].n_stages);
-            assert_true(small.n_peers <= 60);
+            for (int s = 0; s < small.n_stages; s++)
+                assert_in_range(ku_small_n_sends(&small, s) + ku_small_n_recvs(&small, s), 2, 31);
             assert_true(small.max_nodes <= ku_tree_cover_bound(8 * row[i].n_hosts));
         }
     }

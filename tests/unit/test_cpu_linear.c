@@ -261,7 +261,9 @@ static struct device device_open(enum ku_isa isa, int n_threads)
 static struct device emulated_open(int n_threads)
 {
     struct device d = device_open(KU_ISA_AMX, n_threads);
-    ((struct ku_cpu *)d.dev)->gemm_bf16 = &emulated;
+    struct ku_cpu *cpu = d.dev;
+    cpu->gemm_bf16 = &emulated;
+    cpu->slim_bf16 = NULL; /* as where tiles exist: it goes with another kernel */
     snprintf(d.name, sizeof d.name, "emulated tiles");
     d.is_emulated = 1;
     return d;

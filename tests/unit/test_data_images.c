@@ -1,63 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor data */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include <unistd.h>
 
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/os/os.h"
 #include "data/image/decode.h"
 #include "data/image/image.h"
+#include "folder.h"
 
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/images/"
 enum { W = 19, H = 13, RECORD = 3073 };
-
-static char folder[] = KUMI_BINARY_DIR "/test_data_images_XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) && setenv("KUMI_LOG", "error", 1) == 0 ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return ku_os_rmtree(folder);
-}
-
-/* folder/name, valid for 64 calls. */
-static const char *in_folder(const char *name)
-{
-    static char path[64][2048];
-    static int turn;
-    turn = (turn + 1) % 64;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    return path[turn];
-}
-
-static const char *put(const char *name, const void *data, size_t bytes)
-{
-    char above[512];
-    const char *path = in_folder(name);
-    snprintf(above, sizeof above, "%.*s", (int)(strrchr(path, '/') - path), path);
-    assert_int_equal(ku_os_mkdirs(above), 0);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    assert_int_equal(fclose(f), 0);
-    return path;
-}
 
 static char *slurp_fixture(const char *name, size_t *bytes)
 {

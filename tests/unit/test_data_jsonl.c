@@ -5,39 +5,9 @@
 #include "base/fault.h"
 #include "data/text/jsonl.h"
 #include "data/text/token_files.h"
+#include "folder.h"
 
 #define NO KU_NO_TARGET
-
-static char folder[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    return setenv("KUMI_LOG", "error", 1);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    folder_remove(folder);
-    return 0;
-}
-
-static const char *put(const char *name, const void *data, size_t bytes)
-{
-    static char path[64][128];
-    static int turn;
-    turn = (turn + 1) % 64;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    file_write(path[turn], data, bytes);
-    return path[turn];
-}
-
-static const char *put_text(const char *name, const char *text)
-{
-    return put(name, text, strlen(text));
-}
 
 static struct ku_jsonl_opts options(const char *const *train, int n_train)
 {
@@ -378,5 +348,5 @@ int main(void)
                                        cmocka_unit_test(weighted_shards),
                                        cmocka_unit_test(segments_of_text),
                                        cmocka_unit_test(faults)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

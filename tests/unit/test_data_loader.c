@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor data */
 /* tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include <stdatomic.h>
 #include <time.h>
@@ -22,6 +13,7 @@
 #include "data/image/image.h"
 #include "data/loader.h"
 #include "data/text/token_files.h"
+#include "folder.h"
 
 /*
  * Data that counts its reads: x holds sample and number, targets the sample; samples that are bad
@@ -389,31 +381,12 @@ static void survives_lack_of_memory(void **state)
 
 /* ---- what training has behind it */
 
-static char folder[] = KUMI_BINARY_DIR "/test_data_loader_XXXXXX";
-
-static int make_folder(void **state)
+static const char *put_random(const char *name, size_t bytes, size_t record)
 {
-    (void)state;
-    return mkdtemp(folder) && setenv("KUMI_LOG", "error", 1) == 0 ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return ku_os_rmtree(folder);
-}
-
-static char *put_random(const char *name, size_t bytes, size_t record)
-{
-    static char path[512];
     unsigned char *data = malloc(bytes);
     for (size_t i = 0; i < bytes; i++)
         data[i] = i % record ? (unsigned char)ku_random_u32(1, 2, 3, i) : (unsigned char)(i % 10);
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    fclose(f);
+    const char *path = put(name, data, bytes);
     free(data);
     return path;
 }

@@ -5,35 +5,10 @@
 #include "base/fault.h"
 #include "base/os/os.h"
 #include "data/pairs/parallel_corpus.h"
+#include "folder.h"
 
 #define NO    KU_NO_TARGET
 #define SMALL KUMI_SOURCE_DIR "/tests/fixtures/tokenizer/small"
-
-static char folder[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    return setenv("KUMI_LOG", "error", 1);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    folder_remove(folder);
-    return 0;
-}
-
-static const char *put(const char *name, const char *text)
-{
-    static char path[64][128];
-    static int turn;
-    turn = (turn + 1) % 64;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    file_write(path[turn], text, strlen(text));
-    return path[turn];
-}
 
 static struct ku_vocab *open_vocab(const char *tokenizer, const char *const *file, int n_files,
                                    int64_t min_frequency)
@@ -48,8 +23,8 @@ static struct ku_vocab *open_vocab(const char *tokenizer, const char *const *fil
 static void words_by_frequency(void **state)
 {
     (void)state;
-    const char *file[] = {put("words.txt", "b a  a\tc\r\nc a <unk> b\n\n  d </s> \n"),
-                          put("more.txt", "\xe7\xa7\x81 e e")};
+    const char *file[] = {put_text("words.txt", "b a  a\tc\r\nc a <unk> b\n\n  d </s> \n"),
+                          put_text("more.txt", "\xe7\xa7\x81 e e")};
     static const struct {
         int64_t min_frequency, max_words;
         const char *words;
@@ -67,7 +42,7 @@ static void words_by_frequency(void **state)
         assert_status(ku_vocab_open(&o, &v), KUMI_OK);
         assert_status(ku_vocab_print(v, &s), KUMI_OK);
         assert_string_equal(s.text, rows[i].words);
-        back = open_vocab(put("list.vocab", s.text), NULL, 0, 0);
+        back = open_vocab(put_text("list.vocab", s.text), NULL, 0, 0);
         assert_int_equal(ku_vocab_count(back), ku_vocab_count(v));
         assert_string_equal(ku_vocab_fingerprint(back), ku_vocab_fingerprint(v));
         ku_str_fini(&s);
@@ -81,7 +56,7 @@ static void words_by_frequency(void **state)
 static void sentences_come_back(void **state)
 {
     (void)state;
-    const char *file[] = {put("words.txt", "a b c a b a\n")};
+    const char *file[] = {put_text("words.txt", "a b c a b a\n")};
     static const struct {
         const char *tokenizer, *text, *back;
         int64_t count;
@@ -130,8 +105,8 @@ static struct ku_parallel_opts options(const char *const *src, const char *const
 static void ports_are_padded(void **state)
 {
     (void)state;
-    const char *src[] = {put("a.en", "a b c\nb\n\na a a a a\n"), put("b.en", "c z\r\nb")};
-    const char *tgt[] = {put("a.ja", "x y\nx\ny\nx\n"), put("b.ja", "y y y y y\n   \n")};
+    const char *src[] = {put_text("a.en", "a b c\nb\n\na a a a a\n"), put_text("b.en", "c z\r\nb")};
+    const char *tgt[] = {put_text("a.ja", "x y\nx\ny\nx\n"), put_text("b.ja", "y y y y y\n   \n")};
     struct ku_vocab *s = open_vocab("word", src, 2, 2), *t = open_vocab("word", tgt, 2, 0);
     struct ku_parallel_opts o = options(src, tgt, 2, s, t);
     struct ku_data *d = NULL;
@@ -191,7 +166,7 @@ static void buckets_of_pairs(void **state)
         for (int k = 0; k < 2; k++)
             for (int n = 1 + (i * 7 + k * i) % 20, j = 0; j < n; j++)
                 at[k] += (size_t)sprintf(text[k] + at[k], "w%d%s", j, j + 1 < n ? " " : "\n");
-    const char *src[] = {put("l.en", text[0])}, *tgt[] = {put("l.ja", text[1])};
+    const char *src[] = {put_text("l.en", text[0])}, *tgt[] = {put_text("l.ja", text[1])};
     struct ku_vocab *v = open_vocab("word", src, 1, 0);
     struct ku_parallel_opts o = options(src, tgt, 1, v, v);
     o.src_len_max = o.tgt_len_max = 20;
@@ -251,7 +226,7 @@ static void bad_vocabularies(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *file[] = {put(rows[i].name, rows[i].text)};
+        const char *file[] = {put_text(rows[i].name, rows[i].text)};
         struct ku_vocab_opts o = {.tokenizer = rows[i].tokenizer,
                                   .file = file,
                                   .n_files = 1,
@@ -290,11 +265,12 @@ static void bad_pairs(void **state)
         {"a\n", "x\n", 0, 0, 0, KUMI_EINVAL, "data: source sentences of at most 0 tokens"},
         {"a\n", "x\n", 0, 0, 65537, KUMI_EINVAL, "at most 65537 tokens; give 1 to 65536"},
     };
-    const char *words[] = {put("words.txt", "a b x y\n")};
+    const char *words[] = {put_text("words.txt", "a b x y\n")};
     struct ku_vocab *v = open_vocab("word", words, 1, 0);
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *src[] = {put("p.en", rows[i].src)}, *tgt[] = {put("p.ja", rows[i].tgt)};
+        const char *src[] = {put_text("p.en", rows[i].src)},
+                   *tgt[] = {put_text("p.ja", rows[i].tgt)};
         struct ku_parallel_opts o = options(src, tgt, 1, v, v);
         struct ku_data *d = NULL;
         o.on_empty = rows[i].on_empty;
@@ -315,7 +291,7 @@ static void faults(void **state)
 {
     static const char *const kinds[] = {"mem", "os"};
     (void)state;
-    const char *src[] = {put("f.en", "a b c\nb\n")}, *tgt[] = {put("f.ja", "x y\nx\n")};
+    const char *src[] = {put_text("f.en", "a b c\nb\n")}, *tgt[] = {put_text("f.ja", "x y\nx\n")};
     for (int kind = 0; kind < 2; kind++)
         for (int n = 1, failed = 1; failed && n < 400; n++) {
             char fault[16], cache[128];
@@ -350,5 +326,5 @@ int main(void)
                                        cmocka_unit_test(bad_vocabularies),
                                        cmocka_unit_test(bad_pairs),
                                        cmocka_unit_test(faults)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

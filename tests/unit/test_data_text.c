@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor data */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <sys/wait.h>
@@ -17,46 +8,12 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os/os.h"
 #include "data/text/token_files.h"
 #include "data/text/token_file.h"
 #include "data/tokenizer/tokenizer.h"
+#include "folder.h"
 
 #define SMALL KUMI_SOURCE_DIR "/tests/fixtures/tokenizer/small"
-
-static char folder[] = KUMI_BINARY_DIR "/test_data_text_XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) && setenv("KUMI_LOG", "error", 1) == 0 ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return ku_os_rmtree(folder);
-}
-
-/* folder/name, valid for 512 calls. */
-static const char *in_folder(const char *name)
-{
-    static char path[512][512];
-    static int turn;
-    turn = (turn + 1) % 512;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    return path[turn];
-}
-
-static const char *put(const char *name, const void *data, size_t bytes)
-{
-    const char *path = in_folder(name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    assert_int_equal(fclose(f), 0);
-    return path;
-}
 
 /* count tokens first, first + 1, … of 2 or 4 bytes, behind llm.c's header if asked. */
 static const char *put_tokens(const char *name, uint32_t first, int count, int width,

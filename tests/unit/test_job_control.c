@@ -335,7 +335,43 @@ static void test_rows(void **state)
     j[1] = row_of("c", 4, 4);
     j[1].segment_abi = 1;
     assert_int_equal(ku_row_check(&j[1], &j[0]), KUMI_EINVAL);
-    assert_non_null(strstr(ku_err_get()->text, "different versions of kumi"));
+    assert_non_null(strstr(ku_err_get()->text, "(interface 0), host c kumi  (1); use one version"));
+    snprintf(j[0].version, sizeof j[0].version, "0.1.0");
+    snprintf(j[1].version, sizeof j[1].version, "0.2.0");
+    j[1].segment_abi = 0;
+    assert_int_equal(ku_row_check(&j[1], &j[0]), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "host b runs kumi 0.1.0 (interface 0), host c kumi "
+                                               "0.2.0 (0); use one version on all hosts"));
+}
+
+/* Hosts on one kernel share CPUs where their masks overlap; an unknown kernel is no common one. */
+static void test_sharing(void **state)
+{
+    static const struct {
+        uint64_t kernel[4], cpus[4];
+        int host, n_ranks;
+        uint64_t all;
+    } rows[] = {
+        {{1, 2, 3, 4}, {3, 3, 3, 3}, 1, 2, 3}, {{7, 7, 7, 7}, {3, 3, 3, 3}, 1, 10, 3},
+        {{7, 7, 8, 8}, {3, 3, 3, 3}, 1, 3, 3}, {{7, 7, 8, 8}, {3, 3, 3, 12}, 3, 4, 12},
+        {{7, 7, 7, 7}, {1, 2, 4, 8}, 2, 3, 4}, {{7, 7, 7, 7}, {1, 3, 6, 12}, 1, 6, 7},
+        {{0, 0, 0, 0}, {3, 3, 3, 3}, 0, 1, 3}, {{7, 0, 7, 0}, {15, 15, 15, 15}, 0, 4, 15},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint64_t cpus[4][KU_OS_CPU_WORDS] = {{0}}, all[KU_OS_CPU_WORDS];
+        struct ku_host_row row[4];
+        memset(row, 0, sizeof row);
+        for (int h = 0; h < 4; h++) {
+            row[h].n_ranks = h + 1;
+            row[h].kernel = rows[i].kernel[h];
+            cpus[h][1] = rows[i].cpus[h];
+        }
+        int n = ku_hosts_sharing(row, 4, rows[i].host, cpus[0], all);
+        if (n != rows[i].n_ranks || all[1] != rows[i].all || all[0])
+            fail_msg("row %zu: %d ranks on %llx", i, n, (unsigned long long)all[1]);
+    }
+    assert_true(ku_os_kernel() != 0 && ku_os_kernel() == ku_os_kernel());
 }
 
 static void test_secret(void **state)
@@ -360,6 +396,8 @@ static void test_secret(void **state)
     assert_int_equal(chmod(path, 0600), 0);
     assert_int_equal(truncate(path, 10), 0);
     assert_int_equal(ku_secret_find(&seg, two), KUMI_EINVAL);
+    assert_int_equal(unlink(path) + mkfifo(path, 0600), 0);
+    assert_int_equal(ku_secret_find(&seg, two), KUMI_EINVAL); /* without waiting for a writer */
     setenv("KUMI_SECRET", "0102", 1);
     assert_int_equal(ku_secret_find(&seg, two), KUMI_EINVAL);
     assert_null(strstr(ku_err_get()->text, "0102"));
@@ -384,6 +422,7 @@ int main(void)
         cmocka_unit_test(test_hello_stranger), cmocka_unit_test(test_hmac),
         cmocka_unit_test(test_messages),       cmocka_unit_test(test_meetings),
         cmocka_unit_test(test_addresses),      cmocka_unit_test(test_port),
-        cmocka_unit_test(test_rows),           cmocka_unit_test(test_secret)};
+        cmocka_unit_test(test_rows),           cmocka_unit_test(test_sharing),
+        cmocka_unit_test(test_secret)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

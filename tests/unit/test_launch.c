@@ -141,6 +141,29 @@ static void hostfiles(void **state)
     ku_hostlist_fini(&list);
 }
 
+static void divisors(void **state)
+{
+    static const struct {
+        const char *hosts;
+        int n, divisor, is_even;
+    } rows[] = {{"a:4", 0, 0, 1},     {"a:4,b:4", 0, 4, 1},     {"a:4,b:6", 0, 2, 0},
+                {"a:4,b:4", 6, 2, 0}, {"a:4,b:6,c:9", 0, 1, 0}, {"a:4,b:4", 3, 0, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct ku_hostlist list = {0};
+        bool is_even;
+        assert_int_equal(ku_hostlist_open(&list, rows[i].hosts, NULL, rows[i].n), 0);
+        assert_int_equal(ku_hostlist_divisor(&list, &is_even), rows[i].divisor);
+        assert_int_equal(is_even, rows[i].is_even);
+        ku_hostlist_fini(&list);
+    }
+    struct ku_hostlist list = {0};
+    assert_int_equal(ku_hostlist_open(&list, NULL, NULL, 0), KUMI_EINVAL);
+    assert_int_equal(ku_hostlist_open(&list, "a", "b", 0), KUMI_EINVAL);
+    assert_int_equal(ku_hostlist_open(&list, "a", NULL, 2), KUMI_EINVAL);
+    ku_hostlist_fini(&list);
+}
+
 /* 16384 hosts are one list; one more is refused. */
 static void many_hosts(void **state)
 {
@@ -406,9 +429,10 @@ static void frames(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(host_lists),  cmocka_unit_test(hostfiles),   cmocka_unit_test(many_hosts),
-        cmocka_unit_test(slurm_lists), cmocka_unit_test(ids),         cmocka_unit_test(jobs),
-        cmocka_unit_test(frames),      cmocka_unit_test(environments)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(host_lists),  cmocka_unit_test(hostfiles),
+                                       cmocka_unit_test(many_hosts),  cmocka_unit_test(divisors),
+                                       cmocka_unit_test(slurm_lists), cmocka_unit_test(ids),
+                                       cmocka_unit_test(jobs),        cmocka_unit_test(frames),
+                                       cmocka_unit_test(environments)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

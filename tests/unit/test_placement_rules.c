@@ -45,6 +45,7 @@ static const struct row {
     {KU_OP_linear_dx, "nf cf", "", "C C>C;R R>R;Sn R>Sn;Sf Sf>P;R Sc>Sc;P R>P"},
     {KU_OP_linear_dw, "nc nf", "", "C C>C;R R>R;Sn Sn>P;Sc R>Sc;R Sf>Sf"},
     {KU_OP_linear_db, "nf", "", "C>C;R>R;Sn>P;Sf>Sf"},
+    {KU_OP_bias_add, "nc c", "", "C C>C;R R>R;Sn R>Sn;Sc Sc>Sc"},
     {KU_OP_embedding, "vc #n", "", "C C>C;R C>R;R R>R;Sv C>P;Sv R>P;R Sn>Sn;Sc C>Sc;Sc R>Sc"},
     {KU_OP_embedding_dw, "#n nc", "rows=8 rows_seen=8 row_name=118",
      "C C>C;C R>R;R R>R;Sn Sn>P;C Sc>Sc;R Sc>Sc"},
@@ -57,6 +58,17 @@ static const struct row {
      "C C C C>C;R R R C>R;R R R R>R;Sn Sn Sn C>Sn;Sn Sn Sn R>Sn;Sh Sh Sh C>Sh;Sh Sh Sh R>Sh"},
     {KU_OP_rope, "nthd", "", "C>C;R>R;P>P;Sn>Sn;St>St;Sh>Sh"},
     {KU_OP_softmax_xent, "nv #n", "", "C C>C;R C>R;R R>R;Sn Sn>Sn"},
+    {KU_OP_softmax_xent_dx, "n nv #n n", "",
+     "C C C C>C;C R C C>R;C R R C>R;C R C R>R;C R R R>R;R C C C>R;R C C R>R;R C R C>R;R C R R>R;"
+     "C C C R>R;C C R C>R;C C R R>R;R R C C>R;R R C R>R;R R R C>R;R R R R>R;Sn Sn Sn Sn>Sn;"
+     "C Sv C C>Sv;C Sv C R>Sv;C Sv R C>Sv;C Sv R R>Sv;R Sv C C>Sv;R Sv C R>Sv;R Sv R C>Sv;"
+     "R Sv R R>Sv"},
+    {KU_OP_xent_max, "nv", "", "C>C;R>R;Sn>Sn;Sv>P"},
+    {KU_OP_xent_sums, "nv n #n", "",
+     "C C C>C;C C R>R;C R C>R;C R R>R;R C C>R;R C R>R;R R C>R;R R R>R;Sn Sn Sn>Sn;"
+     "Sv C C>P;Sv C R>P;Sv R C>P;Sv R R>P"},
+    {KU_OP_xent_finish, "nv n nq #n", "",
+     "C C C C>C;R R R C>R;R R R R>R;Sn Sn Sn Sn>Sn;Sv C C C>C"},
     {KU_OP_top_k, "nv #n", "", "C C>C;R C>R;R R>R;Sn Sn>Sn"},
     {KU_OP_exact_sum, "n", "", "C>C;R>R;Sn>P"},
     {KU_OP_max_all, "nc", "", "C>C;R>R;Sn>P;Sc>P"},

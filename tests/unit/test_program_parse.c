@@ -27,6 +27,8 @@ static void refusals(void **state)
         const char *text, *says;
     } rows[] = {
         {"", "x:0:1: the text is empty"},
+        {"# a comment alone\n", "the text is empty"},
+        {"# a comment\nmesh tp=2\n", "x:2:1: the text does not begin with 'kumi program 2'"},
         {"kumi program 1 x\n", "x:1:1: the text does not begin with 'kumi program 2'"},
         {"kumi program 2 x rank=0\n", "x:1:17: the text of one rank is not a program"},
         {HEAD "foo\n", "x:2:1: no such kind of line, at 'foo'"},
@@ -74,7 +76,7 @@ static void refusals(void **state)
         {TWO "0F0 start gossip #1 @\n", "no such exchange, at 'gossip"},
         {TWO "0F0 start all_reduce tp b1:a@0 @\n", "a handle (#1 ..) is missing"},
         {TWO "0F0 start all_reduce #0 b1:a@0 @\n", "handles begin at #1"},
-        {TWO "0F0 start all_reduce #1 mb b1:a@0 @\n", "neither an axis of ranks nor group="},
+        {TWO "0F0 start all_reduce #1 mb b1:a@0 @\n", "neither an axis of ranks nor peer=, group="},
         {TWO "0F0 start all_reduce #1 local reduce=min b1:a@0 @\n", "no such reduction"},
         {TWO "0F0 wait 1\n", "a handle (#1 ..) is missing"},
     };

@@ -17,18 +17,23 @@
 #define OWN "\"host_state\":\"private\""
 
 /* keys: members of section parallel; set: of --set, or NULL */
-static int resolve_set(const char *keys, const char *set, int n, struct ku_sharding *s)
+static void read_config(const char *keys, const char *set, struct ku_config *c)
 {
-    struct ku_config c;
     char text[512];
     snprintf(
         text, sizeof text,
         "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a.txt\"},\"parallel\":{%s}}",
         keys);
-    int status =
-        ku_config_parse("c.json", text, strlen(text), &set, set != NULL, ku_model_hidden_size, &c);
-    assert_int_equal(status, KUMI_OK);
-    status = ku_sharding_resolve(&c, n, 0, s);
+    assert_int_equal(
+        ku_config_parse("c.json", text, strlen(text), &set, set != NULL, ku_model_hidden_size, c),
+        KUMI_OK);
+}
+
+static int resolve_set(const char *keys, const char *set, int n, struct ku_sharding *s)
+{
+    struct ku_config c;
+    read_config(keys, set, &c);
+    const int status = ku_sharding_resolve(&c, n, 0, s);
     ku_config_fini(&c);
     return status;
 }
@@ -162,6 +167,59 @@ static void refuses(void **state)
     }
 }
 
+/* The ranks of each of several hosts share one copy: 8 ranks on hosts of `host` ranks. */
+static void hosts_share(void **state)
+{
+    static const char *const shared = "\"host_state\":\"shared\"";
+    static const struct {
+        const char *keys;
+        int host, is_uneven, replicate, shard, local; /* local 0: refused */
+        const char *text;
+    } row[] = {
+        {"", 4, 0, 2, 1, 4, ""},
+        {"", 2, 1, 0, 0, 0, "not supported on hosts with different numbers of ranks; give private"},
+        {"\"zero\":1", 4, 0, 1, 2, 4, ""},
+        {"\"zero\":2", 2, 0, 1, 4, 2, ""},
+        {"\"zero\":2", 2, 1, 0, 0, 0, "not supported on hosts with different numbers"},
+        {"\"zero\":2", 1, 0, 1, 8, 1, ""},
+        {"\"zero\":3,\"reshard_after_forward\":2", 1, 0, 1, 8, 1, ""},
+        {"\"zero\":3", 4, 0, 1, 2, 4, ""},
+        {"\"zero\":3,\"reshard_after_forward\":false", 4, 0, 1, 2, 4, ""},
+        {"\"zero\":3,\"reshard_after_forward\":2", 4, 0, 0, 0, 0,
+         "not supported with parallel.reshard_after_forward 2; give private, or "
+         "parallel.reshard_after_forward true or false"},
+        {"\"zero\":3,\"shard\":4", 2, 0, 2, 2, 2, ""},
+        {"\"zero\":1,\"shard\":4", 4, 0, 2, 1, 4, ""},
+        {"\"zero\":2,\"shard\":2", 4, 0, 2, 1, 4, ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof row / sizeof row[0]; i++) { /* also without the key: auto */
+        const size_t k = i / 2;
+        const bool is_auto = i % 2, is_even = !row[k].is_uneven;
+        /* parts of hosts keep their stage; what cannot be shared is not */
+        const bool is_private =
+            is_auto && (!row[k].local || (strstr(row[k].keys, "zero") && row[k].shard == 1));
+        struct ku_config c;
+        struct ku_sharding s, before;
+        char text[256];
+        snprintf(text, sizeof text, "%s%s%s", is_auto ? "" : shared,
+                 is_auto || !row[k].keys[0] ? "" : ",", row[k].keys);
+        read_config(text, NULL, &c);
+        assert_int_equal(ku_sharding_resolve(&c, 8, row[k].host, &s), KUMI_OK);
+        before = s;
+        const int status = ku_sharding_share(&c, row[k].host, is_even, &s);
+        if (is_private)
+            assert_true(status == KUMI_OK && memcmp(&s, &before, sizeof s) == 0);
+        else if (row[k].local)
+            assert_true(status == KUMI_OK && s.replicate == row[k].replicate &&
+                        s.shard == row[k].shard && s.local == row[k].local &&
+                        (s.reshard == s.shard || before.reshard < before.shard));
+        else
+            assert_true(status == KUMI_EINVAL && strstr(ku_err_get()->text, row[k].text));
+        ku_config_fini(&c);
+    }
+}
+
 static void contradiction(void **state)
 {
     struct ku_sharding s;
@@ -174,7 +232,8 @@ static void contradiction(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(host_state), cmocka_unit_test(admits),
-                                       cmocka_unit_test(refuses), cmocka_unit_test(contradiction)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(host_state), cmocka_unit_test(hosts_share),
+                                       cmocka_unit_test(admits), cmocka_unit_test(refuses),
+                                       cmocka_unit_test(contradiction)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

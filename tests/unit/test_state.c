@@ -42,6 +42,7 @@ struct want {
     int arena, is_kept, replicas;
 };
 #define HOST               KU_AR_HOST, 0, 0     /* one copy */
+#define HOST_OF(axes)      KU_AR_HOST, 0, axes  /* one copy on each host */
 #define OWN(axes)          KU_AR_STATE, 0, axes /* whole, in memory of the rank */
 #define WHOLE(axes)        KU_AR_SHARD, 0, axes /* whole, and read by peers */
 #define PART(axes)         KU_AR_SHARD, 1, axes
@@ -70,6 +71,11 @@ static const struct row {
     {1, 1, 4, 0, KUMI_BF16, {KU_TIER_HOST, 0}, {FAR(1, 0)}, {HOST}, {FAR(1, 0)}, {OWN(L)}},
     {2, 1, 1, 0, KUMI_BF16, {KU_TIER_HOST, 0}, {FAR(0, R)}, {OWN(R)}, {FAR(0, R)}, {OWN(R)}},
     {1, 2, 1, 3, KUMI_BF16, {0, KU_TIER_HOST}, {PART(0)}, {FAR(1, 0)}, {PART(0)}, {OWN(S)}},
+    /* hosts whose ranks share: masters and moments are divided among all, the rest once a host */
+    {1, 2, 2, 2, KUMI_BF16, {0, 0}, {PART(0)}, {HOST_OF(S)}, {PART(0)}, {OWN(S | L)}},
+    {1, 2, 2, 3, KUMI_BF16, {0, 0}, {PART(0)}, {PART(0)}, {PART(0)}, {OWN(S | L)}},
+    {2, 2, 2, 3, KUMI_BF16, {0, 0}, {PART(R)}, {PART(R)}, {PART(R)}, {OWN(R | S | L)}},
+    {2, 2, 2, 1, KUMI_F32, {0, 0}, {HOST_OF(R | S)}, {0}, {PART(R)}, {OWN(R | S | L)}},
 };
 
 static struct ku_program *compile(const struct row *r)

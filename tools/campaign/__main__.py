@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Harms trainings in thousands of ways, each reproducible alone, and counts what was lost.
 
-    python3 tools/campaign BUILD [--seed S] [--kills N] [--signals N] [--corruptions N] [--hostile N] [--jobs J] [--keep DIR]
+    python3 tools/campaign BUILD [--seed S] [--kills N] [--signals N] [--corruptions N] [--hostile N] [--hosts N] [--links N] [--jobs J] [--keep DIR]
     python3 tools/campaign BUILD --only kills:17        the same experiment alone, its folder kept
 
 kills        SIGKILL of launcher, helper, ranks at any moment of training, overwriting, export and import
 signals      every other signal, alone and in pairs, from the first instruction on
 corruptions  every file of runs and of exported weights is damaged in a dozen ways, then read by every command
 hostile      a table of configurations, models, data, environments, command lines and limits
+hosts        faults of jobs on several hosts, which this machine pretends to be, over TCP and MPI
+links        links between hosts in network namespaces that are down for a while, or for good; as root
 
 A finding is one line on standard output. Exit code 1 if there is any. docs/internals/campaign.md says what is expected.
 """
@@ -25,11 +27,13 @@ import traceback
 import base
 import corruptions
 import hostile
+import hosts
 import kills
+import links
 import signals
 
-KINDS = {"kills": kills, "signals": signals, "corruptions": corruptions, "hostile": hostile}
-COUNTS = {"kills": 160, "signals": 140, "corruptions": 400, "hostile": None}
+KINDS = {"kills": kills, "signals": signals, "corruptions": corruptions, "hostile": hostile, "hosts": hosts, "links": links}
+COUNTS = {"kills": 160, "signals": 140, "corruptions": 400, "hostile": None, "hosts": 200, "links": 24}
 
 
 def arguments():

@@ -19,6 +19,7 @@ GONE_S = 2      # within which all processes of a job have ended after its first
 MARK = "KUMI_CAMPAIGN"
 STEPS = 60
 CRASH = re.compile(rb"AddressSanitizer|LeakSanitizer|ThreadSanitizer|runtime error:|kumi: bug:|Assertion|stack smashing")
+TAG = re.compile(rb"^\[\d+ [^\] ]+\] ") # of a rank's line, by `kumi run` on several hosts
 SNAPSHOT = re.compile(r"step-\d{8,18}$")
 # What a run may leave in its directory; .cut is what a resume from an older snapshot cut off.
 OWN = re.compile(r"(lock|summary\.json|checkpoints(\.cut)?|weights|profile.*|.*\.vocab|metrics\.(cut\.)?jsonl)$")
@@ -119,7 +120,8 @@ class Process:
         return self.popen.poll() is not None
 
     def lines(self, begin):
-        return [x for x in self.err.split(b"\n") if x.startswith(begin)]
+        lines = (TAG.sub(b"", x) for x in self.err.split(b"\n"))
+        return [x for x in lines if x.startswith(begin)]
 
     def errors(self):
         return self.lines(b"kumi: error:") + self.lines(b"kumi: bug:")

@@ -8,7 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
 
 /*
  * Limits of this process on the host, from control groups. A group limits its descendants, so every
@@ -16,6 +20,15 @@
  * version 2, "7:memory:/a/b" in version 1. In a container that path may not exist, but its
  * ancestors do.
  */
+
+void ku_os_raise_files(uint64_t wanted)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < wanted) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
 
 /*
  * Reads a small file into text, "" if it does not exist. No fault injection: callers cannot act on
@@ -190,6 +203,17 @@ uint64_t ku_os_mem_available(void)
 int ku_os_n_cpus_host(void)
 {
     return ku_os_n_cpus_under("", (int)sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+uint64_t ku_os_kernel(void)
+{
+    char *text;
+    size_t bytes;
+    if (ku_os_slurp("/proc/sys/kernel/random/boot_id", 256, &text, &bytes) < 0)
+        return 0;
+    const uint64_t kernel = ku_hash64(text, bytes);
+    ku_free(text);
+    return kernel;
 }
 
 void ku_os_cpus(uint64_t mask[KU_OS_CPU_WORDS])

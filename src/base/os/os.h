@@ -106,6 +106,10 @@ void ku_os_cpus(uint64_t mask[KU_OS_CPU_WORDS]);
  */
 int ku_os_set_cpus(const uint64_t mask[KU_OS_CPU_WORDS]);
 int ku_os_n_cpus_host(void); /* quotas only, ignoring the affinity */
+/* Raise the limit of open files to the max that this process may set if it is below `wanted`. */
+void ku_os_raise_files(uint64_t wanted);
+/* The running kernel: equal in all containers and network namespaces of a machine. 0: unknown. */
+uint64_t ku_os_kernel(void);
 /*
  * Free memory in bytes: the minimum of MemAvailable and the room in each of our control groups,
  * with inactive page cache counted as free. UINT64_MAX if the system does not report it.

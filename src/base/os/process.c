@@ -40,6 +40,8 @@ int ku_os_signalfd(int fd, const sigset_t *set)
 /* SIGUSR1: what batch systems are asked to send ahead of the end of a job's time */
 static const int stops[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 enum { N_STOPS = sizeof stops / sizeof stops[0] };
+/* Launchers and terminals send a signal to several processes of a job, which pass it on. */
+static const int64_t SECOND_ENDS_NS = 1000000000;
 
 bool ku_os_is_stop_signal(int sig)
 {
@@ -57,6 +59,17 @@ void ku_os_stop_signals(sigset_t *set)
         if ((stops[i] != SIGHUP && stops[i] != SIGUSR1) || sigaction(stops[i], NULL, &now) < 0 ||
             now.sa_handler != SIG_IGN)
             sigaddset(set, stops[i]);
+}
+
+enum ku_stop ku_stops_take(struct ku_stops *s, int sig, int64_t now_ns)
+{
+    const bool is_early = sig == SIGUSR1, is_first = is_early ? !s->first : !s->since_ns;
+    if (!is_first)
+        return !is_early && now_ns - s->since_ns >= SECOND_ENDS_NS ? KU_STOP_ENDS : KU_STOP_AGAIN;
+    s->first = s->first ? s->first : sig;
+    s->since_ns = is_early ? 0 : now_ns;
+    s->asked |= UINT32_C(1) << sig;
+    return KU_STOP_ASKS;
 }
 
 int ku_os_stop_pending(void)

@@ -3,6 +3,7 @@
 #define KU_BASE_OS_PROCESS_H
 
 #include <signal.h>
+#include <stdint.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -23,6 +24,23 @@ int ku_os_signalfd(int fd, const sigset_t *set);
  */
 bool ku_os_is_stop_signal(int sig);
 void ku_os_stop_signals(sigset_t *set);
+/*
+ * What the stop signals of a job mean, in the order of their coming. The first one asks the job to
+ * stop. SIGUSR1, an early warning of batch systems, never does more. Of the others the second one,
+ * at least 1 s after the first of them, ends the job at once: SIGTERM at a time limit after an
+ * early SIGUSR1 does not interrupt the saving.
+ */
+struct ku_stops {
+    int first;        /* 0: none yet */
+    uint32_t asked;   /* bit sig: it was passed on */
+    int64_t since_ns; /* of the first that is not SIGUSR1; 0: none */
+};
+enum ku_stop {
+    KU_STOP_ASKS,  /* the first signal, or the first one after SIGUSR1: to be passed on */
+    KU_STOP_AGAIN, /* it means nothing new */
+    KU_STOP_ENDS
+};
+enum ku_stop ku_stops_take(struct ku_stops *stops, int sig, int64_t now_ns);
 /* Number of a blocked stop signal that is pending for this process; 0: none. */
 int ku_os_stop_pending(void);
 /*

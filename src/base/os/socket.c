@@ -11,7 +11,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -138,20 +137,6 @@ int ku_os_tcp_connected(int fd)
         return -1;
     errno = why;
     return why || ku_fault_is_due(KU_FAULT_OS) ? -1 : 0;
-}
-
-int ku_os_tcp_keep(int fd, int interval_ms, int timeout_ms)
-{
-    const int on = 1, seconds = interval_ms < 1000 ? 1 : interval_ms / 1000;
-    const unsigned user_timeout = (unsigned)timeout_ms;
-    /* with TCP_USER_TIMEOUT the kernel ignores the number of probes */
-    if (ku_fault_is_due(KU_FAULT_OS) ||
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) < 0 ||
-        setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds) < 0 ||
-        setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds) < 0)
-        return -1;
-    return setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout, sizeof user_timeout);
 }
 
 int ku_os_tcp_address(int fd, bool is_peer, struct ku_os_address *out)

@@ -30,11 +30,6 @@ int ku_os_tcp_accept(int fd, struct ku_os_address *peer);
 int ku_os_tcp_connect(const struct ku_os_address *to);
 /* 0: the connection of ku_os_tcp_connect is made; -1 with the reason. */
 int ku_os_tcp_connected(int fd);
-/*
- * The kernel gives a silent peer up: keepalive probes each interval_ms, and data that is not
- * acknowledged for timeout_ms. Delays of small messages (Nagle) are off.
- */
-int ku_os_tcp_keep(int fd, int interval_ms, int timeout_ms);
 /* The address of this side, or of the other. */
 int ku_os_tcp_address(int fd, bool is_peer, struct ku_os_address *out);
 /* Bytes moved, at most what the socket takes or has; 0 from recv: the peer closed. */

@@ -45,7 +45,7 @@ ssize_t ku_os_stream_recv(int fd, struct iovec *v, int n)
 
 static int set(int fd, int level, int option, int value)
 {
-    return ku_fault_is_due(KU_FAULT_OS) ? -1 : setsockopt(fd, level, option, &value, sizeof value);
+    return setsockopt(fd, level, option, &value, sizeof value);
 }
 
 /*

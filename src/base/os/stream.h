@@ -19,7 +19,7 @@ ssize_t ku_os_stream_send(int fd, struct iovec *v, int n);
 ssize_t ku_os_stream_recv(int fd, struct iovec *v, int n); /* 0: the peer has closed */
 
 /*
- * Sets up a connection that carries data: no delay of small messages, and an error (ETIMEDOUT) when
+ * Set up a connection: no delay of small messages, and an error (ETIMEDOUT) when
  * the peer's kernel acknowledges nothing for user_timeout_ms, probes included. No effect on sockets
  * other than TCP. Returns 0 or -1.
  *

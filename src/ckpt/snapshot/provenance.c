@@ -7,6 +7,7 @@
 
 #include "base/cpu_features.h"
 #include "base/err.h"
+#include "base/version.h"
 
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__
@@ -16,7 +17,7 @@
 
 json_t *ku_origin_libraries(void)
 {
-    return json_pack("{s:s, s:s, s:s}", "kumi", KUMI_VERSION, "compiler", COMPILER, "libc",
+    return json_pack("{s:s, s:s, s:s}", "kumi", ku_version(), "compiler", COMPILER, "libc",
                      gnu_get_libc_version());
 }
 

@@ -96,6 +96,24 @@ static int list_runs(const struct ku_ckpt_world *o, const struct ku_ckpt_out_fil
     return KUMI_OK;
 }
 
+/* Lists what the chunk of pieces p[n] has of other hosts than its writer's. */
+static int list_chunk(const struct ku_ckpt_world *o, const struct ku_ckpt_out_file *f, int file,
+                      const struct ku_piece *p, int64_t n, int writer, struct list *list)
+{
+    list->n = 0;
+    for (int64_t i = 0; i < n && o->n_owners; i++)
+        KU_TRY(list_runs(o, f, file, &p[i], writer, list));
+    return KUMI_OK;
+}
+
+/* The end of the pieces of chunk c, which begin at i */
+static int64_t chunk_end(const struct ku_ckpt_out_file *f, uint64_t c, int64_t i)
+{
+    while (i < f->n_pieces && f->piece[i].at < (c + 1) * KU_CHUNK_BYTES)
+        i++;
+    return i;
+}
+
 /* The caps of arrays that grow. */
 struct caps {
     int64_t chunks, messages, runs;
@@ -135,19 +153,64 @@ static int plan_file(struct ku_ckpt_writer *w, int file, struct list *list, stru
     const uint64_t n_chunks = ku_pieces_n_chunks(ku_ckpt_out_bytes(f));
     int64_t i = 0, end;
     for (uint64_t c = 0; c < n_chunks; c++, i = end) {
-        for (end = i; end < f->n_pieces && f->piece[end].at < (c + 1) * KU_CHUNK_BYTES;)
-            end++;
+        end = chunk_end(f, c, i);
         const int writer = writer_of(&s->world, f, c, n_chunks, &f->piece[i], end - i);
         if (writer == s->world.rank) {
             KU_TRY(grow((void **)&s->chunk, s->n_chunks, &cap->chunks, sizeof *s->chunk));
             s->chunk[s->n_chunks++] = (struct ku_ckpt_chunk){file, c};
         }
-        list->n = 0;
-        for (int64_t p = i; p < end && s->world.n_owners; p++)
-            KU_TRY(list_runs(&s->world, f, file, &f->piece[p], writer, list));
+        KU_TRY(list_chunk(&s->world, f, file, &f->piece[i], end - i, writer, list));
         KU_TRY(add_messages(s, cap, list, writer));
     }
     return KUMI_OK;
+}
+
+/* Adds to bytes[n_ranks] what each rank receives for its chunks of a file. */
+static int count_file(const struct ku_ckpt_world *o, const struct ku_ckpt_out_file *f, int file,
+                      struct list *list, size_t *bytes)
+{
+    const uint64_t n_chunks = ku_pieces_n_chunks(ku_ckpt_out_bytes(f));
+    int64_t i = 0, end;
+    for (uint64_t c = 0; c < n_chunks; c++, i = end) {
+        end = chunk_end(f, c, i);
+        const int writer = writer_of(o, f, c, n_chunks, &f->piece[i], end - i);
+        KU_TRY(list_chunk(o, f, file, &f->piece[i], end - i, writer, list));
+        for (int64_t r = 0; r < list->n; r++)
+            bytes[writer] += list->run[r].bytes;
+    }
+    return KUMI_OK;
+}
+
+int ku_ckpt_inbox_most(const struct ku_ckpt_tensor *tensor, int n,
+                       const struct ku_ckpt_world *world, size_t *most)
+{
+    struct ku_ckpt_writer *w = NULL;
+    struct list list = {0};
+    size_t *bytes = ku_calloc((size_t)world->n_ranks, sizeof *bytes);
+    struct ku_ckpt_tensor *own = ku_calloc((size_t)n + 1, sizeof *own);
+    int status = bytes && own ? KUMI_OK : KUMI_ENOMEM;
+    for (int i = 0; i < n && status == KUMI_OK; i++) {
+        own[i] = tensor[i];
+        own[i].data = own; /* no element is read */
+    }
+    const struct ku_ckpt_desc d = {
+        .dir = "", .model_config = "", .tensor = own, .n_tensors = n}; /* writes no file */
+    if (status == KUMI_OK)
+        status = ku_ckpt_writer_create(&d, &w);
+    for (int i = 0; i < KU_CKPT_N_FILES && status == KUMI_OK; i++)
+        status = count_file(world, &w->file[i], i, &list, bytes);
+    for (int r = 0; r < world->n_ranks && status == KUMI_OK; r++)
+        *most = r == 0 || bytes[r] > *most ? bytes[r] : *most;
+    ku_ckpt_writer_destroy(w);
+    ku_free(list.run);
+    ku_free(own);
+    ku_free(bytes);
+    return status;
+}
+
+size_t ku_ckpt_writer_inbox_bytes(const struct ku_ckpt_writer *w)
+{
+    return w->spread->inbox_bytes;
 }
 
 static int compare_places(const void *x, const void *y)

@@ -34,6 +34,20 @@ struct ku_ckpt_world {
 KU_STATUS ku_ckpt_writer_spread(struct ku_ckpt_writer *w, const struct ku_ckpt_world *world);
 
 /*
+ * Bytes that a rank gets from other hosts for its chunks, and has in memory until the writer is
+ * destroyed: of all ranks, the most.
+ *
+ *   tensor   [n] as for a writer; their memory is not needed
+ *   world    its rank is not read
+ *
+ * Errors: ENOMEM; EINVAL (the tensors).
+ */
+KU_STATUS ku_ckpt_inbox_most(const struct ku_ckpt_tensor *tensor, int n,
+                             const struct ku_ckpt_world *world, size_t *bytes);
+/* The same of this rank alone, as ku_ckpt_writer_spread allocated it. */
+size_t ku_ckpt_writer_inbox_bytes(const struct ku_ckpt_writer *w);
+
+/*
  * A message of this rank: bytes of one chunk. All messages of the job have one order, in which
  * every rank lists its own, so ranks that exchange them one after the other do not wait for each
  * other in a circle.

@@ -165,9 +165,14 @@ int ku_ckpt_writer_begin(struct ku_ckpt_writer *w)
     return status;
 }
 
-/* Computes the checksum of a .xxh3 file. All lines must be valid: a rank that did not write its
- * part left zeros. */
-static int sum_file(const struct ku_ckpt_out_file *f, uint64_t *sum)
+static int refuse_missing(const struct ku_ckpt_out_file *f)
+{
+    return KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: a rank did not write its part", f->path);
+}
+
+/* Computes the checksum of a .xxh3 file that the ranks wrote. All lines must be valid: a rank that
+ * did not write its part left zeros. */
+static int sum_file(struct ku_ckpt_out_file *f)
 {
     char *text;
     size_t bytes;
@@ -177,12 +182,25 @@ static int sum_file(const struct ku_ckpt_out_file *f, uint64_t *sum)
         return ku_ckpt_storage_error(f->sums_path);
     int status = ku_pieces_parse(f->sums_path, text, bytes, ku_ckpt_out_bytes(f), &pieces, &n);
     if (status == KUMI_OK)
-        *sum = ku_hash64(text, bytes);
+        f->sums_sum = ku_hash64(text, bytes);
     else if (status != KUMI_ENOMEM)
-        status = KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: a rank did not write its part", f->path);
+        status = refuse_missing(f);
     ku_free(pieces);
     ku_free(text);
     return status;
+}
+
+/*
+ * Several hosts: writes the .xxh3 file from the sums of all ranks (ku_ckpt_writer_set_sums), so
+ * nothing is read that other hosts wrote. Of a piece that no rank wrote the sum is 0, which no
+ * content has in practice (1 of 2^64).
+ */
+static int write_sums(struct ku_ckpt_out_file *f)
+{
+    for (int64_t i = 0; i < f->n_pieces; i++)
+        if (f->piece[i].sum == 0)
+            return refuse_missing(f);
+    return ku_ckpt_write_sums(f, 0, f->n_pieces, &f->sums_sum);
 }
 
 static json_t *or_empty(json_t *v)
@@ -207,18 +225,15 @@ static int hash_json(json_t *v, char out[80])
     return KUMI_OK;
 }
 
-static int describe_files(const struct ku_ckpt_writer *w, json_t *files)
+static void describe_files(const struct ku_ckpt_writer *w, json_t *files)
 {
     for (int i = 0; i < KU_CKPT_N_FILES; i++) {
-        uint64_t sum = 0;
         char hex[17];
-        KU_TRY(sum_file(&w->file[i], &sum));
-        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)sum);
+        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)w->file[i].sums_sum);
         json_array_append_new(files,
                               json_pack("{s:s, s:I, s:s}", "path", ku_ckpt_file_name(i), "bytes",
                                         (json_int_t)ku_ckpt_out_bytes(&w->file[i]), "xxh3", hex));
     }
-    return KUMI_OK;
 }
 
 /* [{"path": "model/tokenizer.json", "bytes": .., "xxh3": ".."}, ..] */
@@ -253,7 +268,7 @@ static int print_manifest(const struct ku_ckpt_writer *w, char **text)
     json_t *files = json_array(), *numerics = or_empty(d->numerics), *root = NULL;
     char hash[80];
     int status;
-    KU_TRY_OUT(describe_files(w, files));
+    describe_files(w, files);
     KU_TRY_OUT(hash_json(numerics, hash));
     root = json_pack(
         "{s:s, s:i, s:I, s:I, s:s?, s:s, s:O, s:s?, s:s, s:o, s:o, s:o, s:i, s:O, s:o}", "format",
@@ -329,8 +344,8 @@ static int sync_folders(const struct ku_ckpt_writer *w)
 int ku_ckpt_writer_commit(struct ku_ckpt_writer *w)
 {
     int status;
-    for (int i = 0; i < KU_CKPT_N_FILES && w->spread; i++)
-        KU_TRY_OUT(ku_ckpt_write_sums(&w->file[i], 0, w->file[i].n_pieces));
+    for (int i = 0; i < KU_CKPT_N_FILES; i++)
+        KU_TRY_OUT((w->spread ? write_sums : sum_file)(&w->file[i]));
     KU_TRY_OUT(write_companions(w));
     KU_TRY_OUT(write_manifest(w));
     KU_TRY_OUT(sync_folders(w));

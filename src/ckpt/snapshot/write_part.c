@@ -119,7 +119,7 @@ static int write_windows(struct part *p)
     return KUMI_OK;
 }
 
-int ku_ckpt_write_sums(const struct ku_ckpt_out_file *f, int64_t first, int64_t end)
+int ku_ckpt_write_sums(const struct ku_ckpt_out_file *f, int64_t first, int64_t end, uint64_t *sum)
 {
     int status = KUMI_OK;
     char *text = ku_calloc((size_t)(end - first) + 1, KU_PIECE_LINE_BYTES);
@@ -127,6 +127,8 @@ int ku_ckpt_write_sums(const struct ku_ckpt_out_file *f, int64_t first, int64_t 
         return KUMI_ENOMEM;
     for (int64_t i = first; i < end; i++)
         ku_pieces_print(&f->piece[i], text + (i - first) * KU_PIECE_LINE_BYTES);
+    if (sum)
+        *sum = ku_hash64(text, (size_t)(end - first) * KU_PIECE_LINE_BYTES);
     int fd = ku_os_open(f->sums_path, O_WRONLY, 0);
     if (fd < 0 ||
         ku_os_pwrite_full(fd, text, (size_t)(end - first) * KU_PIECE_LINE_BYTES,
@@ -256,7 +258,7 @@ int ku_ckpt_writer_write_so(struct ku_ckpt_writer *w, int rank, int n_ranks,
             continue;
         KU_TRY_OUT(ku_os_fsync(s->fd) < 0 ? ku_ckpt_storage_error(w->file[i].path) : KUMI_OK);
         if (w->spread == NULL) /* else the committing rank writes them */
-            KU_TRY_OUT(ku_ckpt_write_sums(&w->file[i], s->begin_piece, s->end_piece));
+            KU_TRY_OUT(ku_ckpt_write_sums(&w->file[i], s->begin_piece, s->end_piece, NULL));
     }
 out:
     for (int i = 0; i < KU_CKPT_N_FILES; i++) {

@@ -18,6 +18,7 @@ struct ku_ckpt_out_file {
     int n_tensors;
     struct ku_piece *piece;
     int64_t n_pieces;
+    uint64_t sums_sum; /* checksum of the .xxh3 file; the commit sets it */
 };
 
 /* Bytes [at, at + bytes) of a piece that the writer of their chunk gets from another host. */
@@ -62,8 +63,10 @@ KU_STATUS ku_ckpt_spread_fill(const struct ku_ckpt_writer *w, int file, const st
                               unsigned char *out);
 void ku_ckpt_spread_destroy(struct ku_ckpt_spread *s);
 
-/* Write checksums of pieces [first, end) to their lines of the .xxh3 file, and sync it. */
-KU_STATUS ku_ckpt_write_sums(const struct ku_ckpt_out_file *f, int64_t first, int64_t end);
+/* Write checksums of pieces [first, end) to their lines of the .xxh3 file, and sync it. *sum: of
+ * these lines; NULL: not wanted. */
+KU_STATUS ku_ckpt_write_sums(const struct ku_ckpt_out_file *f, int64_t first, int64_t end,
+                             uint64_t *sum);
 
 /* Sets the error for path with errno. Returns KUMI_ESTORAGE. */
 KU_STATUS ku_ckpt_storage_error(const char *path);

@@ -34,20 +34,15 @@ int ku_hosts_of_job(const struct ku_job *job, struct ku_host_ranks **host)
 static int find_topology(const struct ku_members *c, const struct ku_host_ranks *host, int n_hosts,
                          int me, struct ku_topology *t)
 {
-    struct ku_run *run = ku_calloc((size_t)n_hosts, sizeof *run);
-    int n = 0, h = 0;
+    struct ku_run *run = ku_calloc((size_t)c->n, sizeof *run);
     if (run == NULL)
         return KUMI_ENOMEM;
-    for (int i = 0; i < c->n; i++) {
-        const int rank = c->first + i * c->stride;
-        while (h < n_hosts - 1 && rank >= host[h + 1].first)
+    for (int i = 0, h = 0; i < c->n; i++) {
+        while (h < n_hosts - 1 && c->first + i * c->stride >= host[h + 1].first)
             h++;
-        if (n > 0 && run[n - 1].host == h)
-            run[n - 1].count++;
-        else
-            run[n++] = (struct ku_run){.first = i, .count = 1, .host = h};
+        run[i] = (struct ku_run){.count = 1, .host = h};
     }
-    const int status = ku_topology_init(t, run, n, me);
+    const int status = ku_topology_init(t, run, c->n, me);
     ku_free(run);
     return status;
 }

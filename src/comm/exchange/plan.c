@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stages of an exchange, and what they cost.
+ * The stages of an exchange.
  *
  * Powers of two come first, because the hosts of a group must hold one node of the tree; the last
  * stage takes the odd factor of the number of hosts and what is left of the powers of two. Of all
@@ -44,9 +44,7 @@ static void count_stages(int bits, int max_bits, int last, int *n_stages, int *n
 static void add_stage(struct ku_exchange *x, int radix, int stride)
 {
     KU_ASSERT(x->n_stages < KU_EXCHANGE_STAGES);
-    x->stage[x->n_stages].radix = radix;
-    x->stage[x->n_stages].stride = stride;
-    x->n_stages++;
+    x->stage[x->n_stages++] = (struct ku_exchange_stage){radix, stride};
 }
 
 void ku_stages_choose(struct ku_exchange *x, int n_hosts, int max_radix)
@@ -90,60 +88,39 @@ static int count_sends(struct ku_exchange *x)
         int other_n = ku_topology_local_n(t, (t->host + k) % t->n_hosts);
         int n = other_n > t->local ? (other_n - t->local + mine - 1) / mine : 0;
         x->sends_before[k] = x->sends_before[k - 1] + n;
-        x->n_peers += n ? n : 1; /* a helper of mine, if not among them */
+        x->max_peers += n ? n : 1; /* a helper of mine, if not among them */
     }
-    x->max_peers = x->n_peers;
     return 0;
 }
 
-/* Nodes and costs of one stage between helpers and destinations */
+/* Nodes and sources of one stage between helpers and destinations */
 static void count_direct(struct ku_exchange *x)
 {
     const struct ku_topology *t = x->topology;
-    double received = 0, mine = ku_topology_local_n(t, t->host), n = t->n;
-    int all = 0, own = ku_topology_cover(t, t->host, t->host + 1, NULL, 0);
     for (int h = 0; h < t->n_hosts; h++) {
-        int n_nodes = ku_topology_cover(t, h, h + 1, NULL, 0);
+        const int n_nodes = ku_topology_cover(t, h, h + 1, NULL, 0);
         x->max_nodes = n_nodes > x->max_nodes ? n_nodes : x->max_nodes;
-        all += n_nodes;
+        x->max_sources += h == t->host ? ku_topology_local_n(t, h) : n_nodes;
     }
-    received = (all - own) * mine / n;
-    x->max_sources = all - own + (int)mine;
-    x->far_bytes[KU_HALF_REDUCE] = own * (n - mine) / n;
-    x->far_bytes[KU_HALF_GATHER] = mine / n * (t->n_hosts - 1);
-    x->near_bytes[KU_HALF_REDUCE] = mine + x->far_bytes[0] + received + mine / n;
-    x->near_bytes[KU_HALF_GATHER] = (n - mine) / n + mine;
 }
 
 /* The same for stages whose groups are one node each */
 static void count_staged(struct ku_exchange *x)
 {
-    const struct ku_topology *t = x->topology;
-    double near_bytes = t->per_host, far_bytes = 0;
-    x->max_nodes = 1;
     for (int s = 0; s < x->n_stages; s++) {
-        double kept = 1.0 / x->stage[s].radix / x->stage[s].stride;
-        double moved = kept * (x->stage[s].radix - 1);
-        int own = s ? 1 : t->per_host, n_sources = own + x->stage[s].radix - 1;
-        far_bytes += moved;
-        near_bytes += moved + kept + (s ? kept : moved); /* read, write; read own or write chunks */
+        const int n_sources = (s ? 1 : x->topology->per_host) + x->stage[s].radix - 1;
         x->max_sources = n_sources > x->max_sources ? n_sources : x->max_sources;
     }
-    x->far_bytes[KU_HALF_REDUCE] = x->far_bytes[KU_HALF_GATHER] = far_bytes;
-    x->near_bytes[KU_HALF_REDUCE] = near_bytes;
-    x->near_bytes[KU_HALF_GATHER] = far_bytes + t->per_host;
 }
 
 int ku_exchange_plan(const struct ku_topology *t, const struct ku_exchange_tuning *tuning,
                      struct ku_exchange *out)
 {
-    struct ku_exchange x = {.topology = t};
+    struct ku_exchange x = {.topology = t, .max_nodes = 1};
     int max_radix = tuning && tuning->max_radix ? tuning->max_radix : KU_EXCHANGE_RADIX;
     int is_power = (t->per_host & (t->per_host - 1)) == 0;
     KU_ASSERT(max_radix >= 2 && t->n_hosts > 0);
-    x.max_nodes = 1;
     if (t->n_hosts == 1) {
-        x.near_bytes[0] = x.near_bytes[1] = t->max_local;
         *out = x;
         return 0;
     }
@@ -151,14 +128,10 @@ int ku_exchange_plan(const struct ku_topology *t, const struct ku_exchange_tunin
         ku_stages_choose(&x, t->n_hosts, max_radix);
     else
         add_stage(&x, t->n_hosts, 1);
-    x.is_direct = x.n_stages == 1;
     if (!t->per_host)
         KU_TRY(count_sends(&x));
-    for (int s = 0; t->per_host && s < x.n_stages; s++) {
-        int n = x.stage[s].radix - 1;
-        x.n_peers += n;
-        x.max_peers = n > x.max_peers ? n : x.max_peers;
-    }
+    for (int s = 0; t->per_host && s < x.n_stages; s++)
+        x.max_peers = x.stage[s].radix > x.max_peers ? x.stage[s].radix - 1 : x.max_peers;
     if (t->per_host && is_power)
         count_staged(&x);
     else

@@ -12,7 +12,6 @@
  */
 #include "comm/exchange.h"
 
-#include "base/err.h"
 #include "tensor/blocks.h"
 
 int ku_exchange_place(const struct ku_exchange *x, int d)
@@ -27,59 +26,8 @@ int ku_exchange_place(const struct ku_exchange *x, int d)
     return local * t->n_hosts + place;
 }
 
-void ku_exchange_slice(const void *ctx, int d, int64_t *begin, int64_t *end)
+void ku_exchange_slice(const struct ku_exchange_slices *s, int d, int64_t *begin, int64_t *end)
 {
-    const struct ku_exchange_slices *s = ctx;
     ku_blocks_range(s->count, s->line_count, s->first, s->exchange->topology->n,
                     ku_exchange_place(s->exchange, d), begin, end);
-}
-
-int64_t ku_exchange_next(const struct ku_exchange *x, const struct ku_exchange_set *set,
-                         ku_exchange_range *range, const void *ctx, int64_t max,
-                         struct ku_exchange_cursor *at, int64_t *begin)
-{
-    int64_t count = 0, first, end;
-    KU_ASSERT(max >= 0);
-    for (; count < max && at->i < set->n; at->i++, at->at = 0) {
-        range(ctx, ku_exchange_dest(x, set, at->i), &first, &end);
-        first += at->at;
-        KU_ASSERT(first <= end);
-        if (first == end)
-            continue;
-        if (count && first != *begin + count)
-            break;
-        if (!count)
-            *begin = first;
-        int64_t more = end - first < max - count ? end - first : max - count;
-        count += more;
-        at->at += more;
-        if (more < end - first)
-            break;
-    }
-    return count;
-}
-
-int64_t ku_exchange_count(const struct ku_exchange *x, const struct ku_exchange_set *set,
-                          ku_exchange_range *range, const void *ctx)
-{
-    int64_t count = 0, begin, end;
-    for (int i = 0; i < set->n; i++) {
-        range(ctx, ku_exchange_dest(x, set, i), &begin, &end);
-        count += end - begin;
-    }
-    return count;
-}
-
-int64_t ku_exchange_sent(const struct ku_exchange *x, enum ku_half half, ku_exchange_range *range,
-                         const void *ctx)
-{
-    struct ku_exchange_peer peer;
-    int64_t count = 0;
-    for (int s = 0; s < x->n_stages; s++) {
-        for (int i = 0; i < ku_exchange_n_sends(x, half, s); i++) {
-            ku_exchange_send(x, half, s, i, &peer);
-            count += peer.n_nodes * ku_exchange_count(x, &peer.set, range, ctx);
-        }
-    }
-    return count;
 }

@@ -16,6 +16,8 @@
 #include "base/err.h"
 #include "comm/exchange/private.h"
 
+#include <string.h>
+
 /* A member's view of a stage. Blocks of its group are counted from 0. */
 struct view {
     int64_t n_hosts, n_places;
@@ -158,17 +160,6 @@ static void count_nodes(struct ku_small *small, int stage)
     }
 }
 
-static int count_peers(const struct ku_small *small, int stage)
-{
-    struct view v = view_of(small, stage, small->topology->host);
-    int n = 0;
-    for (int b = 0; b < v.n_blocks; b++) {
-        int n_sends = b == v.mine ? 0 : n_served(&v, b);
-        n += b != v.mine && !n_sends ? 1 : n_sends; /* it receives from one of them, or another */
-    }
-    return n;
-}
-
 /* Stages of powers of two, as even as possible, and what is left. */
 static void choose_stages(struct ku_small *small, int n_hosts, int max_radix)
 {
@@ -180,9 +171,8 @@ static void choose_stages(struct ku_small *small, int n_hosts, int max_radix)
     for (int n = (bits + max_bits - 1) / max_bits; n > 0; n--) {
         int each = (bits + n - 1) / n;
         KU_ASSERT(small->n_stages < KU_EXCHANGE_STAGES);
-        small->stage[small->n_stages].radix = n > 1 ? 1 << each : (n_hosts + stride - 1) / stride;
-        small->stage[small->n_stages].stride = stride;
-        small->n_stages++;
+        small->stage[small->n_stages++] = (struct ku_exchange_stage){
+            .radix = n > 1 ? 1 << each : (n_hosts + stride - 1) / stride, .stride = stride};
         stride <<= each;
         bits -= each;
     }
@@ -200,16 +190,11 @@ void ku_small_plan(const struct ku_topology *t, const struct ku_exchange_tuning 
     int n = exact.n_stages;
     if (n && exact.stage[n - 1].radix <= max_radix) {
         small.n_stages = n;
-        for (int s = 0; s < n; s++) {
-            small.stage[s].radix = exact.stage[s].radix;
-            small.stage[s].stride = exact.stage[s].stride;
-        }
+        memcpy(small.stage, exact.stage, sizeof small.stage);
     } else if (n) {
         choose_stages(&small, t->n_hosts, max_radix);
     }
-    for (int s = 0; s < small.n_stages; s++) {
+    for (int s = 0; s < small.n_stages; s++)
         count_nodes(&small, s);
-        small.n_peers += t->local == 0 ? count_peers(&small, s) : 0;
-    }
     *out = small;
 }

@@ -179,14 +179,17 @@ void ku_topology_fini(struct ku_topology *t)
     *t = (struct ku_topology){0};
 }
 
-struct ku_topology ku_topology_of(const struct ku_topology *t, int member)
+/* The last of records low to high whose key, `stride` bytes apart, is at most `value` */
+static int last_up_to(const int32_t *key, size_t stride, int low, int high, int value)
 {
-    struct ku_topology u = *t;
-    KU_ASSERT(member >= 0 && member < t->n);
-    u.memory = NULL;
-    u.me = member;
-    ku_topology_find(t, member, &u.host, &u.local);
-    return u;
+    while (low < high) {
+        const int mid = high - (high - low) / 2;
+        if (*(const int32_t *)(const void *)((const char *)key + (size_t)mid * stride) <= value)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
 }
 
 int ku_topology_local_n(const struct ku_topology *t, int host)
@@ -203,15 +206,9 @@ int ku_topology_member(const struct ku_topology *t, int host, int local)
     KU_ASSERT(local >= 0 && local < ku_topology_local_n(t, host));
     if (t->per_host)
         return host * t->per_host + local;
-    int low = t->host_run[host], high = t->host_run[host + 1] - 1;
-    while (low < high) { /* the last run that begins at `local` or before */
-        int mid = high - (high - low) / 2;
-        if (t->run[mid].local <= local)
-            low = mid;
-        else
-            high = mid - 1;
-    }
-    return t->run[low].first + (local - t->run[low].local);
+    const struct ku_run *run = &t->run[last_up_to(&t->run->local, sizeof *t->run, t->host_run[host],
+                                                  t->host_run[host + 1] - 1, local)];
+    return run->first + (local - run->local);
 }
 
 void ku_topology_find(const struct ku_topology *t, int member, int *host, int *local)
@@ -222,15 +219,8 @@ void ku_topology_find(const struct ku_topology *t, int member, int *host, int *l
         *local = member % t->per_host;
         return;
     }
-    int low = 0, high = t->n_runs - 1;
-    while (low < high) { /* the last run that begins at `member` or before */
-        int mid = high - (high - low) / 2;
-        if (t->by_first[mid].first <= member)
-            low = mid;
-        else
-            high = mid - 1;
-    }
-    const struct ku_run *run = &t->run[t->by_first[low].run];
+    const int at = last_up_to(&t->by_first->first, sizeof *t->by_first, 0, t->n_runs - 1, member);
+    const struct ku_run *run = &t->run[t->by_first[at].run];
     *host = run->host;
     *local = run->local + (member - run->first);
 }
@@ -270,36 +260,36 @@ static bool next_run(const struct ku_topology *t, int begin, int end, int *at,
     return run->count > 0;
 }
 
-int ku_topology_cover(const struct ku_topology *t, int host_begin, int host_end,
-                      struct ku_tree_node *node, int cap)
+/* The nodes of hosts, as nodes or as sources `from` a peer, or neither: their number. */
+static int cover(const struct ku_topology *t, int host_begin, int host_end, int cap,
+                 struct ku_tree_node *node, struct ku_exchange_source *source, int from)
 {
     struct ku_tree_node run, some[KU_TREE_RUN_NODES];
     int n_nodes = 0, at = 0;
     KU_ASSERT(host_begin >= 0 && host_begin < host_end && host_end <= t->n_hosts);
     while (next_run(t, host_begin, host_end, &at, &run)) {
-        int n = ku_tree_cover(t->n, &run, 1, some, KU_TREE_RUN_NODES);
-        KU_ASSERT(!node || n <= cap - n_nodes);
-        for (int i = 0; node && i < n; i++)
-            node[n_nodes + i] = some[i];
-        n_nodes += n;
+        const int n = ku_tree_cover(t->n, &run, 1, some, KU_TREE_RUN_NODES);
+        KU_ASSERT((!node && !source) || n <= cap - n_nodes);
+        for (int i = 0; i < n; i++, n_nodes++) {
+            if (node)
+                node[n_nodes] = some[i];
+            if (source)
+                source[n_nodes] = (struct ku_exchange_source){some[i], from, n_nodes};
+        }
     }
     return n_nodes;
+}
+
+int ku_topology_cover(const struct ku_topology *t, int host_begin, int host_end,
+                      struct ku_tree_node *node, int cap)
+{
+    return cover(t, host_begin, host_end, cap, node, NULL, 0);
 }
 
 int ku_cover_sources(const struct ku_topology *t, int host_begin, int host_end, int from,
                      struct ku_exchange_source *source, int cap)
 {
-    struct ku_tree_node run, some[KU_TREE_RUN_NODES];
-    int n_nodes = 0, at = 0;
-    KU_ASSERT(host_begin >= 0 && host_begin < host_end && host_end <= t->n_hosts);
-    while (next_run(t, host_begin, host_end, &at, &run)) {
-        int n = ku_tree_cover(t->n, &run, 1, some, KU_TREE_RUN_NODES);
-        KU_ASSERT(n <= cap - n_nodes);
-        for (int i = 0; i < n; i++, n_nodes++)
-            source[n_nodes] =
-                (struct ku_exchange_source){.node = some[i], .from = from, .index = n_nodes};
-    }
-    return n_nodes;
+    return cover(t, host_begin, host_end, cap, NULL, source, from);
 }
 
 static int by_leaf(const void *a, const void *b)

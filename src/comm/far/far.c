@@ -9,22 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Runs of members that share a host; a host's number is that of the job. */
+/* A host's number is that of the job. */
 static int find_topology(struct ku_far *far)
 {
     const struct ku_comm *c = far->comm;
     struct ku_run *run = ku_malloc((size_t)c->n * sizeof *run);
-    int n = 0;
     if (!run)
         return KUMI_ENOMEM;
-    for (int i = 0; i < c->n; i++) {
-        const int host = ku_job_host_of(c->job, ku_comm_rank(c, i));
-        if (n && run[n - 1].host == host)
-            run[n - 1].count++;
-        else
-            run[n++] = (struct ku_run){.first = i, .count = 1, .host = host};
-    }
-    const int status = ku_topology_init(&far->topology, run, n, c->me);
+    for (int i = 0; i < c->n; i++)
+        run[i] = (struct ku_run){.count = 1, .host = ku_job_host_of(c->job, ku_comm_rank(c, i))};
+    const int status = ku_topology_init(&far->topology, run, c->n, c->me);
     ku_free(run);
     return status;
 }
@@ -73,9 +67,9 @@ void ku_far_destroy(struct ku_far *far, bool has_failed)
     struct ku_net *net = far->comm->job->comm->net;
     for (int i = 0; i < far->n_links; i++)
         net->ops->unlink(far->link[i].link, has_failed);
-    for (struct ku_net_req *next, *r = far->free_req; r; r = next) {
-        next = r->next;
-        ku_free(r);
+    for (struct far_message *next, *m = far->messages; m; m = next) {
+        next = m->next;
+        ku_free(m);
     }
     ku_free(far->link);
     ku_free(far->send);
@@ -186,13 +180,17 @@ int ku_far_requests(struct ku_far *far, int n)
 static struct ku_net_req *take_request(struct ku_far *far)
 {
     struct ku_net_req *r = far->free_req;
-    if (r)
+    if (r) {
         far->free_req = r->next;
-    else
-        r = ku_malloc(sizeof *r);
-    if (r)
         memset(r, 0, sizeof *r);
-    return r;
+        return r;
+    }
+    struct far_message *m = ku_calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    m->next = far->messages;
+    far->messages = m;
+    return &m->r;
 }
 
 int ku_far_message(struct ku_work *w)

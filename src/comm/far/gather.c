@@ -3,7 +3,10 @@
  * The gather half of an exchange: the reduce half backwards, without sums. Everything is sent from
  * where it lies and received where it belongs. Of an all-reduce of programs the receiver also
  * stores what came in the other near members' copies; of a reduce-scatter with n_owners a member
- * receives the rest of its shard from those with its local index.
+ * receives the rest of its shard from those with its local index. An all-gather into memory that
+ * the near members share is complete when each of them has received what it helps with, and stored
+ * its own shard, if that is elsewhere (KU_STEP_MOVE). All near members have started by then, so
+ * none reads what the memory held before.
  */
 #include "comm/far/lane.h"
 
@@ -69,7 +72,8 @@ static int finish_chunks(struct ku_work *w, struct far_lane *lane, bool is_send)
             return status < 0 ? status : 0;
         if (!is_send && w->path == KU_PATH_FAR_ALL_REDUCE)
             store_copies(w, chunk);
-        if (!is_send && w->path == KU_PATH_FAR_HOST_SCATTER)
+        if (!is_send && (w->path == KU_PATH_FAR_HOST_SCATTER || w->path == KU_PATH_FAR_ALL_GATHER ||
+                         w->path == KU_PATH_FAR_HOST_GATHER))
             ku_move_count_bytes(w, chunk->count, 1);
         lane->n_done++;
         w->comm->job->comm->has_moved = 1;

@@ -32,7 +32,6 @@ struct far_chunk {
     int n;
     int64_t count;
     struct ku_net_req req;
-    bool is_busy;
 };
 struct far_cursor {
     int i, part; /* destination, part of it */
@@ -52,6 +51,11 @@ struct far_request {
     struct ku_net_req r;
     int member;
 };
+/* The request of a send or receive. A job that fails leaves some pending. */
+struct far_message {
+    struct ku_net_req r;
+    struct far_message *next; /* of all messages of the comm */
+};
 struct far_link {
     int member;
     bool is_message; /* stream of sends and receives, not of collectives */
@@ -66,6 +70,7 @@ struct ku_far {
     struct ku_small small;
     struct far_link *link; /* sorted */
     int n_links, link_cap;
+    struct far_message *messages;
     struct ku_net_req *free_req; /* of messages, linked by next */
     /* The exchange of the work that runs */
     bool is_open; /* the stage is set up */

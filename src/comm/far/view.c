@@ -17,7 +17,8 @@ enum { LINE_BYTES = 64 };
 static bool is_program(const struct ku_work *w)
 {
     return w->path == KU_PATH_FAR_ALL_REDUCE || w->path == KU_PATH_FAR_REDUCE_SCATTER ||
-           w->path == KU_PATH_FAR_HOST_SCATTER || w->path == KU_PATH_FAR_ALL_GATHER;
+           w->path == KU_PATH_FAR_HOST_SCATTER || w->path == KU_PATH_FAR_ALL_GATHER ||
+           w->path == KU_PATH_FAR_HOST_GATHER;
 }
 
 int ku_far_n_parts(const struct ku_work *w)
@@ -258,15 +259,18 @@ static void copy_block(struct ku_work *w, int d, unsigned char *section, bool is
         const int64_t lo = from > at ? from : at,
                       hi = to < at + end - begin ? to : at + end - begin;
         if (lo < hi) {
-            const bool is_kept = !is_out && (p->kept & KU_KEPT_IN);
-            unsigned char *buffer = ku_move_ref(c->job, is_out ? &p->out : &p->in, me) +
-                                    (size_t)((is_kept ? 0 : begin) + lo - at) * each;
-            unsigned char *staged = section + (size_t)(lo - from) * each;
+            const int64_t first = p->kept & KU_KEPT_IN ? 0 : begin;
+            unsigned char *in = ku_move_ref(c->job, &p->in, me) + (size_t)(first + lo - at) * each,
+                          *out =
+                              ku_move_ref(c->job, &p->out, me) + (size_t)(begin + lo - at) * each,
+                          *staged = section + (size_t)(lo - from) * each;
             const size_t bytes = (size_t)(hi - lo) * each;
-            if (is_out && buffer != staged)
-                ku_move_deliver(w, buffer, staged, (int64_t)bytes);
-            else if (!is_out)
-                memcpy(staged, buffer, bytes);
+            if (!is_out) {
+                memcpy(staged, in, bytes);
+            } else if (d != c->me || in != out) { /* this member's own block may be there */
+                ku_move_deliver(w, out, staged, (int64_t)bytes);
+                ku_move_count_bytes(w, hi - lo, 1);
+            }
         }
         at += end - begin;
     }

@@ -196,12 +196,9 @@ static void break_link(struct mpi_link *link)
 
 static void mpi_failed(struct mpi_link *link, const char *what, int error)
 {
-    char why[256];
-    const struct ku_mpi_table *table = net_of(&link->send)->table;
-    table->error_text(error, why, sizeof why);
-    KU_IGNORE(
-        KU_ERR(KUMI_EPEER, "mpi: %s: %s rank %d: %s", table->make, what, link->base.rank, why),
-        "the link keeps the record");
+    char text[64];
+    snprintf(text, sizeof text, "%s rank %d", what, link->base.rank);
+    KU_IGNORE(ku_mpi_failed(net_of(&link->send)->table, text, error), "the link keeps the record");
     break_link(link);
 }
 
@@ -298,35 +295,34 @@ static bool can_post_head(const struct side *side)
     return side->head_at && side->used != (1u << HEADS) - 1 && side->n_ops < OPS;
 }
 
+/* The rest of the payload of `at`. false: there is no room, or the link broke. */
+static bool post_payload(struct side *side)
+{
+    struct ku_net_req *req = side->at;
+    while (req->head.bytes > INLINE_BYTES && side->at_bytes < req->head.bytes)
+        if (side->n_ops == OPS || !post_segment(side))
+            return false;
+    side->at = req->next;
+    side->at_bytes = 0;
+    return true;
+}
+
 /* Post what there is room for. A link that breaks meanwhile has nothing more to post. */
 static void post_sends(struct side *side)
 {
     while (side->at && side->n_ops < OPS) {
-        struct ku_net_req *req = side->at;
-        if (req == side->head_at && (!can_post_head(side) || !post_head(side)))
+        if (side->at == side->head_at && (!can_post_head(side) || !post_head(side)))
             return;
-        if (req->head.bytes > INLINE_BYTES)
-            while (side->at_bytes < req->head.bytes) {
-                if (side->n_ops == OPS || !post_segment(side))
-                    return;
-            }
-        side->at = req->next;
-        side->at_bytes = 0;
+        if (!post_payload(side))
+            return;
     }
 }
 
 static void post_recvs(struct side *side)
 {
-    while (side->at && side->at->moved > 0) {
-        struct ku_net_req *req = side->at; /* its header has come */
-        if (req->head.bytes > INLINE_BYTES)
-            while (side->at_bytes < req->head.bytes) {
-                if (side->n_ops == OPS || !post_segment(side))
-                    return;
-            }
-        side->at = req->next;
-        side->at_bytes = 0;
-    }
+    while (side->at && side->at->moved > 0) /* its header has come */
+        if (!post_payload(side))
+            return;
     while (can_post_head(side))
         if (!post_head(side))
             return;

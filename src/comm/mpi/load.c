@@ -21,10 +21,10 @@ static const struct make {
     const char *variable[3];
 } makes[KU_N_MPI_MAKES] = {
     [KU_MPI_OPENMPI] = {"openmpi",
-                        "Open MPI's mpirun, or srun --mpi=pmix",
+                        "Open MPI's mpirun or srun --mpi=pmix",
                         {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"}},
     [KU_MPI_MPICH] = {"mpich",
-                      "MPICH's mpiexec, or srun --mpi=pmi2",
+                      "MPICH's mpiexec or srun --mpi=pmi2",
                       {"PMI_RANK", "PMI_FD", "PMI_PORT"}},
 };
 
@@ -60,7 +60,7 @@ int ku_mpi_find(enum ku_mpi_make *make)
                       wanted);
     return KU_ERR(KUMI_EINVAL,
                   "mpi: no MPI launcher started this rank (neither OMPI_COMM_WORLD_SIZE, PMIX_RANK "
-                  "nor PMI_RANK is set); start the job with %s or %s, or use tcp",
+                  "nor PMI_RANK is set); start the job with %s, with %s, or use tcp",
                   makes[KU_MPI_OPENMPI].launcher, makes[KU_MPI_MPICH].launcher);
 }
 
@@ -158,14 +158,6 @@ int ku_net_mpi(const struct ku_net_ops **ops)
     KU_TRY(ku_mpi_load(make, &table));
     *ops = make == KU_MPI_OPENMPI ? &ku_net_openmpi : &ku_net_mpich;
     return 0;
-}
-
-bool ku_mpi_is_here(char *why, size_t cap)
-{
-    const struct ku_net_ops *ops;
-    bool is_here = ku_net_mpi(&ops) == 0;
-    snprintf(why, cap, "%s", is_here ? ops->name : ku_err_get()->text);
-    return is_here;
 }
 
 int ku_mpi_broadcast(const struct ku_mpi_place *place, void *blob, size_t bytes, int64_t timeout_ns)

@@ -23,12 +23,6 @@
 enum ku_mpi_make { KU_MPI_OPENMPI, KU_MPI_MPICH, KU_N_MPI_MAKES };
 const char *ku_mpi_make_name(enum ku_mpi_make make); /* "openmpi", "mpich": as in KUMI_MPI */
 
-/*
- * Whether the environment has the variables of an MPI launcher whose plug-in can be loaded; `why`
- * says which variables are missing, or what the loader said. For the choice of `auto`.
- */
-bool ku_mpi_is_here(char *why, size_t cap);
-
 /* A rank's place in the job, as the launcher's variables have it */
 struct ku_mpi_place {
     const char *launcher; /* in messages */

@@ -22,7 +22,7 @@ static struct {
     MPI_Comm comm; /* of kumi alone */
     MPI_Request request;
     int is_joining, is_joined, is_broadcasting;
-    int is_started, is_own; /* is_own: kumi called MPI_Init_thread, so it calls MPI_Finalize */
+    int is_started;
     atomic_int is_final;
     pid_t pid;
 } state;
@@ -112,7 +112,6 @@ static int start(void)
     if (!is_begun) {
         if ((error = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level)))
             return error;
-        state.is_own = 1;
         state.pid = getpid();
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
         if (on_exit(finish_at_exit, NULL))

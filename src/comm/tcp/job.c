@@ -4,12 +4,17 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "job/control/address.h"
 #include "job/job.h"
 #include "job/segment.h"
+
+#include <stdio.h>
+#include <string.h>
 
 struct wires {
     struct ku_job *job;
     struct ku_doorbell *bell;
+    char where[16 + KU_ADDRESS_TEXT]; /* "eth0 10.77.0.1" */
 };
 
 static int dial(void *ctx, const struct ku_dial_head *head, int64_t timeout_ns, int *fd)
@@ -30,6 +35,17 @@ static void name(void *ctx, int rank, char *text, size_t cap)
     ku_segment_rank_text(w->job->seg, rank, text, cap);
 }
 
+/* This host's address for the others, and the interface that has it */
+static void find_place(struct wires *w)
+{
+    struct ku_os_address own = {0};
+    char interface[16], text[KU_ADDRESS_TEXT];
+    memcpy(own.ip, ku_job_hosts(w->job)[w->job->host].address, sizeof own.ip);
+    ku_address_interface(&own, interface);
+    snprintf(w->where, sizeof w->where, "%s%s%s", interface, interface[0] ? " " : "",
+             ku_address_print(&own, text));
+}
+
 static void end(void *ctx)
 {
     struct wires *w = ctx;
@@ -43,12 +59,14 @@ int ku_tcp_open_job(struct ku_job *job, struct ku_net **net)
     int status = w ? 0 : KUMI_ENOMEM;
     KU_TRY_OUT(status);
     w->job = job;
+    find_place(w);
     KU_TRY_OUT(ku_doorbell_open(job->seg->job_id, job->host, job->local_rank, &w->bell));
     const struct ku_tcp_wires wires = {.ctx = w,
                                        .dial = dial,
                                        .take = take,
                                        .bell = ku_doorbell_fd(w->bell),
                                        .name = name,
+                                       .where = w->where,
                                        .end = end};
     KU_TRY_OUT(ku_tcp_open(&wires, job->rank, job->n, net));
     return 0;

@@ -40,7 +40,7 @@ struct ku_tcp_wires {
     int bell; /* this descriptor is readable when take has one; -1: there is none */
     /* "rank 5 on host b", for messages; NULL: "rank 5" */
     void (*name)(void *ctx, int rank, char *text, size_t cap);
-    const char *where;      /* "eth0, 10.77.0.1"; NULL: unknown */
+    const char *where;      /* "eth0 10.77.0.1"; NULL: unknown */
     void (*end)(void *ctx); /* when the network is closed; NULL: nothing to do */
 };
 

@@ -60,8 +60,8 @@ static const char *place_of(const struct ku_config *cfg, const char *spelled,
     int line, column;
     if (ds->doc.name) {
         ku_json_where(&ds->doc, spelled, 0, &line, &column);
-        snprintf(out, KU_WHERE_BYTES, "%.200s:%d:%d: %.200s", ds->doc.name, line ? line : 1,
-                 column ? column : 1, spelled);
+        snprintf(out, KU_WHERE_BYTES, "%.200s:%d:%d%s%.200s", ds->doc.name, line ? line : 1,
+                 column ? column : 1, *spelled ? ": " : "", spelled);
     } else {
         snprintf(path, sizeof path, "deepspeed.%.200s", spelled);
         snprintf(out, KU_WHERE_BYTES, "%.280s: %.200s", ku_config_place(cfg, path, at), path);
@@ -360,7 +360,9 @@ static int open_document(struct ku_config *cfg, const json_t *v)
         return ku_config_refuse(cfg, "deepspeed", v, "the path of a file, or an object");
     KU_TRY(ku_hjson_load(json_string_value(v), &ds->doc));
     ds->root = json_incref(ds->doc.root);
-    return json_is_object(ds->root) ? KUMI_OK : ku_ds_refuse(cfg, "", ds->root, "an object");
+    return json_is_object(ds->root)
+               ? KUMI_OK
+               : ku_ds_refuse(cfg, "", ds->root, "a DeepSpeed configuration is an object");
 }
 
 static int walk_document(struct ku_config *cfg, const json_t *document)

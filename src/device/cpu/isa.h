@@ -315,6 +315,9 @@ struct ku_isa_ops {
     /* to += from, from = 0; n is a multiple of 8 */
     void (*norm_widen)(double *to, float *from, int64_t n);
     float (*log_sum_exp)(const void *x, enum kumi_dtype dtype, int64_t n);
+    float (*row_max)(const void *x, enum kumi_dtype dtype, int64_t n); /* n = 0: -inf */
+    /* sum of e^(x - max) */
+    double (*exp_sum)(const void *x, enum kumi_dtype dtype, float max, int64_t n);
     /* dst = factor e^(x - lse) - minus, n elements */
     void (*softmax_scaled)(void *dst, const void *x, enum kumi_dtype dtype, float lse, float factor,
                            float minus, int64_t n);

@@ -109,7 +109,7 @@ INLINE vi is_below(vf x, float c)
     return is_above(-x, -c);
 }
 /* The bounds keep a NaN. */
-INLINE vf at_least(vf x, float c)
+INLINE vf max_with(vf x, float c)
 {
 #if defined(__AVX512F__)
     return max_f(splat(c), x);
@@ -117,7 +117,7 @@ INLINE vf at_least(vf x, float c)
     return select_f(is_below(x, c), splat(c), x);
 #endif
 }
-INLINE vf at_most(vf x, float c)
+INLINE vf min_with(vf x, float c)
 {
 #if defined(__AVX512F__)
     return min_f(splat(c), x);
@@ -400,7 +400,7 @@ INLINE float max_lanes(vf v)
  */
 INLINE vf exp_f(vf x)
 {
-    vf inside = at_most(at_least(x, -88.0f), 89.0f);
+    vf inside = min_with(max_with(x, -88.0f), 89.0f);
 #if defined(__AVX512F__)
     __m512 n = _mm512_roundscale_ps((__m512)(inside * 1.44269504088896341f), 0);
     vf r = inside - (vf)n * 0.693359375f + (vf)n * 2.12194440e-4f;

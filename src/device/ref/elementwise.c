@@ -59,7 +59,7 @@ int64_t ku_ref_global_index(const struct ku_view *v, int64_t i, const int64_t *w
     }
     for (int d = 0; d < v->shape.ndim; d++)
         index = index * whole[d] + v->start[d] + at[d];
-    return index;
+    return ku_runs_at(&v->of, index);
 }
 
 double ku_ref_keep(const struct ku_call *c, uint64_t index)

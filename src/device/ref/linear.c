@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products: linear, linear_dx, linear_dw, linear_db. */
+/* Matrix products: linear, linear_dx, linear_dw, linear_db, bias_add. */
 #include "device/ref/ref.h"
 
 /*
@@ -49,6 +49,17 @@ void ku_ref_linear(const struct ku_call *c, struct ku_ref_poll *poll)
                            ku_ref_activate((int)c->attr->act, ku_ref_get(z, m * s.f + f)));
             ku_ref_worked(poll, s.k);
         }
+}
+
+/* bias_add: y[m,f] = round(x[m,f] + bias[f]) */
+void ku_ref_bias_add(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const int64_t n = ku_ref_count(&c->in[0]);
+    const int64_t width = c->n_in > 1 ? ku_ref_count(&c->in[1]) : 1;
+    for (int64_t i = 0; i < n; i++)
+        ku_ref_put(&c->out[0], i,
+                   ku_ref_get(&c->in[0], i) + (c->n_in > 1 ? ku_ref_get(&c->in[1], i % width) : 0));
+    ku_ref_worked(poll, n);
 }
 
 /* linear_dx: dx[m,k] = sum_f dy[m,f] w[k,f] */

@@ -110,7 +110,7 @@ static int check(const struct ku_call *c)
         return KU_ERR(KUMI_EINVAL, "device ref: %s: has no accumulate form", info->name);
     if ((info->traits & KU_OP_RANDOM) && !(c->attr->p >= 0 && c->attr->p < 1))
         return KU_ERR(KUMI_EINVAL, "device ref: %s: p=%g; give 0 <= p < 1", info->name, c->attr->p);
-    if ((info->traits & KU_OP_CHUNKS) && c->in[0].shape.ndim == 1 &&
+    if ((info->traits & KU_OP_CHUNKS) && ku_view_is_flat(&c->in[0]) &&
         c->in[0].start[0] % KU_BLOCK_COUNT != 0)
         return KU_ERR(
             KUMI_EINVAL,

@@ -170,23 +170,85 @@ void ku_ref_softmax_xent(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
+/* xent_max: the greatest logit without padding; -inf if there is none. A NaN reaches the sums. */
+void ku_ref_xent_max(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0];
+    struct ku_ref_rows r = ku_ref_rows(x);
+    int64_t seen = x->shape.dim[x->shape.ndim - 1].seen;
+    for (int64_t i = 0; i < r.n; i++) {
+        double most = (double)-INFINITY;
+        for (int64_t j = 0; j < seen; j++) {
+            double each = ku_ref_get(x, i * r.width + j);
+            most = each > most ? each : most;
+        }
+        ku_ref_put(&c->out[0], i, most);
+        ku_ref_worked(poll, r.width);
+    }
+}
+
+/* xent_sums, over the logits without padding: sum e^(x[j] - max), x[target] or 0, sum x[j] or 0 */
+void ku_ref_xent_sums(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0];
+    const int32_t *target = c->in[2].data;
+    struct ku_ref_rows r = ku_ref_rows(x);
+    int64_t seen = x->shape.dim[x->shape.ndim - 1].seen, start = x->start[x->shape.ndim - 1];
+    for (int64_t i = 0; i < r.n; i++) {
+        double most = ku_ref_get(&c->in[1], i), sum = 0, all = 0;
+        int64_t own = target[i] - start;
+        for (int64_t j = 0; j < seen; j++) {
+            double each = ku_ref_get(x, i * r.width + j);
+            sum += exp(each - most);
+            all += each;
+        }
+        ku_ref_put(&c->out[0], 3 * i, sum);
+        ku_ref_put(&c->out[0], 3 * i + 1,
+                   own >= 0 && own < seen ? ku_ref_get(x, i * r.width + own) : 0);
+        ku_ref_put(&c->out[0], 3 * i + 2, c->attr->smoothing != 0 ? all : 0);
+        ku_ref_worked(poll, 2 * r.width);
+    }
+}
+
+/* xent_finish: lse = max + log(sums[0]), then softmax_xent with x[target] and sum x from sums */
+void ku_ref_xent_finish(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0];
+    const int32_t *target = c->in[3].data;
+    const int64_t own = x->shape.dim[x->shape.ndim - 1].seen;
+    const int64_t seen = c->attr->rows_seen ? c->attr->rows_seen : own;
+    const double s = c->attr->smoothing;
+    for (int64_t i = 0; i < ku_ref_count(&c->in[1]); i++) {
+        double lse = ku_ref_get(&c->in[1], i) + log(ku_ref_get(&c->in[2], 3 * i)), loss = 0;
+        if (ku_ref_is_valid(c, target[i]))
+            loss = target[i] < seen ? lse - ku_ref_get(&c->in[2], 3 * i + 1) : (double)NAN;
+        if (s != 0 && ku_ref_is_valid(c, target[i]))
+            loss = (1 - s) * loss + s * (lse - ku_ref_get(&c->in[2], 3 * i + 2) / (double)seen);
+        ku_ref_put(&c->out[0], i, loss);
+        ku_ref_put(&c->out[1], i, lse);
+        ku_ref_worked(poll, 3);
+    }
+}
+
 /*
  * softmax_xent_dx: dx[j] = dloss (e^(x[j] - lse) - (1 - s) [j = target] - s / seen); 0 for ignored
- * targets and in padding.
+ * targets and in padding. Of a slice of the classes, seen is that of all (attr rows_seen).
  */
 void ku_ref_softmax_xent_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[1];
     const int32_t *target = c->in[2].data;
     struct ku_ref_rows r = ku_ref_rows(x);
-    int64_t seen = x->shape.dim[x->shape.ndim - 1].seen;
+    int64_t seen = x->shape.dim[x->shape.ndim - 1].seen, start = x->start[x->shape.ndim - 1];
     const double s = c->attr->smoothing;
+    const double classes = (double)(c->attr->rows_seen ? c->attr->rows_seen : seen);
     for (int64_t i = 0; i < r.n; i++) {
         double dloss = ku_ref_get(&c->in[0], i), lse = ku_ref_get(&c->in[3], i);
         for (int64_t j = 0; j < r.width; j++) {
             double dx = 0, log_p = ku_ref_get(x, i * r.width + j) - lse;
             if (j < seen && ku_ref_is_valid(c, target[i]))
-                dx = dloss * ((j == target[i] ? expm1(log_p) + s : exp(log_p)) - s / (double)seen);
+                dx = dloss *
+                     ((start + j == target[i] ? expm1(log_p) + s : exp(log_p)) - s / classes);
             ku_ref_put(&c->out[0], i * r.width + j, dx);
         }
         ku_ref_worked(poll, r.width);

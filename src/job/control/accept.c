@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/os/stream.h"
 #include "job/control/private.h"
 
 #include <errno.h>
@@ -48,7 +49,7 @@ static void hear(struct ku_control *c, bool is_on)
 
 static void accept_one(struct ku_control *c, int fd, const struct ku_os_address *peer)
 {
-    KU_IGNORE(ku_os_tcp_keep(fd, KU_KEEPALIVE_MS, KU_PEER_TIMEOUT_MS), "it works without");
+    KU_IGNORE(ku_os_stream_tune(fd, KU_KEEPALIVE_S, KU_PEER_TIMEOUT_MS), "it works without");
     struct ku_conn *conn = ku_conn_add(c, KU_CONN_PENDING, fd);
     if (!conn)
         return;
@@ -69,7 +70,10 @@ void ku_accept(struct ku_control *c)
             accept_one(c, fd, &peer);
             continue;
         }
-        if ((errno == EMFILE || errno == ENFILE) && c->gather) {
+        if (errno != EMFILE && errno != ENFILE)
+            break;
+        hear(c, false); /* until the next round; its event would come at once, again and again */
+        if (c->gather) {
             KU_IGNORE(KU_ERR(KUMI_ENOMEM,
                              "join: %u hosts have come, and this process may open no more files; "
                              "raise the limit on the root's host (ulimit -n)",

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_INTERFACES = 256 }; /* addresses of this host, in containers a few hundred */
+
 /* A number of 1 to 5 digits in [1, max]; -1: none. *end: after it */
 static int parse_number(const char *text, int max, const char **end)
 {
@@ -76,6 +78,17 @@ bool ku_address_is_loopback(const struct ku_os_address *a)
     return ku_os_address_is_v4(a) ? a->ip[12] == 127 : memcmp(a->ip, v6, sizeof v6) == 0;
 }
 
+const char *ku_address_interface(const struct ku_os_address *a, char name[16])
+{
+    struct ku_os_interface list[MAX_INTERFACES];
+    const int n = ku_os_interfaces(list, MAX_INTERFACES);
+    name[0] = '\0';
+    for (int i = 0; i < n && name[0] == '\0'; i++)
+        if (memcmp(list[i].address.ip, a->ip, sizeof a->ip) == 0)
+            memcpy(name, list[i].name, sizeof list[i].name);
+    return name;
+}
+
 /* Link-local IPv6 addresses count only with an interface, which a row does not say. */
 static bool is_link_local(const struct ku_os_address *a)
 {
@@ -97,7 +110,6 @@ static int refuse_interface(const char *interface, const struct ku_os_interface 
 int ku_address_choose(const char *interface, const struct ku_os_address *root,
                       struct ku_os_address *out)
 {
-    enum { MAX_INTERFACES = 64 };
     struct ku_os_interface list[MAX_INTERFACES];
     char text[KU_ADDRESS_TEXT];
     if (!interface) {

@@ -21,6 +21,8 @@ KU_STATUS ku_meeting_parse(const char *what, const char *text, struct ku_meeting
 /* "10.77.0.1:40123", "[fd00::1]:40123"; with port 0 the address alone */
 const char *ku_address_print(const struct ku_os_address *a, char text[KU_ADDRESS_TEXT]);
 bool ku_address_is_loopback(const struct ku_os_address *a);
+/* The interface of this host that has the address, its port aside; "": none. */
+const char *ku_address_interface(const struct ku_os_address *a, char name[16]);
 /*
  * This host's address for the others.
  *

@@ -52,27 +52,21 @@ void ku_ask_pass_on(struct ku_control *c)
 static void answer(struct ku_control *c, const struct ku_message *head)
 {
     struct ku_progress p;
-    struct ku_answer a = {.unused = 0};
     const int local = head->rank - c->seg->first_rank;
     struct ku_message m = *head;
     if (local < 0 || local >= c->seg->n_local)
         return;
     progress_of(c->seg, c->opts.client, local, &p);
-    a.progress = p.progress;
-    a.state = p.state;
-    a.looks = p.looks;
-    a.awaits = p.awaits;
-    memcpy(a.last, p.last, sizeof a.last);
     m.kind = KU_MESSAGE_ANSWER;
-    m.bytes = sizeof a;
+    m.bytes = sizeof p;
     m.from = c->host;
     m.to = head->from;
-    ku_bridge_route(c, &m, &a);
+    ku_bridge_route(c, &m, &p);
 }
 
 static void take_answer(struct ku_control *c, const struct ku_message *head, const uint8_t *payload)
 {
-    struct ku_answer a;
+    struct ku_progress a;
     uint64_t word[KU_ANSWER_WORDS];
     _Static_assert(sizeof word == sizeof a.last, "one text");
     if (head->extra >= (uint32_t)c->seg->n_local)

@@ -116,8 +116,7 @@ static void take_cause(struct ku_control *c, const struct ku_message *head,
     c->has_cause = true;
     c->cause_head = *head;
     c->cause = *error;
-    for (char *p = c->cause.text; *p; p++) /* as the receiver wants it */
-        *p = (unsigned char)*p < ' ' || *p == 127 ? ' ' : *p;
+    ku_message_clean(&c->cause);
     c->cause_head.kind = KU_MESSAGE_CAUSE;
     c->cause_head.bytes = sizeof c->cause;
     c->has_parent_left |= c->lost_parent.deadline_ns != 0; /* no other cause will come from it */
@@ -337,7 +336,7 @@ void ku_bridge_event(struct ku_control *c, struct ku_conn *conn)
             lose(c, conn, EPROTO);
             return;
         }
-        filled = ku_conn_fill(c, conn);
+        filled = ku_conn_fill(conn);
     } while (filled > 0);
     if (filled < 0)
         lose(c, conn, errno);
@@ -378,7 +377,7 @@ static void serve_event(struct ku_control *c, struct ku_conn *conn)
             ku_conn_drop(c, conn);
         break;
     case KU_CONN_EARLY:
-        if (ku_conn_fill(c, conn) < 0)
+        if (ku_conn_fill(conn) < 0)
             ku_conn_drop(c, conn);
         break;
     case KU_CONN_ROOT:
@@ -428,7 +427,7 @@ void ku_control_serve(struct ku_control *c)
         if (has_pass(c))
             poll_by(c, now + KU_RETRY_MS * ms);
     }
-    if (c->n_pending)
+    if (c->n_pending || c->is_deaf)
         poll_by(c, now + PENDING_ROUND_MS * ms);
 }
 

@@ -103,9 +103,8 @@ void ku_conn_send(struct ku_control *c, struct ku_conn *conn, const struct ku_me
         ku_conn_watch(c, conn, true); /* the next event finds it broken */
 }
 
-int ku_conn_fill(struct ku_control *c, struct ku_conn *conn)
+int ku_conn_fill(struct ku_conn *conn)
 {
-    (void)c;
     if (conn->cap_in < KU_MESSAGE_MAX) {
         uint8_t *in = ku_realloc(conn->in, KU_MESSAGE_MAX, 1);
         if (!in) {

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/os/os.h"
+#include "base/os/stream.h"
 #include "job/control/private.h"
 #include "job/job.h"
 
@@ -57,7 +58,7 @@ int ku_dial(const struct ku_os_address *to, const char *peer, const struct ku_cl
     KU_TRY_OUT(await(seg, fd, POLLOUT, peer, deadline));
     if (ku_os_tcp_connected(fd) < 0)
         KU_TRY_OUT(KU_ERR(KUMI_EPEER, "connection: %s: %s", peer, ku_os_why()));
-    if (ku_os_tcp_keep(fd, KU_KEEPALIVE_MS, KU_PEER_TIMEOUT_MS) < 0)
+    if (ku_os_stream_tune(fd, KU_KEEPALIVE_S, KU_PEER_TIMEOUT_MS) < 0)
         KU_TRY_OUT(KU_ERR(KUMI_ENOMEM, "connection: %s: options: %s", peer, ku_os_why()));
     KU_TRY_OUT(shake(fd, peer, claim, secret, seg, deadline));
     *out = fd;
@@ -117,8 +118,7 @@ static int report_to(struct ku_segment *seg, int host, const struct kumi_error *
            .error = *error};
     struct ku_os_address to;
     int fd = -1;
-    for (char *p = m.error.text; *p; p++) /* as the receiver wants it */
-        *p = (unsigned char)*p < ' ' || *p == 127 ? ' ' : *p;
+    ku_message_clean(&m.error);
     address_of(row, &to);
     if (ku_dial(&to, row->name, &claim, seg->secret, NULL, deadline - ku_clock_ns(), &fd) < 0)
         return -1;

@@ -78,13 +78,6 @@ void ku_doorbell_ring(uint64_t job_id, int host, int local)
     ku_os_close(fd);
 }
 
-void ku_doorbell_ring_from(const struct ku_doorbell *own, int local)
-{
-    char name[NAME_BYTES];
-    bell_name(own->job_id, own->host, local, name);
-    KU_IGNORE(ku_os_datagram_send(own->fd, name, "", 0, -1), "no such rank, or it is awake");
-}
-
 int ku_doorbell_pass(const struct ku_doorbell *own, int local, const struct ku_dial_head *head,
                      int fd)
 {

@@ -72,19 +72,8 @@ static int add_own_row(struct ku_control *c, const struct ku_conn *first)
         KU_TRY(ku_address_choose(c->opts.interface, &first->peer, &c->address));
     else if (ku_os_tcp_address(first->fd, false, &c->address) < 0)
         return KU_ERR(KUMI_ENOMEM, "join: own address: %s", ku_os_why());
-    struct ku_os_address own;
-    if (ku_os_tcp_address(c->listener->fd, false, &own) < 0)
-        return KU_ERR(KUMI_ENOMEM, "join: own port: %s", ku_os_why());
-    c->address.port = own.port;
-    struct ku_join_row j = {.n_ranks = c->opts.n,
-                            .segment_abi = KU_SEGMENT_ABI,
-                            .is_pretended = c->opts.is_pretended,
-                            .row = {.first_rank = c->seg->first_rank,
-                                    .n_ranks = c->seg->n_local,
-                                    .port = own.port,
-                                    .job_id = c->seg->job_id}};
-    memcpy(j.row.name, c->name, sizeof j.row.name);
-    memcpy(j.row.address, c->address.ip, sizeof j.row.address);
+    struct ku_join_row j;
+    KU_TRY(ku_join_row(c, &j));
     return add_row(c->gather, &j, NULL);
 }
 
@@ -113,7 +102,7 @@ static int take_row(struct ku_control *c, struct ku_conn *conn)
 
 void ku_gather_take(struct ku_control *c, struct ku_conn *conn)
 {
-    int filled = ku_conn_fill(c, conn);
+    int filled = ku_conn_fill(conn);
     if (filled < 0)
         ku_gather_lost(c, conn);
     else if (filled > 0 && take_row(c, conn) < 0)

@@ -37,7 +37,7 @@ struct ku_claim {
     uint32_t unused;
     uint64_t stream;
 };
-enum { KU_NONCE_BYTES = 32, KU_HELLO_VERSION = 1 };
+enum { KU_NONCE_BYTES = 32, KU_HELLO_VERSION = 2 };
 struct ku_hello { /* little endian, sent as it is */
     uint8_t magic[8];
     uint32_t version;

@@ -17,13 +17,13 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/process.h"
+#include "base/os/stream.h"
 #include "job/control/private.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 enum {
     BACKLOG = 1024,
@@ -83,29 +83,25 @@ static void end_attempt(struct ku_control *c, struct ku_conn *conn, enum ku_hell
     ku_conn_drop(c, conn);
 }
 
-static void send_row(struct ku_control *c, struct ku_conn *conn)
+int ku_join_row(struct ku_control *c, struct ku_join_row *out)
 {
     struct ku_os_address own;
+    if (ku_os_tcp_address(c->listener->fd, false, &own) < 0)
+        return KU_ERR(KUMI_ENOMEM, "join: own port: %s", ku_os_why());
+    c->address.port = own.port;
+    ku_row_own(c, out);
+    return 0;
+}
+
+static void send_row(struct ku_control *c, struct ku_conn *conn)
+{
     struct ku_message m = ku_message_of(c, KU_MESSAGE_ROW, sizeof(struct ku_join_row));
-    struct ku_join_row j = {.n_ranks = c->opts.n,
-                            .segment_abi = KU_SEGMENT_ABI,
-                            .is_pretended = c->opts.is_pretended,
-                            .row = {.first_rank = c->seg->first_rank,
-                                    .n_ranks = c->seg->n_local,
-                                    .job_id = c->seg->job_id}};
-    if (ku_address_choose(c->opts.interface, &conn->peer, &c->address) < 0) {
+    struct ku_join_row j;
+    if (ku_address_choose(c->opts.interface, &conn->peer, &c->address) < 0 ||
+        ku_join_row(c, &j) < 0)
         ku_join_fail(c);
-        return;
-    }
-    if (ku_os_tcp_address(c->listener->fd, false, &own) < 0) {
-        KU_IGNORE(KU_ERR(KUMI_ENOMEM, "join: own port: %s", ku_os_why()), "the join fails with it");
-        ku_join_fail(c);
-        return;
-    }
-    j.row.port = c->address.port = own.port;
-    memcpy(j.row.name, c->name, sizeof j.row.name);
-    memcpy(j.row.address, c->address.ip, sizeof j.row.address);
-    ku_conn_send(c, conn, &m, &j);
+    else
+        ku_conn_send(c, conn, &m, &j);
 }
 
 static void become_joined(struct ku_control *c)
@@ -210,7 +206,7 @@ void ku_join_event(struct ku_control *c, struct ku_conn *conn)
             send_row(c, conn);
         return;
     }
-    if (ku_conn_flush(c, conn) < 0 || ku_conn_fill(c, conn) < 0) {
+    if (ku_conn_flush(c, conn) < 0 || ku_conn_fill(conn) < 0) {
         end_attempt(c, conn, KU_HELLO_CLOSED);
         return;
     }
@@ -250,7 +246,7 @@ static void dial(struct ku_control *c)
     int fd = ku_os_tcp_connect(&to);
     if (fd < 0)
         return;
-    KU_IGNORE(ku_os_tcp_keep(fd, KU_KEEPALIVE_MS, KU_PEER_TIMEOUT_MS), "it works without");
+    KU_IGNORE(ku_os_stream_tune(fd, KU_KEEPALIVE_S, KU_PEER_TIMEOUT_MS), "it works without");
     struct ku_conn *conn = ku_conn_add(c, c->n_hosts ? KU_CONN_PARENT : KU_CONN_ROOT, fd);
     if (!conn)
         return;
@@ -409,16 +405,6 @@ static int open_control(struct ku_control *c, const struct ku_control_opts *opts
     return 0;
 }
 
-/* A descriptor per host while the hosts meet; more than the soft limit of most systems. */
-static void raise_limit(void)
-{
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-        files.rlim_cur = files.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &files);
-    }
-}
-
 int ku_control_join(const struct ku_control_opts *opts, struct ku_segment *seg,
                     struct ku_control **out)
 {
@@ -430,8 +416,8 @@ int ku_control_join(const struct ku_control_opts *opts, struct ku_segment *seg,
     c->seg = seg;
     c->epoll = -1;
     c->poll_ns = INT64_MAX;
-    if (opts->rank == 0)
-        raise_limit();
+    if (opts->rank == 0) /* a descriptor per host while the hosts meet */
+        ku_os_raise_files(KU_MAX_HOSTS + 64);
     KU_TRY_OUT(open_control(c, opts));
     KU_TRY_OUT(meet(c));
     KU_TRY_OUT(ku_doorbell_open(seg->job_id, c->host, KU_BELL_BRIDGE, &c->bell));

@@ -19,7 +19,7 @@ static const struct {
     [KU_MESSAGE_VERDICT] = {"verdict", sizeof(struct kumi_error)},
     [KU_MESSAGE_STOP] = {"stop", 0},
     [KU_MESSAGE_ASK] = {"ask", 0},
-    [KU_MESSAGE_ANSWER] = {"answer", sizeof(struct ku_answer)},
+    [KU_MESSAGE_ANSWER] = {"answer", sizeof(struct ku_progress)},
     [KU_MESSAGE_BYE] = {"bye", 0},
 };
 
@@ -28,11 +28,22 @@ const char *ku_message_name(uint32_t kind)
     return kind < KU_N_MESSAGES ? kinds[kind].name : "?";
 }
 
+static bool is_control(char c)
+{
+    return (unsigned char)c < ' ' || c == 127;
+}
+
+void ku_message_clean(struct kumi_error *error)
+{
+    for (char *p = error->text; *p; p++)
+        *p = is_control(*p) ? ' ' : *p;
+}
+
 static bool is_text(const char *text, size_t cap)
 {
     size_t n = strnlen(text, cap);
     for (size_t i = 0; i < n; i++) /* one line: it is printed */
-        if ((unsigned char)text[i] < ' ' || text[i] == 127)
+        if (is_control(text[i]))
             return false;
     return n < cap;
 }
@@ -66,7 +77,7 @@ static bool is_error(const uint8_t *payload)
 
 static bool is_answer(const uint8_t *payload)
 {
-    struct ku_answer a;
+    struct ku_progress a;
     memcpy(&a, payload, sizeof a);
     return a.awaits >= -1 && a.awaits < MAX_RANKS && is_text(a.last, sizeof a.last);
 }
@@ -75,7 +86,8 @@ static bool is_join_row(const uint8_t *payload)
 {
     struct ku_join_row j;
     memcpy(&j, payload, sizeof j);
-    return is_row(&j.row) && j.n_ranks >= 1 && j.n_ranks <= MAX_RANKS;
+    return is_row(&j.row) && j.n_ranks >= 1 && j.n_ranks <= MAX_RANKS &&
+           is_text(j.version, sizeof j.version);
 }
 
 static bool is_sound(const struct ku_message *m, const uint8_t *payload)

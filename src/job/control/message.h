@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "job/hosts.h"
+#include "job/control.h"
 #include "kumi/status.h"
 
 /*
@@ -21,7 +21,7 @@
  *     VERDICT   down     struct kumi_error       the same, decided
  *     STOP      both                             number: signal
  *     ASK       routed                           from, to: hosts; rank asked; extra: local rank
- *     ANSWER    routed   struct ku_answer        that asks, number: of its question
+ *     ANSWER    routed   struct ku_progress      that asks, number: of its question
  *     BYE       both                             the sender leaves; a closed connection is no death
  */
 enum ku_message_kind {
@@ -51,19 +51,13 @@ struct ku_message {
 struct ku_join_row {
     struct ku_host_row row;
     int32_t n_ranks;      /* of the job, as this host was told */
-    uint32_t segment_abi; /* with the version of hellos, the version of kumi */
+    uint32_t segment_abi; /* with the version of hellos, that of these structs */
     uint32_t is_pretended;
     uint32_t unused;
+    char version[24]; /* of kumi */
 };
-struct ku_answer {
-    uint64_t progress;
-    uint32_t state, looks;
-    int32_t awaits;
-    uint32_t unused;
-    char last[160];
-};
-_Static_assert(sizeof(struct ku_message) == 32 && sizeof(struct ku_join_row) == 144 &&
-                   sizeof(struct ku_answer) == 184 && sizeof(struct kumi_error) == 512,
+_Static_assert(sizeof(struct ku_message) == 32 && sizeof(struct ku_join_row) == 168 &&
+                   sizeof(struct ku_progress) == 184 && sizeof(struct kumi_error) == 512,
                "sent as they are");
 enum { KU_MESSAGE_MAX = 32 + KU_ROWS_PER_MESSAGE * 128 };
 
@@ -78,5 +72,7 @@ enum { KU_MESSAGE_MAX = 32 + KU_ROWS_PER_MESSAGE * 128 };
 int ku_message_parse(const uint8_t *data, size_t bytes, struct ku_message *head,
                      const uint8_t **payload);
 const char *ku_message_name(uint32_t kind);
+/* Make the text of an error one line, as a receiver wants it. */
+void ku_message_clean(struct kumi_error *error);
 
 #endif

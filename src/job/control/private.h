@@ -29,7 +29,7 @@
 enum {
     KU_PENDING_MAX = 64, /* connections that are not authenticated yet */
     KU_PENDING_MS = 5000,
-    KU_KEEPALIVE_MS = 1000,
+    KU_KEEPALIVE_S = 1,
     /* 5 s kills after a pause of 3.4 s, as retransmissions go back; 10 s survives 4.2 s */
     KU_PEER_TIMEOUT_MS = 10000,
     KU_RETRY_MS = 5 /* of a connection for a rank whose queue is full */
@@ -93,7 +93,7 @@ struct ku_control {
     struct ku_conn *listener, *parent;
     struct ku_conn *child[KU_CONTROL_RADIX];
     int n_pending, n_logged;
-    bool is_deaf; /* pending are too many */
+    bool is_deaf; /* pending are too many, or there is no descriptor for another */
     /* joining */
     struct ku_gather *gather;
     struct ku_meeting meeting;
@@ -130,7 +130,7 @@ void ku_conn_send(struct ku_control *c, struct ku_conn *conn, const struct ku_me
 /* Send what is queued. 0, or -1 with errno: the connection is broken. */
 int ku_conn_flush(struct ku_control *c, struct ku_conn *conn);
 /* Read what is there into `in`. 1: bytes came, 0: none, -1: broken with errno, or closed with 0. */
-int ku_conn_fill(struct ku_control *c, struct ku_conn *conn);
+int ku_conn_fill(struct ku_conn *conn);
 /* The next whole message: as ku_message_parse; the payload counts until the next call. */
 int ku_conn_next(struct ku_conn *conn, struct ku_message *head, uint8_t *payload);
 void ku_conn_watch(struct ku_control *c, struct ku_conn *conn, bool has_output);
@@ -156,12 +156,16 @@ void ku_gather_destroy(struct ku_control *c);
 /* rows.c: checks without I/O. `row` is sorted by first rank. */
 KU_STATUS ku_rows_check(struct ku_join_row *row, int n, int n_ranks, bool is_late,
                         int64_t timeout_ns);
+/* This host's, with its address */
+void ku_row_own(const struct ku_control *c, struct ku_join_row *row);
 /* One row that came, against the first: versions, number of ranks, range. */
 KU_STATUS ku_row_check(const struct ku_join_row *row, const struct ku_join_row *first);
 
 /* join.c: connections to the root and to the parent */
 void ku_join_event(struct ku_control *c, struct ku_conn *conn);
 void ku_join_fail(struct ku_control *c); /* with this thread's record */
+/* This host's row; its address is chosen already. Sets the port of the address. */
+KU_STATUS ku_join_row(struct ku_control *c, struct ku_join_row *out);
 bool ku_control_is_joined(const struct ku_control *c);
 
 /* bridge.c */

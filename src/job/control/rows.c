@@ -1,19 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the root checks before it tells the hosts of each other. No I/O. */
 #include "base/err.h"
+#include "base/version.h"
 #include "job/control/private.h"
 
 #include <stdio.h>
 #include <string.h>
 
+void ku_row_own(const struct ku_control *c, struct ku_join_row *j)
+{
+    *j = (struct ku_join_row){.n_ranks = c->opts.n,
+                              .segment_abi = KU_SEGMENT_ABI,
+                              .is_pretended = c->opts.is_pretended,
+                              .row = {.first_rank = c->seg->first_rank,
+                                      .n_ranks = c->seg->n_local,
+                                      .port = c->address.port,
+                                      .job_id = c->seg->job_id,
+                                      .kernel = ku_os_kernel()}};
+    snprintf(j->version, sizeof j->version, "%s", c->opts.version ? c->opts.version : ku_version());
+    memcpy(j->row.name, c->name, sizeof j->row.name);
+    memcpy(j->row.address, c->address.ip, sizeof j->row.address);
+}
+
 int ku_row_check(const struct ku_join_row *j, const struct ku_join_row *first)
 {
     const int last = j->row.first_rank + j->row.n_ranks - 1;
-    if (j->segment_abi != first->segment_abi)
+    if (strcmp(j->version, first->version) != 0 || j->segment_abi != first->segment_abi)
         return KU_ERR(KUMI_EINVAL,
-                      "join: hosts %s and %s run different versions of kumi (%u and %u); use one "
+                      "join: host %s runs kumi %s (interface %u), host %s kumi %s (%u); use one "
                       "version on all hosts",
-                      first->row.name, j->row.name, first->segment_abi, j->segment_abi);
+                      first->row.name, first->version, first->segment_abi, j->row.name, j->version,
+                      j->segment_abi);
     if (j->n_ranks != first->n_ranks)
         return KU_ERR(
             KUMI_EINVAL,

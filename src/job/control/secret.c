@@ -84,16 +84,18 @@ static int check_file(const char *path, int fd)
 static int read_file(const char *path, uint8_t secret[KU_SECRET_BYTES])
 {
     char text[HEX_BYTES + 2];
-    int fd = ku_os_open(path, O_RDONLY | O_NOFOLLOW, 0);
+    int fd = ku_os_open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0); /* a FIFO has no end */
     if (fd < 0 && errno == ENOENT)
         return 0;
     if (fd < 0)
         return KU_ERR(KUMI_ESTORAGE, "join: secret: %s: %s", path, ku_os_why());
     int status = check_file(path, fd);
     ssize_t n = status < 0 ? 0 : ku_os_read_full(fd, text, sizeof text);
-    if (!status && n > 0 && text[n - 1] == '\n')
+    if (n > 0 && text[n - 1] == '\n')
         n--;
-    if (!status && (n < 0 || parse_hex(text, (size_t)n, secret) < 0))
+    if (n < 0)
+        status = KU_ERR(KUMI_ESTORAGE, "join: secret: %s: %s", path, ku_os_why());
+    else if (!status && parse_hex(text, (size_t)n, secret) < 0)
         status =
             KU_ERR(KUMI_EINVAL, "join: secret: %s: not %d hex digits; remove it", path, HEX_BYTES);
     ku_os_close(fd);

@@ -14,6 +14,7 @@
 #include "base/os/ipc.h"
 #include "base/os/os.h"
 #include "base/os/process.h"
+#include "base/version.h"
 #include "job/launch/ranks.h"
 #include "job/launch/wire.h"
 #include "job/segment.h"
@@ -48,8 +49,8 @@ struct agent {
 static void say(struct ku_ranks *ranks, int is_stop)
 {
     struct agent *a = ranks->owner;
-    ku_wire_put(&a->out, is_stop ? KU_FRAME_STOPPED : KU_FRAME_FAILED, 0, 1, ku_err_get(),
-                sizeof *ku_err_get());
+    ku_wire_put(&a->out, is_stop ? KU_FRAME_STOPPED : KU_FRAME_FAILED,
+                ku_segment_culprit(ranks->seg), 1, ku_err_get(), sizeof *ku_err_get());
     a->has_told |= !is_stop;
 }
 
@@ -167,7 +168,7 @@ static int start(struct agent *a)
     r->secret = j->n_hosts > 1 ? a->secret : NULL;
     r->env = j->env;
     r->say = say;
-    r->ended = drain;
+    r->reaped = drain;
     r->owner = a;
     if (j->flags & KU_HOST_BLOCKS) {
         sigset_t stops;
@@ -187,8 +188,7 @@ static void obey(struct agent *a, const struct ku_frame *f, const char *payload)
     struct kumi_error error;
     switch ((enum ku_frame_kind)f->kind) {
     case KU_FRAME_SIGNAL:
-        if (!a->ranks.first_signal)
-            ku_ranks_signal(&a->ranks, f->value);
+        ku_ranks_signal(&a->ranks, f->value);
         break;
     case KU_FRAME_KILL:
         ku_ranks_kill(&a->ranks, f->value);
@@ -198,7 +198,7 @@ static void obey(struct agent *a, const struct ku_frame *f, const char *payload)
             break;
         memcpy(&error, payload, sizeof error);
         a->has_told = 1;
-        ku_ranks_end(&a->ranks, &error);
+        ku_ranks_end(&a->ranks, &error, f->rank);
         break;
     case KU_FRAME_JOB:
     case KU_FRAME_HELLO:
@@ -223,12 +223,18 @@ static void take_commands(struct agent *a)
     a->is_orphan |= n == 0 || n < -1 || status < 0;
 }
 
-static void take_signals(struct agent *a)
+/* Returns the process of the first SIGCHLD, or 0. */
+static pid_t take_signals(struct agent *a)
 {
+    pid_t first = 0;
     struct signalfd_siginfo info;
-    while (ku_os_read(a->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+    while (ku_os_read(a->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (ku_os_is_stop_signal((int)info.ssi_signo))
             ku_wire_put(&a->out, KU_FRAME_ASKED, 0, (int)info.ssi_signo, NULL, 0);
+        else if (info.ssi_signo == SIGCHLD && !first)
+            first = (pid_t)info.ssi_pid;
+    }
+    return first;
 }
 
 /* A rank of kumi set the root cause, and prints it itself: only the other hosts need to know. */
@@ -238,7 +244,7 @@ static void tell_failure(struct agent *a)
     if (a->has_told || a->ranks.is_stopped || !atomic_load(&a->ranks.seg->abort_word) ||
         ku_segment_root(a->ranks.seg, &root) >= 0)
         return;
-    ku_wire_put(&a->out, KU_FRAME_FAILED, 0, 0, &root, sizeof root);
+    ku_wire_put(&a->out, KU_FRAME_FAILED, ku_segment_culprit(a->ranks.seg), 0, &root, sizeof root);
     a->has_told = 1;
 }
 
@@ -266,13 +272,11 @@ static void watch(struct agent *a)
         if (poll(a->poll, (nfds_t)n, KU_SLEEP_NS / 1000000) > 0) {
             if (a->poll[0].revents)
                 take_commands(a);
-            if (a->poll[1].revents)
-                take_signals(a);
             for (int i = 3; i < n; i++)
                 if (a->poll[i].revents)
                     read_stream(a, i - 3);
         }
-        ku_ranks_reap(&a->ranks);
+        ku_ranks_reap(&a->ranks, take_signals(a));
         tell_failure(a);
         ku_ranks_check(&a->ranks);
         send_frames(a);
@@ -298,7 +302,7 @@ static int await_job(struct agent *a)
     const char *payload;
     int status = 0;
     ku_str_append(&a->out.buf, KU_WIRE_SYNC, sizeof KU_WIRE_SYNC - 1);
-    ku_wire_put(&a->out, KU_FRAME_HELLO, 0, KU_WIRE_ABI, NULL, 0);
+    ku_wire_put(&a->out, KU_FRAME_HELLO, 0, KU_WIRE_ABI, ku_version(), strlen(ku_version()));
     finish(a);
     while (!a->is_orphan) {
         struct pollfd p = {.fd = a->in_fd, .events = POLLIN};

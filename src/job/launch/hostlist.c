@@ -6,7 +6,6 @@
 #include "job/segment.h"
 
 #include <ctype.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,6 +235,27 @@ int ku_hostlist_fill(struct ku_hostlist *list, int64_t n)
             list->n = i + 1;
     }
     return 0;
+}
+
+int ku_hostlist_open(struct ku_hostlist *list, const char *hosts, const char *hostfile, int64_t n)
+{
+    if (!hosts == !hostfile)
+        return KU_ERR(KUMI_EINVAL, "hosts: give either -H or --hostfile");
+    KU_TRY(hosts ? ku_hostlist_add(list, hosts) : ku_hostlist_read(list, hostfile));
+    return ku_hostlist_fill(list, n);
+}
+
+int ku_hostlist_divisor(const struct ku_hostlist *list, bool *is_even)
+{
+    int divisor = 0;
+    for (uint32_t h = 0; h < list->n && list->n > 1; h++)
+        for (int n = list->host[h].n; n;) {
+            const int rest = divisor % n;
+            divisor = n;
+            n = rest;
+        }
+    *is_even = list->n <= 1 || (int64_t)divisor * list->n == list->n_slots;
+    return divisor;
 }
 
 void ku_hostlist_fini(struct ku_hostlist *list)

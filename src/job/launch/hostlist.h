@@ -2,6 +2,7 @@
 #ifndef KU_JOB_LAUNCH_HOSTLIST_H
 #define KU_JOB_LAUNCH_HOSTLIST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -47,6 +48,18 @@ KU_STATUS ku_hostlist_read(struct ku_hostlist *list, const char *path);
  * Errors: KUMI_EINVAL (no host; fewer than n slots).
  */
 KU_STATUS ku_hostlist_fill(struct ku_hostlist *list, int64_t n);
+/*
+ * All of these: the first n slots of a text of -H or of a hostfile; the other is NULL. `list` is
+ * all zero at entry, and is finished by the caller even on failure.
+ */
+KU_STATUS ku_hostlist_open(struct ku_hostlist *list, const char *hosts, const char *hostfile,
+                           int64_t n);
+/*
+ * The greatest common divisor of the hosts' slots; 0 with one host.
+ *
+ *   is_even   out: all hosts have as many
+ */
+int ku_hostlist_divisor(const struct ku_hostlist *list, bool *is_even);
 void ku_hostlist_fini(struct ku_hostlist *list);
 
 #endif

@@ -71,12 +71,15 @@ int ku_launch_check_env(int n, int n_hosts)
 /* Run until the last rank has ended. */
 static void watch(struct ku_ranks *l)
 {
-    struct timespec slice = {.tv_nsec = KU_SLEEP_NS};
+    const struct timespec slice = {.tv_nsec = KU_SLEEP_NS}, now = {0};
     while (l->n_alive) {
-        int sig = sigtimedwait(&l->waited, NULL, &slice);
+        siginfo_t info = {0};
+        int sig = sigtimedwait(&l->waited, &info, &slice);
+        if (sig < 0) /* it was stopped and continued: which rank ended first is still known */
+            sig = sigtimedwait(&l->waited, &info, &now);
         if (ku_os_is_stop_signal(sig))
             ku_ranks_signal(l, sig);
-        ku_ranks_reap(l);
+        ku_ranks_reap(l, sig == SIGCHLD ? info.si_pid : 0);
         ku_ranks_check(l);
     }
     if (l->n_named && l->n_failed > 1)
@@ -114,12 +117,8 @@ static struct ku_ranks one_host(const struct ku_job_client *client, int n)
 int ku_launch(const struct ku_job_client *client, char *const *argv, int n,
               const struct ku_launch_opts *opts, int *code)
 {
-    struct ku_ranks l = one_host(client, n);
-    l.argv = argv;
-    l.is_kumi = strcmp(argv[0], KU_LAUNCH_SELF) == 0;
-    l.threads = opts ? opts->threads : 0;
-    l.no_pin = opts ? opts->no_pin : 0;
-    return launch(&l, code);
+    static const struct ku_launch_node alone = {.n_nodes = 1};
+    return ku_launch_node(client, argv, n, &alone, opts, code);
 }
 
 int ku_launch_node(const struct ku_job_client *client, char *const *argv, int n,

@@ -230,8 +230,9 @@ static bool is_stop(const struct ku_ranks *l, int rank, int status)
 {
     uint32_t state = atomic_load(&ku_segment_line(l->seg, rank)->state);
     if (!WIFSIGNALED(status) && WEXITSTATUS(status) == -KUMI_ESTOPPED)
-        return l->first_signal || state == KU_RANK_LEFT;
-    return l->first_signal && code_of(status) == 128 + l->first_signal;
+        return l->stops.first || state == KU_RANK_LEFT;
+    const int sig = code_of(status) - 128;
+    return sig > 0 && sig < 32 && l->stops.asked >> sig & 1;
 }
 
 /* Make the stop the root cause, for ranks that still wait for the one that ended. */
@@ -241,8 +242,8 @@ static void note_stop(struct ku_ranks *l, int status)
     l->code = l->code ? l->code : -KUMI_ESTOPPED;
     if (code_of(status) == -KUMI_ESTOPPED) /* the rank has printed it */
         return;
-    KU_ERR_SCOPE(KUMI_ESTOPPED, KUMI_SCOPE_JOB, "stopped: signal %d (%s)", l->first_signal,
-                 strsignal(l->first_signal));
+    KU_ERR_SCOPE(KUMI_ESTOPPED, KUMI_SCOPE_JOB, "stopped: signal %d (%s)", l->stops.first,
+                 strsignal(l->stops.first));
     if (ku_segment_abort(l->seg, ku_err_get(), -1)) {
         atomic_store(&l->seg->root_said, 1);
         if (l->say)
@@ -307,21 +308,29 @@ static void blame(struct ku_ranks *l, int rank, int status)
         name_failure(l);
 }
 
-void ku_ranks_reap(struct ku_ranks *l)
+static void reap(struct ku_ranks *l, int r)
 {
-    for (int r = 0; r < l->n; r++) {
-        int status;
-        if (!l->pid[r] || waitpid(l->pid[r], &status, WNOHANG) != l->pid[r])
-            continue;
-        l->pid[r] = 0;
-        l->n_alive--;
-        if (l->ended)
-            l->ended(l, r);
-        if (status && is_stop(l, r, status))
-            note_stop(l, status);
-        else if (status)
-            blame(l, r, status);
-    }
+    int status;
+    if (!l->pid[r] || waitpid(l->pid[r], &status, WNOHANG) != l->pid[r])
+        return;
+    l->pid[r] = 0;
+    l->n_alive--;
+    l->ended[r] = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    if (l->reaped)
+        l->reaped(l, r);
+    if (status && is_stop(l, r, status))
+        note_stop(l, status);
+    else if (status)
+        blame(l, r, status);
+}
+
+void ku_ranks_reap(struct ku_ranks *l, pid_t first)
+{
+    for (int r = 0; r < l->n && first > 0; r++)
+        if (l->pid[r] == first)
+            reap(l, r);
+    for (int r = 0; r < l->n; r++)
+        reap(l, r);
     reap_guard(l);
 }
 
@@ -341,26 +350,24 @@ void ku_ranks_kill(struct ku_ranks *l, int sig)
         if (!l->say) /* of an agent: the launcher prints it */
             ku_err_print();
     }
-    l->code = 128 + sig;
+    l->second_signal = sig;
     l->kill_ns = ku_clock_ns();
 }
 
 void ku_ranks_signal(struct ku_ranks *l, int sig)
 {
-    int64_t now = ku_clock_ns();
-    if (!l->first_signal) {
-        l->first_signal = sig;
-        l->first_ns = now;
+    const enum ku_stop meaning = ku_stops_take(&l->stops, sig, ku_clock_ns());
+    if (meaning == KU_STOP_ASKS) {
         ku_segment_stop(l->seg, sig);
         forward(l, sig);
-    } else if (now - l->first_ns >= 1000000000) {
+    } else if (meaning == KU_STOP_ENDS) {
         ku_ranks_kill(l, sig);
     }
 }
 
-void ku_ranks_end(struct ku_ranks *l, const struct kumi_error *error)
+void ku_ranks_end(struct ku_ranks *l, const struct kumi_error *error, int culprit)
 {
-    if (ku_segment_abort(l->seg, error, -1))
+    if (ku_segment_abort(l->seg, error, culprit))
         atomic_store(&l->seg->root_said, 1);
     l->kill_ns = l->kill_ns ? l->kill_ns : ku_clock_ns() + GRACE_NS;
 }
@@ -376,12 +383,12 @@ void ku_ranks_check(struct ku_ranks *l)
 int ku_ranks_code(const struct ku_ranks *l)
 {
     struct kumi_error root;
-    if (l->code >= 128)
-        return l->code;
-    /* the program's own code says more than "a rank died" */
-    if (l->code && (!ku_segment_root(l->seg, &root) || root.status == KUMI_EPEER))
-        return l->code;
-    int status = ku_segment_root(l->seg, &root);
+    if (l->second_signal)
+        return 128 + l->second_signal;
+    const int status = ku_segment_root(l->seg, &root);
+    const int local = ku_segment_culprit(l->seg) - l->first_rank;
+    if (status == KUMI_EPEER && local >= 0 && local < l->n && l->ended[local])
+        return l->ended[local];
     return status < 0 ? -status : l->code;
 }
 
@@ -397,7 +404,8 @@ int ku_ranks_prepare(struct ku_ranks *l)
     if (getrandom(&job_id, sizeof job_id, 0) != (ssize_t)sizeof job_id)
         job_id = (uint64_t)ku_clock_ns() ^ (uint64_t)getpid() << 40;
     l->pid = ku_calloc((size_t)l->n, sizeof *l->pid);
-    if (!l->pid)
+    l->ended = ku_calloc((size_t)l->n, sizeof *l->ended);
+    if (!l->pid || !l->ended)
         return KUMI_ENOMEM;
     if (!l->no_pin && l->n * l->threads <= cpus)
         l->pin = ku_pin_create(l->n, l->threads);
@@ -409,7 +417,7 @@ int ku_ranks_prepare(struct ku_ranks *l)
 void ku_ranks_release(struct ku_ranks *l, int is_killed)
 {
     int fds[] = {l->segment_fd, l->exec_fd[0], l->exec_fd[1]};
-    if (l->n_alive || l->kill_ns || l->first_signal || is_killed) { /* and the ranks' children */
+    if (l->n_alive || l->kill_ns || l->stops.first || is_killed) { /* and the ranks' children */
         if (l->group > 0)
             kill(-l->group, SIGKILL);
         for (int r = 0; r < l->n; r++)
@@ -423,6 +431,7 @@ void ku_ranks_release(struct ku_ranks *l, int is_killed)
     ku_pin_destroy(l->pin);
     ku_segment_unmap(l->seg);
     ku_free(l->pid);
+    ku_free(l->ended);
 }
 
 static void own_signals(sigset_t *set)

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "base/err.h"
+#include "base/os/process.h"
 #include "job/launch.h"
 
 /*
@@ -49,22 +50,24 @@ struct ku_ranks {
      * is_stop: a rank ended by a stop signal.
      */
     void (*say)(struct ku_ranks *ranks, int is_stop);
-    void (*ended)(struct ku_ranks *ranks, int rank); /* a rank was reaped; NULL: nothing */
+    void (*reaped)(struct ku_ranks *ranks, int rank); /* NULL: nothing */
     void *owner;
 
     pid_t *pid;                   /* 0: has ended */
+    int *ended;                   /* exit code of a rank that ended by itself; 0: none, or 0 */
     pid_t group, launcher, guard; /* guard 0: none */
     struct ku_segment *seg;
     int segment_fd, guard_fd, exec_fd[2];
     sigset_t waited, old;
-    int code;              /* exit code of the first failure */
+    int code;              /* exit code of the first failure that was seen */
+    int second_signal;     /* that ended the job; 0: none */
     int n_failed, n_named; /* ranks that failed before kill_ns; 1: a failure was printed */
     /*
-     * A rank ended by first_signal. The others may take their time.
+     * A rank ended by a signal that it was asked to stop by. The others may take their time.
      */
     int is_stopped;
-    int first_signal; /* stop signal */
-    int64_t first_ns, kill_ns;
+    struct ku_stops stops;
+    int64_t kill_ns;
     struct ku_pin *pin;
 };
 
@@ -75,17 +78,25 @@ void ku_ranks_unblock(struct ku_ranks *ranks);
 KU_STATUS ku_ranks_prepare(struct ku_ranks *ranks);
 /* Fork guard and ranks; returns when every rank runs its program. Errors: KUMI_EINVAL, ENOMEM. */
 KU_STATUS ku_ranks_start(struct ku_ranks *ranks);
-/* Take note of ranks that have ended. */
-void ku_ranks_reap(struct ku_ranks *ranks);
-/* A stop signal: the first asks the ranks to stop, a second one at least 1 s later ends them. */
+/*
+ * Take note of ranks that have ended.
+ *
+ *   first   si_pid of a SIGCHLD: the first of several that have ended since; 0: none
+ */
+void ku_ranks_reap(struct ku_ranks *ranks, pid_t first);
+/* A stop signal: the first asks the ranks to stop, a second one ends them (ku_stops_take). */
 void ku_ranks_signal(struct ku_ranks *ranks, int sig);
 /* End them now, with code 128 + sig. */
 void ku_ranks_kill(struct ku_ranks *ranks, int sig);
-/* The job has failed elsewhere: the ranks learn the cause, and end within 0.5 s. */
-void ku_ranks_end(struct ku_ranks *ranks, const struct kumi_error *error);
+/* The job has failed, by rank `culprit` or -1: the ranks learn the cause, and end within 0.5 s. */
+void ku_ranks_end(struct ku_ranks *ranks, const struct kumi_error *error, int culprit);
 /* At least every 50 ms: look for a root cause, and kill what should have ended. */
 void ku_ranks_check(struct ku_ranks *ranks);
-/* The exit code of the job, as far as this host knows. */
+/*
+ * The exit code of the job, as far as this host knows: that of the first rank that failed by
+ * itself, where a rank died; else of the root cause. A rank that ends because another one has
+ * failed does not count, whichever was reaped first.
+ */
 int ku_ranks_code(const struct ku_ranks *ranks);
 /* Kill what is left after a failure, a signal or is_killed, and free everything. */
 void ku_ranks_release(struct ku_ranks *ranks, int is_killed);

@@ -19,12 +19,12 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/process.h"
+#include "base/version.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -68,11 +68,11 @@ static void give_up(struct ku_remote *r, int status)
 }
 
 static void tell(struct ku_remote *r, const struct ku_remote_host *but, enum ku_frame_kind kind,
-                 int value, const void *payload, size_t bytes)
+                 int rank, int value, const void *payload, size_t bytes)
 {
     for (int i = 0; i < r->n_hosts; i++)
         if (&r->host[i] != but)
-            ku_wire_put(&r->host[i].out, kind, 0, value, payload, bytes);
+            ku_wire_put(&r->host[i].out, kind, rank, value, payload, bytes);
 }
 
 /*
@@ -81,16 +81,17 @@ static void tell(struct ku_remote *r, const struct ku_remote_host *but, enum ku_
  * whose rank died; that one asks to be printed, and counts.
  */
 static void fail(struct ku_remote *r, struct ku_remote_host *h, const struct kumi_error *error,
-                 int is_to_be_said)
+                 int culprit, int is_to_be_said)
 {
     if (r->is_killed)
         return;
     if (!r->first) {
         r->end_ns = ku_clock_ns() + END_NS;
-        tell(r, h, KU_FRAME_END, 0, error, sizeof *error);
+        tell(r, h, KU_FRAME_END, culprit, 0, error, sizeof *error);
     }
     if (!r->first || (is_to_be_said && !r->has_said)) {
         r->first = h;
+        r->culprit = culprit;
         r->code = -error->status;
     }
     if (is_to_be_said && !r->has_said) {
@@ -102,24 +103,35 @@ static void fail(struct ku_remote *r, struct ku_remote_host *h, const struct kum
 void ku_remote_signal(struct ku_remote *r, int sig)
 {
     const int64_t now = ku_clock_ns();
-    if (!r->first_signal) {
-        r->first_signal = sig;
-        r->first_ns = now;
+    const enum ku_stop meaning = ku_stops_take(&r->stops, sig, now);
+    if (meaning == KU_STOP_ASKS) {
         if (r->is_started)
-            tell(r, NULL, KU_FRAME_SIGNAL, sig, NULL, 0);
+            tell(r, NULL, KU_FRAME_SIGNAL, 0, sig, NULL, 0);
         else
             give_up(r,
                     KU_ERR(KUMI_ESTOPPED, "stopped: signal %d (%s): before all hosts had answered",
                            sig, strsignal(sig)));
-    } else if (now - r->first_ns >= SECOND_NS && !r->is_killed) {
+    } else if (meaning == KU_STOP_ENDS && !r->is_killed) {
         r->is_killed = 1;
         r->code = 128 + sig;
         r->end_ns = now + END_NS;
-        tell(r, NULL, KU_FRAME_KILL, sig, NULL, 0);
+        tell(r, NULL, KU_FRAME_KILL, 0, sig, NULL, 0);
         if (!r->has_said)
             say(r, "kumi: error: stopped: a second signal %d (%s)", sig, strsignal(sig));
         r->has_said = 1;
     }
+}
+
+/* Whether a line is the last error printed: what is wrong on all hosts is printed once. */
+static bool is_said(struct ku_remote *r, const char *line, size_t bytes)
+{
+    static const char error[] = "kumi: error: ";
+    if (bytes < sizeof error || memcmp(line, error, sizeof error - 1) != 0)
+        return false;
+    if (strlen(r->last_error) == bytes && memcmp(r->last_error, line, bytes) == 0)
+        return true;
+    snprintf(r->last_error, sizeof r->last_error, "%.*s", (int)(bytes < 511 ? bytes : 511), line);
+    return false;
 }
 
 /* Whole lines of a rank. Those of stderr get its number and host. */
@@ -135,11 +147,28 @@ static void take_lines(struct ku_remote *r, const struct ku_remote_host *h,
     while (text < end) {
         const char *newline = memchr(text, '\n', (size_t)(end - text));
         const char *stop = newline ? newline : end;
-        ku_str_add(&r->err.buf, "[%d %s] ", f->rank, h->slots.name);
-        ku_str_append(&r->err.buf, text, (size_t)(stop - text));
-        ku_str_append(&r->err.buf, "\n", 1);
+        if (!is_said(r, text, (size_t)(stop - text))) {
+            ku_str_add(&r->err.buf, "[%d %s] ", f->rank, h->slots.name);
+            ku_str_append(&r->err.buf, text, (size_t)(stop - text));
+            ku_str_append(&r->err.buf, "\n", 1);
+        }
         text = newline ? newline + 1 : end;
     }
+}
+
+static void take_hello(struct ku_remote *r, struct ku_remote_host *h, const struct ku_frame *f,
+                       const char *version)
+{
+    const size_t bytes = f->bytes < 24 ? f->bytes : 24;
+    h->has_hello = 1;
+    h->words.bytes = 0;
+    if (f->value != KU_WIRE_ABI || bytes != strlen(ku_version()) ||
+        memcmp(version, ku_version(), bytes) != 0)
+        give_up(r, KU_ERR(KUMI_EINVAL,
+                          "launch: host %s: its kumi is %.*s (interface %d), the launcher %s (%d); "
+                          "install the same version on every host",
+                          h->slots.name, bytes ? (int)bytes : 7, bytes ? version : "unknown",
+                          f->value, ku_version(), KU_WIRE_ABI));
 }
 
 static void take_frame(struct ku_remote *r, struct ku_remote_host *h, const struct ku_frame *f,
@@ -152,13 +181,7 @@ static void take_frame(struct ku_remote *r, struct ku_remote_host *h, const stru
     error.text[sizeof error.text - 1] = '\0';
     switch ((enum ku_frame_kind)f->kind) {
     case KU_FRAME_HELLO:
-        h->has_hello = 1;
-        h->words.bytes = 0;
-        if (f->value != KU_WIRE_ABI)
-            give_up(r, KU_ERR(KUMI_EINVAL,
-                              "launch: host %s: its kumi is of another version (agent %d, launcher "
-                              "%d); install the same version on every host",
-                              h->slots.name, f->value, KU_WIRE_ABI));
+        take_hello(r, h, f, payload);
         break;
     case KU_FRAME_REFUSED:
         h->is_done = 1;
@@ -172,7 +195,7 @@ static void take_frame(struct ku_remote *r, struct ku_remote_host *h, const stru
         take_lines(r, h, f, payload);
         break;
     case KU_FRAME_FAILED:
-        fail(r, h, &error, f->value);
+        fail(r, h, &error, f->rank, f->value);
         break;
     case KU_FRAME_STOPPED:
         if (!r->has_said)
@@ -271,7 +294,7 @@ static void lose(struct ku_remote *r, struct ku_remote_host *h, int status)
     }
     KU_ERR_SCOPE(KUMI_EPEER, KUMI_SCOPE_JOB, "host %s lost: ranks %d to %d: %s", h->slots.name,
                  h->first_rank, h->first_rank + h->slots.n - 1, text);
-    fail(r, h, ku_err_get(), 1);
+    fail(r, h, ku_err_get(), -1, 1);
 }
 
 /* Take note of agents that have ended, with all that they have sent. */
@@ -409,8 +432,8 @@ static void watch(struct ku_remote *r)
                 n_failed += r->host[i].n_failed;
             if (r->first && r->has_said && !r->is_killed && n_failed > 1)
                 say(r, "kumi: %d more of the %d ranks failed", n_failed - 1, r->n);
-            r->output_ns = r->first || r->status || r->first_signal ? ku_clock_ns() + 2 * SECOND_NS
-                                                                    : INT64_MAX;
+            r->output_ns =
+                r->first || r->status || r->stops.first ? ku_clock_ns() + 2 * SECOND_NS : INT64_MAX;
         }
         if (r->n_open == 0 && ((ku_wire_pending(&r->out) == 0 && ku_wire_pending(&r->err) == 0) ||
                                ku_clock_ns() > r->output_ns))
@@ -422,8 +445,13 @@ static int exit_code(const struct ku_remote *r)
 {
     if (r->is_killed)
         return r->code;
-    if (r->first)
-        return r->first->is_done && r->first->code ? r->first->code : r->code;
+    if (r->first) { /* of the host of the rank that failed first, which knows how it ended */
+        const struct ku_remote_host *h = r->first;
+        for (int i = 0; i < r->n_hosts && r->culprit >= 0; i++)
+            if (r->host[i].first_rank <= r->culprit)
+                h = &r->host[i];
+        return h->is_done && h->code ? h->code : r->code;
+    }
     for (int i = 0; i < r->n_hosts; i++)
         if (r->host[i].code)
             return r->host[i].code;
@@ -443,12 +471,7 @@ static int start_agents(struct ku_remote *r)
 
 int ku_remote_run(struct ku_remote *r, int *code)
 {
-    struct rlimit files;
-    const rlim_t wanted = 3 * (rlim_t)r->n_hosts + 64;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < wanted) {
-        files.rlim_cur = files.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &files);
-    }
+    ku_os_raise_files(3 * (uint64_t)r->n_hosts + 64);
     ku_ranks_block(&r->own);
     r->hello_ns = ku_clock_ns() + HELLO_NS;
     r->signal_fd = ku_os_signalfd(-1, &r->own.waited);

@@ -48,11 +48,13 @@ struct ku_remote {
     uint8_t secret[KU_SECRET_BYTES];
 
     bool is_started, has_said, is_killed;
+    char last_error[512]; /* line "kumi: error: .." of a rank; other hosts may print the same */
     struct ku_remote_host *first; /* whose failure is the job's; NULL: none */
+    int culprit;                  /* rank that failed first; -1: unknown */
     int status, code;             /* status < 0: the job did not start, `error` says why */
     struct kumi_error error;
-    int first_signal;
-    int64_t first_ns, hello_ns;
+    struct ku_stops stops;
+    int64_t hello_ns;
     int64_t end_ns;    /* then agents are killed; 0: not yet */
     int64_t output_ns; /* after all agents have ended: then output that nothing reads is dropped */
 };

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/os/socket.h"
 #include "job/private.h"
 
 #include <errno.h>
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -76,8 +76,8 @@ static int collect_environment(struct ku_remote *r)
 
 static int random_bytes(void *data, size_t bytes)
 {
-    if (getrandom(data, bytes, 0) != (ssize_t)bytes)
-        return KU_ERR(KUMI_ENOMEM, "launch: random numbers: %s", strerror(errno));
+    if (ku_os_random(data, bytes) < 0)
+        return KU_ERR(KUMI_ENOMEM, "launch: random bytes: %s", ku_os_why());
     return 0;
 }
 
@@ -229,15 +229,6 @@ void ku_remote_put_output(struct ku_remote *r, int out, int err)
         put_lines(r);
 }
 
-static int read_hosts(const struct ku_launch_hosts *hosts, struct ku_hostlist *list)
-{
-    if (!hosts->hosts == !hosts->hostfile)
-        return KU_ERR(KUMI_EINVAL, "hosts: give either -H or --hostfile");
-    KU_TRY(hosts->hosts ? ku_hostlist_add(list, hosts->hosts)
-                        : ku_hostlist_read(list, hosts->hostfile));
-    return ku_hostlist_fill(list, hosts->n);
-}
-
 int ku_launch_hosts(const struct ku_job_client *client, char *const *argv,
                     const struct ku_launch_hosts *hosts, const struct ku_launch_opts *opts,
                     int *code)
@@ -254,7 +245,7 @@ int ku_launch_hosts(const struct ku_job_client *client, char *const *argv,
     r->shell.exec_fd[0] = r->shell.exec_fd[1] = -1;
     r->threads = opts ? opts->threads : 0;
     r->no_pin = opts ? opts->no_pin : 0;
-    KU_TRY_OUT(read_hosts(hosts, &list));
+    KU_TRY_OUT(ku_hostlist_open(&list, hosts->hosts, hosts->hostfile, hosts->n));
     KU_TRY_OUT(ku_launch_check_env((int)list.n_slots, 1));
     KU_TRY_OUT(ku_shell_open(&r->shell, hosts->rsh, hosts->program));
     if (list.n == 1 && r->shell.n_words > 0 && ku_shell_is_here(&r->shell, list.host[0].name)) {

@@ -26,20 +26,20 @@
  */
 #define KU_WIRE_SYNC "\1kumi agent\n"
 enum {
-    KU_WIRE_ABI = 1,
+    KU_WIRE_ABI = 2,
     KU_WIRE_PAYLOAD_MAX = 4 << 20, /* Linux takes 2 MiB of arguments and environment */
     KU_WIRE_LINE_MAX = 65536,      /* a longer line of output is cut in several */
 };
 enum ku_frame_kind {
     KU_FRAME_JOB = 1, /* payload: struct ku_host_job */
-    KU_FRAME_SIGNAL,  /* value: the first stop signal of the job */
-    KU_FRAME_END,     /* payload: the root cause, a struct kumi_error; the other ranks are to end */
+    KU_FRAME_SIGNAL,  /* value: a stop signal that asks the job to stop */
+    KU_FRAME_END,     /* rank: that failed, or -1; payload: the root cause, a struct kumi_error */
     KU_FRAME_KILL,    /* value: the second stop signal */
-    KU_FRAME_HELLO,   /* value: KU_WIRE_ABI */
+    KU_FRAME_HELLO,   /* value: KU_WIRE_ABI; payload: the version of kumi */
     KU_FRAME_STARTED,
     KU_FRAME_REFUSED, /* payload: struct kumi_error; no rank runs */
     KU_FRAME_LINES,   /* rank; value: 1 or 2, of its stdout or stderr; payload: whole lines */
-    KU_FRAME_FAILED,  /* value: 1: to be printed; payload: the host's root cause */
+    KU_FRAME_FAILED,  /* rank: that failed, or -1; value: 1: to be printed; payload: root cause */
     KU_FRAME_STOPPED, /* payload: as FAILED; a rank ended by a stop signal */
     KU_FRAME_ASKED,   /* value: a stop signal that the agent got */
     KU_FRAME_DONE,    /* rank: number of ranks that failed; value: exit code */

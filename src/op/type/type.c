@@ -211,6 +211,19 @@ INFER(linear)
     return KUMI_OK;
 }
 
+INFER(bias_add)
+{
+    const struct ku_shape *x = &in[0].shape;
+    const int f = (int)a->outs, lead = x->ndim - f;
+    if (in[0].dtype != wide(in[0].dtype) || lead < 0)
+        return misfit("bias_add", "sums are f32 and have the dims of the bias", &in[0]);
+    if (n_in == 2 && (in[1].shape.ndim != f || !dims_are_equal(x, lead, &in[1].shape, 0, f)))
+        return misfit("bias_add", "bias needs the last dims of the sums", &in[1]);
+    out[0] = in[0];
+    out[0].dtype = wanted(a, in[0].dtype);
+    return KUMI_OK;
+}
+
 INFER(linear_dx)
 {
     (void)n_in;
@@ -218,7 +231,7 @@ INFER(linear_dx)
     int k = (int)a->contract, f = (int)a->outs, lead = dy->ndim - f;
     if (lead < 0 || w->ndim != k + f || !dims_are_equal(dy, lead, w, weight_f(a), f))
         return misfit("linear_dx", "dy and weight do not fit", &in[0]);
-    out[0].dtype = in[0].dtype;
+    out[0].dtype = wanted(a, in[0].dtype);
     take(&out[0].shape, dy, 0, lead);
     take(&out[0].shape, w, weight_k(a), k);
     return KUMI_OK;
@@ -346,6 +359,51 @@ INFER(softmax_xent)
         return misfit("softmax_xent", "targets are i32 in the logits' leading dims", &in[1]);
     out[0].dtype = wide(in[0].dtype);
     out[0].shape = *y;
+    out[1] = out[0];
+    return KUMI_OK;
+}
+
+/* Targets and other values per position of logits[..,v]. */
+static int check_positions(const char *op, const struct ku_type *logits, const struct ku_type *y)
+{
+    const struct ku_shape *x = &logits->shape;
+    if (x->ndim != y->shape.ndim + 1 || !dims_are_equal(x, 0, &y->shape, 0, y->shape.ndim))
+        return misfit(op, "operands have the logits' leading dims", y);
+    return KUMI_OK;
+}
+
+INFER(xent_max)
+{
+    (void)a, (void)n_in;
+    if (in[0].shape.ndim == 0)
+        return misfit("xent_max", "logits have a dim of classes", &in[0]);
+    out[0].dtype = wide(in[0].dtype);
+    take(&out[0].shape, &in[0].shape, 0, in[0].shape.ndim - 1);
+    return KUMI_OK;
+}
+
+INFER(xent_sums)
+{
+    const struct ku_dim sums = {.name = '3', .count = 3, .seen = 3};
+    (void)a, (void)n_in;
+    KU_TRY(check_positions("xent_sums", &in[0], &in[1]));
+    KU_TRY(check_positions("xent_sums", &in[0], &in[2]));
+    out[0].dtype = KUMI_F64;
+    out[0].shape = in[1].shape;
+    out[0].shape.dim[out[0].shape.ndim++] = sums;
+    return KUMI_OK;
+}
+
+INFER(xent_finish)
+{
+    const struct ku_shape *s = &in[2].shape;
+    (void)a, (void)n_in;
+    KU_TRY(check_positions("xent_finish", &in[0], &in[1]));
+    KU_TRY(check_positions("xent_finish", &in[0], &in[3]));
+    if (s->ndim != in[1].shape.ndim + 1 || s->dim[s->ndim - 1].count != 3)
+        return misfit("xent_finish", "takes three sums per position", &in[2]);
+    out[0].dtype = wide(in[0].dtype);
+    out[0].shape = in[3].shape;
     out[1] = out[0];
     return KUMI_OK;
 }

@@ -17,7 +17,7 @@ static int fuse_act(struct ku_graph *g, ku_id act)
 {
     ku_id z = ku_in(g, &g->node[act], 0), y = ku_out(g, act, 0), linear = g->value[z].def;
     if (linear == 0 || g->node[linear].op != KU_OP_linear || g->node[linear].n_out != 1 ||
-        g->node[linear].phase != g->node[act].phase)
+        g->node[linear].phase != g->node[act].phase || g->node[linear].stage != g->node[act].stage)
         return KUMI_OK;
     struct ku_attrs a = g->attr[g->node[linear].attr];
     a.act = g->attr[g->node[act].attr].act;
@@ -43,7 +43,7 @@ struct chain {
     uint32_t n, n_fused;
 };
 
-/* The `convert` that makes a partitioned `value`, 0 = none. Also 0 if a sum over replicas follows:
+/* The collective that makes a partitioned `value`, 0 = none. Also 0 if a sum over replicas follows:
  * the squares would be those of partial sums. */
 static ku_id convert_of(const struct ku_graph *g, ku_id value)
 {
@@ -52,10 +52,14 @@ static ku_id convert_of(const struct ku_graph *g, ku_id value)
         return 0;
     const struct ku_layout *from = &g->layout[g->value[ku_in(g, &g->node[x->def], 0)].layout],
                            *to = &g->layout[x->layout];
+    bool is_sum = false;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
-        if (from->at[a].kind == KU_P && to->at[a].kind != KU_Z && g->mesh.extent[a] > 1)
-            return 0;
-    return x->def;
+        if (from->at[a].kind == KU_P && g->mesh.extent[a] > 1) {
+            if (to->at[a].kind != KU_Z)
+                return 0;
+            is_sum = true;
+        }
+    return is_sum ? x->def : 0;
 }
 
 /* The collective that can include a sumsq: the one whose shard it reads; if it reads the sum of two

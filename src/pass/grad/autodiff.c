@@ -135,20 +135,21 @@ static const char *parse_statement(const char *p, int n_in, struct statement *s)
     return p + 1;
 }
 
-/* `value` cast to the dtype of parameter gradients; 0 on failure. */
-static ku_id as_gradient(struct diff *d, ku_id node, ku_id value)
+/* `value`, an adjoint, cast to a dtype; 0 on failure. */
+static ku_id cast_to(struct diff *d, ku_id node, ku_id value, enum kumi_dtype dtype)
 {
     struct ku_graph *g = d->g;
     struct ku_attrs a = ku_attrs_default;
-    if (g->value[value].dtype == d->grads)
+    if (g->value[value].dtype == dtype)
         return value;
-    a.dtype = d->grads;
+    a.dtype = dtype;
     ku_id cast = ku_graph_node(g, &(struct ku_make){.op = KU_OP_cast,
                                                     .phase = g->node[g->value[value].def].phase,
                                                     .n_in = 1,
                                                     .in = {value},
                                                     .attr = &a,
                                                     .path = g->name[g->node[node].path],
+                                                    .stage = g->node[node].stage,
                                                     .source = g->node[node].source});
     return cast && ku_place_node(g, cast) == KUMI_OK ? ku_out(g, cast, 0) : 0;
 }
@@ -181,7 +182,7 @@ static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
     ku_id v = ku_in(g, &g->node[node], operand);
     KU_TRY(check_dual(g, node, v, adjoint));
     if (parameter_of(g, v)) {
-        adjoint = as_gradient(d, node, adjoint);
+        adjoint = cast_to(d, node, adjoint, d->grads); /* of parameter gradients */
         if (adjoint == 0)
             return ku_err_get()->status;
         for (ku_id u = d->first_use[node]; u; u = d->next_use[u])
@@ -198,6 +199,7 @@ static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
                                                    .n_in = 2,
                                                    .in = {d->adjoint[v], adjoint},
                                                    .path = g->name[g->node[node].path],
+                                                   .stage = g->node[node].stage,
                                                    .source = g->node[node].source});
     if (sum == 0)
         return ku_err_get()->status;
@@ -257,6 +259,7 @@ static int sync_operands(struct diff *d, const struct statement *s, struct ku_ma
             m->in[i] = ku_place_sync(d->g, m->in[i], m->phase, m->path, m->source);
             if (m->in[i] == 0)
                 return ku_err_get()->status;
+            d->g->node[d->g->value[m->in[i]].def].stage = (int16_t)m->stage;
         }
     return KUMI_OK;
 }
@@ -272,6 +275,34 @@ static int64_t axes_of_rows(const struct ku_graph *g, ku_id table)
     return axes;
 }
 
+/* Whether a weight is split along a dim that its operand x lacks: dx is a partial sum then. */
+static bool is_split_over_results(const struct ku_graph *g, ku_id x, ku_id weight)
+{
+    const struct ku_shape *s = &g->shape[g->value[weight].shape];
+    const struct ku_layout *l = &g->layout[g->value[weight].layout];
+    for (int axis = 0; axis < KU_N_AXES; axis++)
+        if (l->at[axis].kind == KU_S &&
+            ku_shape_find(&g->shape[g->value[x].shape], s->dim[l->at[axis].dim].name) < 0)
+            return true;
+    return false;
+}
+
+/*
+ * Attribute dtype of a node of a gradient; -1: its operands decide. The adjoint of a sum of
+ * products has the dtype of what the sum was rounded to, so dx names its own: that of x, or f32
+ * for a partial sum.
+ */
+static int64_t result_dtype(const struct ku_graph *g, ku_id node, const struct statement *s)
+{
+    const struct ku_node *n = &g->node[node];
+    const enum kumi_dtype x = (enum kumi_dtype)g->value[n->n_in ? ku_in(g, n, 0) : 0].dtype;
+    if (s->op == KU_OP_cast)
+        return x;
+    if (s->op != KU_OP_linear_dx || kumi_dtype_bytes(x) >= kumi_dtype_bytes(KUMI_F32))
+        return -1;
+    return is_split_over_results(g, ku_in(g, n, 0), ku_in(g, n, 1)) ? KUMI_F32 : -1;
+}
+
 static int emit(struct diff *d, ku_id node, const struct statement *s, const struct statement *next)
 {
     struct ku_graph *g = d->g;
@@ -282,8 +313,7 @@ static int emit(struct diff *d, ku_id node, const struct statement *s, const str
     if (s->op == KU_OP_NONE)
         return contribute(d, node, s->target[0], operand_of(d, node, s->kind[0], s->index[0]));
     struct ku_attrs a = g->attr[g->node[node].attr];
-    if (s->op == KU_OP_cast)
-        a.dtype = g->value[ku_in(g, &g->node[node], 0)].dtype;
+    a.dtype = result_dtype(g, node, s);
     if (kumi_dtype_bytes(d->grads) < kumi_dtype_bytes(KUMI_F32) && is_gradient(d, node, s))
         a.dtype = d->grads;
     if (s->op == KU_OP_embedding_dw)
@@ -294,6 +324,7 @@ static int emit(struct diff *d, ku_id node, const struct statement *s, const str
                         .attr = &a,
                         .path = g->name[g->node[node].path],
                         .source = g->node[node].source,
+                        .stage = g->node[node].stage,
                         .stream = g->node[node].stream};
     for (int i = 0; i < s->n_in; i++)
         m.in[i] = operand_of(d, node, s->kind[i], s->index[i]);
@@ -334,11 +365,16 @@ static int differentiate_convert(struct diff *d, ku_id node)
                                                     .in = {d->adjoint[y]},
                                                     .attr = &a,
                                                     .path = g->name[n.path],
+                                                    .stage = n.stage,
                                                     .source = n.source});
     if (layout == 0 || made == 0)
         return ku_err_get()->status;
     g->value[ku_out(g, made, 0)].layout = layout;
-    return contribute(d, node, 0, ku_out(g, made, 0));
+    ku_id adjoint = ku_out(g, made, 0);
+    if (kumi_dtype_bytes((enum kumi_dtype)g->value[adjoint].dtype) >
+        kumi_dtype_bytes((enum kumi_dtype)g->value[x].dtype))
+        adjoint = cast_to(d, node, adjoint, (enum kumi_dtype)g->value[x].dtype);
+    return adjoint ? contribute(d, node, 0, adjoint) : ku_err_get()->status;
 }
 
 static int differentiate(struct diff *d, ku_id node)

@@ -18,12 +18,12 @@
 #include "base/err.h"
 #include "base/exact.h"
 #include "base/mem.h"
+#include "ir/placement_rules.h"
 #include "pass/lower/lower.h"
 
 bool ku_bucket_is_gather(const struct ku_graph *g, ku_id node)
 {
-    return g->node[node].op == KU_OP_convert &&
-           ku_layout_has(&g->layout[g->value[ku_in(g, &g->node[node], 0)].layout], KU_Z);
+    return ku_place_is_gather(g, node);
 }
 
 static const ku_id *converts(const struct ku_lower *l, uint32_t b)

@@ -50,8 +50,10 @@ ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int ar
     const struct ku_value *v = &l->g->value[value];
     struct ku_operand o = ku_lower_operand(l, value, 0, layout);
     KU_ASSERT(ku_layout_has(&l->g->layout[layout], KU_Z));
-    const int64_t most = ku_program_kept_max(&l->g->mesh, &l->g->layout[layout],
-                                             ku_shape_count(&l->g->shape[v->shape]), o.first_block);
+    const int64_t count =
+        ku_program_slice_count(&l->g->mesh, &l->g->shape[v->shape], &l->g->layout[layout]);
+    const int64_t most =
+        ku_program_kept_max(&l->g->mesh, &l->g->layout[layout], count, o.first_block);
     ku_id b = ku_lower_buffer(l, value, arena, cls);
     if (b) {
         l->p->buffer[b].is_kept = 1;
@@ -395,6 +397,8 @@ int ku_lower_compute(struct ku_lower *l, ku_id id)
     int accumulates = is_accumulating(l, id), is_later = l->micro >= 0 && l->mb > 0;
     ku_id result[KU_MAX_OUT], sum[KU_MAX_OUT];
     KU_ASSERT(n->op != KU_OP_NONE && n->op != KU_OP_convert);
+    for (int i = 0; i < n->n_in; i++)
+        KU_TRY(ku_lower_settle(l, ku_in(g, n, i)));
     for (int i = 0; i < n->n_out; i++) {
         sum[i] = *ku_lower_sum(l, ku_out(g, id, i));
         result[i] = result_buffer(l, id, i, accumulates);

@@ -8,10 +8,14 @@
  *     starts     h.0 h.1   h.2
  *     waits      h.0       h.1       h.2
  *
+ * Where the ranks of each of several hosts share state, they share this buffer too: a gather writes
+ * it when all of them have started it (comm/far/gather.c).
+ *
  * Ranks write their owned shards only in O, after all gathers have completed on all ranks.
  */
 #include "base/err.h"
 #include "base/mem.h"
+#include "ir/state.h"
 #include "pass/lower/lower.h"
 
 static const ku_id *converts(const struct ku_lower *l, uint32_t unit)
@@ -29,6 +33,7 @@ static int start(struct ku_lower *l, uint32_t unit)
     const struct ku_graph *g = l->g;
     struct ku_unit_state *s = &l->unit[unit];
     uint32_t n = g->bucket[unit].n;
+    const int arena = ku_state_is_common(&g->mesh) ? KU_AR_GATHER : KU_AR_STEP;
     if (s->turn == l->turn)
         return KUMI_OK;
     struct ku_operand *part = ku_calloc(n, sizeof *part);
@@ -38,7 +43,7 @@ static int start(struct ku_lower *l, uint32_t unit)
         ku_id to = ku_out(g, convert, 0);
         KU_ASSERT(l->buffer[from] != 0);
         l->reduced[convert] |= (uint8_t)ku_lower_axes(l, converts(l, unit)[0]);
-        l->buffer[to] = ku_lower_buffer(l, to, KU_AR_STEP, KU_CL_GATHER);
+        l->buffer[to] = ku_lower_buffer(l, to, arena, KU_CL_GATHER);
         status = l->buffer[to] ? KUMI_OK : ku_err_get()->status;
         part[i] = ku_lower_operand(l, from, l->buffer[from], g->value[from].layout);
         part[i].out = l->buffer[to];

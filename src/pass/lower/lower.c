@@ -63,6 +63,7 @@ static int add_state(struct ku_lower *l)
         [KU_T_BUFFER] = KU_CL_BUFFER,   [KU_T_CACHE] = KU_CL_ACTIVATION};
     const struct ku_graph *g = l->g;
     struct ku_program *p = l->p;
+    size_t used[KU_MAX_PP] = {0}; /* per coordinate of axis pp: bytes of its own state */
     p->state = ku_calloc(g->n_tensors, sizeof *p->state);
     if (p->state == NULL)
         return KUMI_ENOMEM;
@@ -80,10 +81,14 @@ static int add_state(struct ku_lower *l)
         l->state[written] = b;
         l->owner[written] = t;
         p->buffer[b].micro = -1;
-        p->buffer[b].offset = p->arena_bytes[arena];
+        const int pp = l->pipe ? ku_pipe_home(g, l->pipe->s, t) : -1;
+        size_t *end = pp < 0 ? &p->arena_bytes[arena] : &used[pp];
+        KU_ASSERT(pp < 0 || arena == KU_AR_SHARD);
+        p->buffer[b].offset = *end;
         size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
-        KU_TRY(ku_add_size(p->arena_bytes[arena], (p->buffer[b].bytes + align - 1) & ~(align - 1),
-                           &p->arena_bytes[arena]));
+        KU_TRY(ku_add_size(*end, (p->buffer[b].bytes + align - 1) & ~(align - 1), end));
+        if (p->arena_bytes[arena] < *end)
+            p->arena_bytes[arena] = *end;
         p->state[p->n_states++] = (struct ku_program_state){.name = x->name_id,
                                                             .shape = x->shape,
                                                             .of = x->of,
@@ -92,7 +97,9 @@ static int add_state(struct ku_lower *l)
                                                             .arena = store.arena,
                                                             .is_kept = store.is_kept,
                                                             .blocks = store.blocks,
+                                                            .split = store.split,
                                                             .first_block = x->first_block,
+                                                            .pp = (int16_t)pp,
                                                             .offset = p->buffer[b].offset,
                                                             .bytes = p->buffer[b].bytes};
         p->buffer[b].name = p->state[p->n_states - 1].name;
@@ -166,9 +173,11 @@ static void analyse(struct ku_lower *l)
     l->owner[0] = 0;
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
-        if (node->op == KU_OP_convert && node->phase != KU_PH_O && l->dp > 1 &&
-            !ku_bucket_is_gather(g, n) && !ku_gather_is_slice(g, n))
+        if (node->op == KU_OP_convert && node->phase != KU_PH_O && !ku_bucket_is_gather(g, n) &&
+            !ku_gather_is_slice(g, n) && ku_lower_axes(l, n)) {
             l->wire[ku_in(g, node, 0)] = 1;
+            l->sync[ku_in(g, node, 0)] = n;
+        }
         if (node->op == KU_OP_convert && node->n_in > 1) {
             ku_id stats = ku_in(g, node, 1);
             l->stats[ku_out(g, n, 1)] = l->stats[stats] ? l->stats[stats] : stats;
@@ -189,7 +198,7 @@ static void analyse(struct ku_lower *l)
             l->fold[from].level = &l->level[(size_t)n_folds++ * (size_t)l->n_levels];
             l->fold[from].is_stack = g->attr[node->attr].stack > 0;
             l->fold[from].by_micro = (int)g->attr[node->attr].by_micro;
-        } else if (l->dp > 1 && !ku_bucket_is_gather(g, n))
+        } else if ((l->dp > 1 || ku_lower_axes(l, n)) && !ku_bucket_is_gather(g, n))
             l->wire[from] = 1;
     }
     for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains share one buffer */
@@ -236,53 +245,108 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
     return ku_bucket_ready(l, value);
 }
 
-/* All-reduces a small value of a micro-batch (synchronised batch norm) and waits at once: its only
- * reader is the next node. */
+/* Waits for the collective that completes `value`, if one is on its way. */
+int ku_lower_settle(struct ku_lower *l, ku_id value)
+{
+    const uint32_t handle = l->pending[value];
+    l->pending[value] = 0;
+    return handle ? ku_lower_wait(l, handle) : KUMI_OK;
+}
+
+/*
+ * A convert of an activation or its adjoint (tensor parallelism, synchronised batch norm): an
+ * all-reduce in place, which the first reader waits for; nothing from C to R. It starts as soon as
+ * its operand is computed, so that what follows in the list (the weight gradient beside dx) runs
+ * meanwhile.
+ */
 static int lower_sync(struct ku_lower *l, ku_id n)
 {
     const struct ku_graph *g = l->g;
-    ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
+    const ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
+    const int axes = ku_lower_axes(l, n);
     uint32_t handle;
     KU_ASSERT(l->buffer[from] != 0);
-    l->buffer[to] = l->buffer[from];
-    if (l->dp == 1)
+    if (axes && l->sync_turn[n] == l->turn)
         return KUMI_OK;
-    l->reduced[n] |= (uint8_t)ku_lower_axes(l, n);
+    KU_TRY(ku_lower_settle(l, from));
+    l->buffer[to] = l->buffer[from];
+    if (axes == 0)
+        return KUMI_OK;
+    KU_ASSERT((ku_layout_axes(&g->layout[g->value[to].layout], KU_P) & axes) == 0);
+    KU_ASSERT(l->pending[to] == 0);
+    l->sync_turn[n] = l->turn;
+    l->reduced[n] |= (uint8_t)axes;
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
-    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n), KU_FOLD_SUM, NULL, &part, 1,
-                          g->node[n].path, &handle));
-    return ku_lower_wait(l, handle);
+    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, axes, (int)g->attr[g->node[n].attr].reduce, NULL,
+                          &part, 1, g->node[n].path, &handle));
+    l->pending[to] = handle;
+    return l->o->overlap ? KUMI_OK : ku_lower_settle(l, to);
 }
 
-static int lower_block(struct ku_lower *l, int is_backward, int u)
+/* Whether a node of a phase runs in blocks of a kind. */
+static bool is_of_block(int phase, int kind)
+{
+    return kind == KU_BL_F   ? phase == KU_PH_F
+           : kind == KU_BL_I ? phase == KU_PH_I
+           : kind == KU_BL_W ? phase == KU_PH_W
+                             : phase == KU_PH_I || phase == KU_PH_W;
+}
+
+/* One node of a block, and what it completes. */
+static int lower_micro(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    const struct ku_node *node = &g->node[n];
+    if (node->op == KU_OP_convert) {
+        if (!ku_gather_is_slice(g, n))
+            KU_TRY(ku_bucket_is_gather(g, n) ? ku_gather_use(l, n) : lower_sync(l, n));
+        return KUMI_OK;
+    }
+    KU_TRY(ku_lower_compute(l, n));
+    for (int i = 0; i < node->n_out; i++) {
+        const struct ku_fold_state *f = &l->fold[ku_out(g, n, i)];
+        if (l->sync[ku_out(g, n, i)])
+            KU_TRY(lower_sync(l, l->sync[ku_out(g, n, i)]));
+        if (f->convert && (f->by_micro || l->mb == l->n_mb - 1))
+            KU_TRY(carry(l, ku_out(g, n, i), l->vs));
+    }
+    return KUMI_OK;
+}
+
+static int lower_block(struct ku_lower *l, const struct ku_block *b)
 {
     const struct ku_graph *g = l->g;
     struct ku_coord at = {0};
-    ku_mesh_micro(&g->mesh, u, &at);
-    l->micro = u;
+    ku_mesh_micro(&g->mesh, b->micro, &at);
+    l->micro = b->micro;
     l->vs = at.at[KU_AX_VS], l->mb = at.at[KU_AX_MB];
-    l->phase = is_backward ? KU_PH_W : KU_PH_F;
-    if (is_backward && g->mesh.mb_outer)
+    l->phase = b->kind == KU_BL_F ? KU_PH_F : b->kind == KU_BL_I ? KU_PH_I : KU_PH_W;
+    if (b->kind != KU_BL_F && g->mesh.mb_outer)
         KU_TRY(ku_bucket_settle(l));
-    KU_TRY(ku_gather_begin(l, is_backward ? KU_PH_I : KU_PH_F));
+    KU_TRY(ku_gather_begin(l, b->kind == KU_BL_F ? KU_PH_F : KU_PH_I));
+    KU_TRY(ku_messages_begin_block(l, b));
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
-        int is_mine =
-            is_backward ? node->phase == KU_PH_I || node->phase == KU_PH_W : node->phase == KU_PH_F;
-        if (node->op == KU_OP_NONE || !is_mine)
+        if (node->op == KU_OP_NONE || !is_of_block(node->phase, b->kind) ||
+            (l->pipe && node->stage != b->stage))
             continue;
-        if (node->op == KU_OP_convert) {
-            if (!ku_gather_is_slice(g, n))
-                KU_TRY(ku_bucket_is_gather(g, n) ? ku_gather_use(l, n) : lower_sync(l, n));
-            continue;
-        }
-        KU_TRY(ku_lower_compute(l, n));
-        for (int i = 0; i < node->n_out; i++) {
-            const struct ku_fold_state *f = &l->fold[ku_out(g, n, i)];
-            if (f->convert && (f->by_micro || l->mb == l->n_mb - 1))
-                KU_TRY(carry(l, ku_out(g, n, i), l->vs));
-        }
+        KU_TRY(lower_micro(l, n));
+        KU_TRY(ku_messages_send(l, n));
     }
+    return ku_messages_end_block(l, b);
+}
+
+/* The blocks of all micro-batches: without a pipeline forward and backward of each in turn. */
+static int lower_blocks(struct ku_lower *l)
+{
+    const struct ku_pp_schedule *s = l->pipe ? l->pipe->s : NULL;
+    for (int u = 0; u < l->n_micro && s == NULL; u++) {
+        KU_TRY(lower_block(l, &(struct ku_block){KU_BL_F, 0, u}));
+        KU_TRY(lower_block(l, &(struct ku_block){KU_BL_B, 0, u}));
+    }
+    for (uint32_t i = s ? s->first[l->o->pp] : 0; s && i < s->first[l->o->pp + 1]; i++)
+        if (s->block[i].micro < l->n_micro) /* initial values have one micro-batch and no blocks */
+            KU_TRY(lower_block(l, &s->block[i]));
     return KUMI_OK;
 }
 
@@ -293,13 +357,14 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     const struct ku_graph *g = l->g;
     ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
     const struct ku_fold_state *f = &l->fold[from];
+    KU_TRY(ku_lower_settle(l, from));
     l->buffer[to] = f->convert ? f->sum : l->buffer[from];
     KU_ASSERT(l->buffer[to] != 0);
     if (g->node[n].n_in > 1)
         l->buffer[ku_out(g, n, 1)] = l->buffer[ku_in(g, &g->node[n], 1)];
     if (f->convert && f->by_micro)
         l->buffer[to] = f->kept;
-    if (l->dp == 1)
+    if (l->dp == 1 && ku_lower_axes(l, n) == 0)
         return KUMI_OK;
     if (!f->convert && ku_layout_has(&g->layout[g->value[to].layout], KU_Z) &&
         !ku_layout_has(&g->layout[g->value[from].layout],
@@ -325,9 +390,10 @@ static int lower_once(struct ku_lower *l, int phase)
 {
     l->micro = -1;
     l->phase = KU_PH_O;
+    KU_TRY(ku_messages_begin_once(l, phase));
     for (ku_id n = 1; n < l->g->n_nodes; n++) {
         const struct ku_node *node = &l->g->node[n];
-        if (node->op == KU_OP_NONE || node->phase != phase)
+        if (node->op == KU_OP_NONE || node->phase != phase || !ku_lower_runs(l, n))
             continue;
         if (ku_bucket_is_gather(l->g, n)) {
             KU_TRY(phase == KU_PH_A ? ku_gather_use(l, n) : ku_bucket_gather(l, n));
@@ -338,6 +404,7 @@ static int lower_once(struct ku_lower *l, int phase)
             for (int i = 0; i < node->n_out; i++)
                 KU_TRY(ku_bucket_ready(l, ku_out(l->g, n, i)));
         }
+        KU_TRY(ku_messages_send(l, n));
     }
     return KUMI_OK;
 }
@@ -365,15 +432,32 @@ static ku_id *new_levels(const struct ku_lower *l)
     return ku_calloc(n * (size_t)l->n_levels, sizeof(ku_id));
 }
 
-/* Whether ranks read state in place that other ranks update. Below stage 3 the gather after the
- * update orders these accesses. */
-static bool writes_shared_state(const struct ku_lower *l)
+/* Whether a rank of this host updates a part of a tensor that the others read in place, and no
+ * gather follows. */
+static bool is_left_in_parts(const struct ku_graph *g, ku_id tensor)
 {
-    const struct ku_mesh *mesh = &l->g->mesh;
-    for (ku_id n = 1; n < l->g->n_nodes; n++)
-        if (ku_ops[l->g->node[n].op].traits & KU_OP_UPDATE)
-            return ku_state_is_common(mesh) || (ku_state_is_sharded(mesh) && l->o->zero == 3);
-    return 0;
+    const struct ku_state_store s = ku_state_store_of(g, tensor);
+    const bool is_written = g->tensor[tensor].next != g->tensor[tensor].value;
+    return is_written && s.arena == KU_AR_HOST && s.blocks &&
+           !ku_state_is_divided(&g->mesh, &g->layout[s.blocks]);
+}
+
+/*
+ * The axes over which ranks read state in place that other ranks update: the next step, or after
+ * this one a rank that reads the slices of others (digests, checkpoints). Elsewhere the gather
+ * after the update orders these accesses. 0: none.
+ */
+static int axes_of_shared_state(const struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    const int dp = ku_mesh_wide(&g->mesh, KU_DP_AXES),
+              tp = ku_mesh_wide(&g->mesh, 1 << KU_AX_TP | 1 << KU_AX_PP);
+    bool is_shared = tp || (ku_state_is_sharded(&g->mesh) && l->o->zero == 3), updates = false;
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        is_shared = is_shared || is_left_in_parts(g, t);
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        updates = updates || ku_ops[g->node[n].op].traits & KU_OP_UPDATE;
+    return is_shared && updates ? dp | tp : 0;
 }
 
 /*
@@ -385,15 +469,18 @@ static void check_complete(const struct ku_lower *l)
 {
     const struct ku_graph *g = l->g;
     for (ku_id n = 1; n < g->n_nodes; n++)
-        if (g->node[n].op == KU_OP_convert) {
+        if (g->node[n].op == KU_OP_convert && ku_lower_runs(l, n)) {
             int needed = ku_lower_axes(l, n);
             KU_ASSERT((l->reduced[n] & needed) == needed);
         }
     for (ku_id v = 1; v < g->n_values; v++)
+        KU_ASSERT(l->pending[v] == 0);
+    for (ku_id v = 1; v < g->n_values; v++)
         for (int level = 0; l->fold[v].convert && level < l->n_levels; level++)
             KU_ASSERT(l->fold[v].level[level] == 0);
     for (uint32_t b = 0; b < g->n_buckets && l->dp > 1; b++)
-        if (g->node[g->refs[g->bucket[b].first]].phase == KU_PH_O)
+        if (g->node[g->refs[g->bucket[b].first]].phase == KU_PH_O &&
+            ku_lower_runs(l, g->refs[g->bucket[b].first]))
             KU_ASSERT(l->bucket[b].phase == KU_BUCKET_DONE);
 }
 
@@ -406,26 +493,45 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(add_inputs(l));
     KU_TRY(add_output_rows(l));
     analyse(l);
+    KU_TRY(ku_messages_create(l));
     KU_TRY(ku_gather_begin(l, KU_PH_A));
     KU_TRY(lower_once(l, KU_PH_A));
-    for (int u = 0; u < l->n_micro; u++) {
-        KU_TRY(lower_block(l, 0, u));
-        KU_TRY(lower_block(l, 1, u));
-    }
+    KU_TRY(lower_blocks(l));
+    KU_TRY(ku_messages_settle(l));
     KU_TRY(lower_once(l, KU_PH_O));
+    for (uint32_t i = 0; i < l->g->n_outputs; i++)
+        KU_TRY(ku_lower_settle(l, l->g->output[i].value));
+    KU_TRY(ku_messages_settle(l));
     check_complete(l);
-    if (writes_shared_state(l)) { /* the next step reads the shards of all ranks */
+    const int axes = axes_of_shared_state(l);
+    if (axes) {
         uint32_t handle;
-        KU_TRY(ku_lower_start(l, KU_X_BARRIER, ku_mesh_wide(&l->g->mesh, KU_DP_AXES), 0, NULL, NULL,
-                              0, 1, &handle));
+        KU_TRY(ku_lower_start(l, KU_X_BARRIER, axes, 0, NULL, NULL, 0, 1, &handle));
         KU_TRY(ku_lower_wait(l, handle));
     }
     return add_outputs(l);
 }
 
+/* Evaluation and initial values run forward blocks alone. */
+static int open_pipe(struct ku_lower *l, struct ku_pp_schedule **forward, struct ku_pipe **pipe)
+{
+    const struct ku_pp_schedule *s = l->o->schedule;
+    KU_ASSERT(s && s->n_ranks == l->g->mesh.extent[KU_AX_PP]);
+    if (!(l->g->has & KU_HAS_GRADIENTS)) {
+        KU_TRY(ku_pp_schedule_forward(s, forward));
+        s = *forward;
+    }
+    KU_ASSERT(s != l->o->schedule || s->n_micro == l->n_micro);
+    KU_TRY(ku_pipe_create(l->g, s, pipe));
+    l->pipe = *pipe;
+    return KUMI_OK;
+}
+
 int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
                   const struct ku_target *t, struct ku_program *p)
 {
+    struct ku_pp_schedule *forward = NULL;
+    struct ku_pipe *pipe = NULL;
     struct ku_lower l = {.g = g, .o = o, .target = t, .p = p, .dp = ku_mesh_dp(&g->mesh)};
     l.n_mb = g->mesh.extent[KU_AX_MB];
     l.n_vs = g->mesh.extent[KU_AX_VS];
@@ -434,6 +540,7 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
         l.n_levels++;
     l.level = new_levels(&l);
     p->mesh = g->mesh;
+    p->pp = o->pp;
     l.buffer = ku_calloc(g->n_values, sizeof *l.buffer);
     l.state = ku_calloc(g->n_values, sizeof *l.state);
     l.owner = ku_calloc(g->n_values, sizeof *l.owner);
@@ -443,14 +550,23 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.stats = ku_calloc(g->n_values, sizeof *l.stats);
     l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
     l.reduced = ku_calloc(g->n_nodes, sizeof *l.reduced);
+    l.sync = ku_calloc(g->n_values, sizeof *l.sync);
+    l.sync_turn = ku_calloc(g->n_nodes, sizeof *l.sync_turn);
+    l.pending = ku_calloc(g->n_values, sizeof *l.pending);
     if (g->mesh.mb_outer)
         l.shard_sum = ku_calloc(g->n_values * (size_t)l.n_vs, sizeof *l.shard_sum);
     int status = KUMI_ENOMEM;
     if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.stats && l.level &&
-        l.workspace && l.reduced && (l.shard_sum || !g->mesh.mb_outer))
+        l.workspace && l.reduced && l.sync && l.sync_turn && l.pending &&
+        (l.shard_sum || !g->mesh.mb_outer))
         status = ku_gather_init(&l);
+    if (status == KUMI_OK && g->mesh.extent[KU_AX_PP] > 1)
+        status = open_pipe(&l, &forward, &pipe);
     if (status == KUMI_OK)
         status = lower_all(&l);
+    ku_messages_destroy(&l);
+    ku_pipe_destroy(pipe);
+    ku_pp_schedule_destroy(forward);
     ku_gather_fini(&l);
     ku_free(l.buffer);
     ku_free(l.state);
@@ -463,6 +579,9 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     ku_free(l.start);
     ku_free(l.workspace);
     ku_free(l.reduced);
+    ku_free(l.sync);
+    ku_free(l.sync_turn);
+    ku_free(l.pending);
     ku_free(l.shard_sum);
     return status;
 }

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "pass/pass.h"
+#include "pass/pipe/pipe.h"
 
 /*
  * Lowering: graph -> instructions over numbered buffers.
@@ -13,6 +14,7 @@
  *     lower.c               walks the phases A, (F, B) per micro-batch, O; tree over virtual shards
  *     bucket_collectives.c  starts and finishes the collectives of buckets
  *     gather.c              all-gathers of ZeRO stage 3, ahead of their use
+ *     messages.c            sends and receives between the stages of a pipeline
  *     emit.c                adds buffers, operands and instructions
  *     stream.c              a later program pass: transfers of offloaded tensors
  *
@@ -70,12 +72,15 @@ struct ku_lower {
     uint32_t in_flight[3];          /* buckets to finish in backward, oldest first, + 1; 0 = none */
     struct ku_unit_state *unit;     /* per bucket */
     uint32_t *unit_order, n_units;
-    uint32_t *unit_of; /* per node: its bucket, + 1 */
-    ku_id *slice;      /* per gather: the convert that retains its Z(g) shard, 0 = none */
-    uint32_t turn;     /* phases so far: A, then F and B of each micro-batch */
-    uint8_t *reduced;  /* per convert: axes of the collectives that it got so far, a mask */
-    ku_id *stats;      /* per stats value made by a convert: the first value of its chain */
-    uint32_t *start;   /* per handle: its start instruction */
+    uint32_t *unit_of;   /* per node: its bucket, + 1 */
+    ku_id *slice;        /* per gather: the convert that retains its Z(g) shard, 0 = none */
+    uint32_t turn;       /* phases so far: A, then F and B of each micro-batch */
+    ku_id *sync;         /* per value of a micro-batch: the convert whose collective it starts */
+    uint32_t *sync_turn; /* per convert: the phase (turn) in which that last started */
+    uint32_t *pending;   /* per value: the collective that completes it, until it is waited for */
+    uint8_t *reduced;    /* per convert: axes of the collectives that it got so far, a mask */
+    ku_id *stats;        /* per stats value made by a convert: the first value of its chain */
+    uint32_t *start;     /* per handle: its start instruction */
     uint32_t cap_start;
     size_t *workspace; /* per node, bytes + 1; 0 = not queried yet */
     /* attribute ids of accumulations by [reduction][wire + 1], of casts by [dtype + 1]; 0: unset */
@@ -84,10 +89,17 @@ struct ku_lower {
     int vs, mb;    /* its coordinates on the time axes */
     uint8_t phase; /* given to collectives that start now */
     int n_micro, n_mb, n_vs, dp;
-    int n_levels;     /* of the tree over virtual shards */
-    ku_id *level;     /* partial sums of all accumulated values */
-    ku_id *shard_sum; /* mb_outer: [n_values][n_vs] running sums */
+    int n_levels;               /* of the tree over virtual shards */
+    ku_id *level;               /* partial sums of all accumulated values */
+    ku_id *shard_sum;           /* mb_outer: [n_values][n_vs] running sums */
+    const struct ku_pipe *pipe; /* NULL: one stage */
+    struct ku_messages *messages;
 };
+/* Whether this coordinate of axis pp runs a node. */
+static inline bool ku_lower_runs(const struct ku_lower *l, ku_id node)
+{
+    return l->pipe == NULL || l->pipe->runs[node] >> l->o->pp & 1;
+}
 /* The sum buffer of an accumulated value for the current virtual shard. */
 static inline ku_id *ku_lower_sum(struct ku_lower *l, ku_id value)
 {
@@ -110,6 +122,9 @@ KU_STATUS ku_bucket_settle(struct ku_lower *l);
 /* Lowers an all-gather in O, in a bucket or alone. */
 KU_STATUS ku_bucket_gather(struct ku_lower *l, ku_id node);
 
+/* Waits for the collective that completes `value`, if it is still on its way. */
+KU_STATUS ku_lower_settle(struct ku_lower *l, ku_id value);
+
 /* gather.c */
 KU_STATUS ku_gather_init(struct ku_lower *l);
 void ku_gather_fini(struct ku_lower *l);
@@ -117,6 +132,20 @@ void ku_gather_fini(struct ku_lower *l);
 KU_STATUS ku_gather_begin(struct ku_lower *l, int phase);
 /* Waits for the unit of this convert: its parameters are valid from here on. */
 KU_STATUS ku_gather_use(struct ku_lower *l, ku_id convert);
+
+/* messages.c; all do nothing without a pipeline. */
+KU_STATUS ku_messages_create(struct ku_lower *l);
+void ku_messages_destroy(struct ku_lower *l);
+/* Starts the receives of a block, and switches to the buffers of its micro-batch. */
+KU_STATUS ku_messages_begin_block(struct ku_lower *l, const struct ku_block *b);
+/* Relays values, completes the receives, and waits for sends that are known to have ended. */
+KU_STATUS ku_messages_end_block(struct ku_lower *l, const struct ku_block *b);
+/* Starts the receives of phase A or O; A: sends state. */
+KU_STATUS ku_messages_begin_once(struct ku_lower *l, int phase);
+/* Sends the results of a node that was lowered. */
+KU_STATUS ku_messages_send(struct ku_lower *l, ku_id node);
+/* Waits for all sends. */
+KU_STATUS ku_messages_settle(struct ku_lower *l);
 
 /* emit.c */
 ku_id ku_program_add_buffer(struct ku_program *p, const struct ku_buffer *b); /* 0: no memory */

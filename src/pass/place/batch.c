@@ -6,11 +6,14 @@
  *   parameters    R on these axes
  *   KV caches     S(0) on these axes
  *
- * Synchronised batch norm gets its collective here.
+ * Synchronised batch norm gets its collective here. Axis tp: tensor.h.
  */
 #include "base/err.h"
 #include "ir/placement_rules.h"
 #include "pass/pass.h"
+#include "pass/pipe/schedule.h"
+#include "pass/pipe/stages.h"
+#include "pass/place/tensor.h"
 
 static const int batch_axis[] = {KU_AX_REPLICATE, KU_AX_SHARD, KU_AX_LOCAL, KU_AX_VS, KU_AX_MB};
 enum { N_BATCH_AXES = sizeof batch_axis / sizeof batch_axis[0] };
@@ -76,19 +79,41 @@ static int sync_statistics(struct ku_graph *g, ku_id node)
     return KUMI_OK;
 }
 
+static int place_nodes(struct ku_graph *g, struct ku_tensor_plan *plan, ku_id n_model)
+{
+    for (ku_id n = 1; n < n_model; n++) {
+        if (g->node[n].op == KU_OP_batch_norm_moments && g->attr[g->node[n].attr].sync)
+            KU_TRY(sync_statistics(g, n));
+        if (g->node[n].op == KU_OP_NONE)
+            continue;
+        if (plan)
+            KU_TRY(ku_tensor_before(plan, n));
+        if (g->node[n].op == KU_OP_NONE) /* in parts, which are placed */
+            continue;
+        KU_TRY(ku_place_node(g, n));
+        if (plan)
+            KU_TRY(ku_tensor_after(plan, n));
+    }
+    if (plan)
+        ku_tensor_finish(plan);
+    return KUMI_OK;
+}
+
 int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t)
 {
+    struct ku_tensor_plan *plan;
+    ku_id n_model = g->n_nodes;
     (void)t;
     g->mesh = o->mesh;
     KU_TRY(place_inputs(g, &o->mesh));
     KU_TRY(place_state(g));
-    ku_id n_model = g->n_nodes;
-    for (ku_id n = 1; n < n_model; n++) {
-        if (g->node[n].op == KU_OP_batch_norm_moments && g->attr[g->node[n].attr].sync)
-            KU_TRY(sync_statistics(g, n));
-        if (g->node[n].op != KU_OP_NONE)
-            KU_TRY(ku_place_node(g, n));
-    }
-    return g->n_nodes > n_model ? ku_graph_sort(g) : KUMI_OK;
+    KU_TRY(ku_tensor_plan_create(g, o, &plan));
+    int status = place_nodes(g, plan, n_model);
+    ku_tensor_plan_destroy(plan);
+    if (status < 0)
+        return status;
+    if (g->n_nodes > n_model)
+        KU_TRY(ku_graph_sort(g));
+    return o->schedule ? ku_stages_assign(g, o->stage_layers, o->schedule->n_stages) : KUMI_OK;
 }

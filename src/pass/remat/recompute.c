@@ -173,7 +173,7 @@ static bool is_cheap(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
     int64_t read = 0, made = 0;
-    if (ku_ops[node->op].traits & KU_OP_SELECTIVE)
+    if ((ku_ops[node->op].traits & KU_OP_SELECTIVE) || node->op == KU_OP_convert)
         return 1;
     for (int i = 0; i < node->n_in; i++)
         read = bytes_of(g, ku_in(g, node, i)) > read ? bytes_of(g, ku_in(g, node, i)) : read;
@@ -182,11 +182,26 @@ static bool is_cheap(const struct ku_graph *g, ku_id n)
     return (ku_ops[node->op].traits & KU_OP_CHEAP) && made >= read / MIN_SHARE;
 }
 
+/* Whether a node is a collective: a convert other than one from C to R, which is nothing. */
+static bool moves_data(const struct ku_graph *g, ku_id n)
+{
+    const struct ku_node *node = &g->node[n];
+    if (node->op != KU_OP_convert)
+        return false;
+    const struct ku_layout *from = &g->layout[g->value[ku_in(g, node, 0)].layout],
+                           *to = &g->layout[g->value[ku_out(g, n, 0)].layout];
+    for (int a = 0; a < KU_N_AXES; a++)
+        if (from->at[a].kind != to->at[a].kind &&
+            !(from->at[a].kind == KU_C && to->at[a].kind == KU_R))
+            return true;
+    return false;
+}
+
 static bool may_run_again(const struct remat *r, ku_id n)
 {
     const struct ku_node *node = &r->g->node[n];
     const unsigned never = KU_OP_EFFECT | KU_OP_UPDATE;
-    if (node->phase != KU_PH_F || node->op == KU_OP_NONE || node->op == KU_OP_convert ||
+    if (node->phase != KU_PH_F || node->op == KU_OP_NONE || moves_data(r->g, n) ||
         (ku_ops[node->op].traits & never))
         return 0;
     return r->level[n] == KU_RECOMPUTE_FULL ||
@@ -317,7 +332,8 @@ static int gathered(struct remat *r, ku_id *value)
                                                         .n_in = 1,
                                                         .in = {from},
                                                         .attr = &a,
-                                                        .path = g->name[forward.path]});
+                                                        .path = g->name[forward.path],
+                                                        .stage = forward.stage});
         if (made == 0)
             return ku_err_get()->status;
         r->gather[state] = ku_out(g, made, 0);

@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "ir/placement_rules.h"
 #include "pass/pass.h"
 
 /* Sums over ranks, gathers after the update, and gathers of units of parameters. */
@@ -34,23 +35,21 @@ static bool is_rank_convert(const struct ku_graph *g, ku_id n)
 static bool is_unit_gather(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
-    return node->op == KU_OP_convert && node->phase != KU_PH_O &&
-           ku_layout_has(&g->layout[g->value[ku_in(g, node, 0)].layout], KU_Z);
+    return node->phase != KU_PH_O && ku_place_is_gather(g, n);
 }
 
 /* An all-gather of a tensor that the update leaves partitioned and the next step reads whole. */
 static bool is_gather(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
-    return node->op == KU_OP_convert && node->phase == KU_PH_O &&
-           ku_layout_has(&g->layout[g->value[ku_in(g, node, 0)].layout], KU_Z);
+    return node->phase == KU_PH_O && ku_place_is_gather(g, n);
 }
 
 /* The properties that all converts of a bucket share. Outside O also the unit (path) and the
  * operand's placement (of), which gives the group of ranks. */
 struct key {
     ku_id layout, of, path;
-    int64_t dtype, phase, reduce, wire, by_micro;
+    int64_t dtype, phase, reduce, wire, by_micro, stage;
 };
 
 static struct key key_of(const struct ku_graph *g, ku_id n)
@@ -65,6 +64,7 @@ static struct key key_of(const struct ku_graph *g, ku_id n)
     k.of = is_unit ? g->value[ku_in(g, node, 0)].layout : 0;
     k.path = is_unit ? node->path : 0;
     k.dtype = to->dtype, k.phase = node->phase;
+    k.stage = g->node[g->value[ku_in(g, node, 0)].def].stage;
     k.reduce = a->reduce, k.wire = a->wire, k.by_micro = a->by_micro;
     return k;
 }
@@ -72,8 +72,10 @@ static struct key key_of(const struct ku_graph *g, ku_id n)
 static int64_t bytes_of(const struct ku_graph *g, ku_id n)
 {
     const struct ku_value *v = &g->value[ku_out(g, n, 0)];
-    return ku_shape_count(&g->shape[v->shape]) *
-           (int64_t)kumi_dtype_bytes((enum kumi_dtype)v->dtype);
+    const struct ku_coord first = {0};
+    struct ku_shape local;
+    ku_local_shape(&g->mesh, &g->shape[v->shape], &g->layout[v->layout], &first, &local);
+    return ku_shape_count(&local) * (int64_t)kumi_dtype_bytes((enum kumi_dtype)v->dtype);
 }
 
 /* Lists the converts of a kind, sorted by the node that completes their operand. Returns their

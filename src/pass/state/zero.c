@@ -11,6 +11,10 @@
  *     local    the ranks of a host share one copy: each rank updates its owned shard, all read in
  *              place. The stage changes nothing. Several hosts: replicate is the number of hosts,
  *              and each has a copy; the chunks are dealt within a host.
+ *     both     stages 1 to 3 on several hosts: shard is the host. What a stage divides is stored
+ *              by all ranks of all hosts, or of those of a replica, as below; the rest once per
+ *              host. The gather after the update goes into the copies of the hosts, those of stage
+ *              3 into a buffer that the ranks of a host share.
  *     shard    stage 1 and up: a rank stores its shard of the optimizer state and of masters;
  *              parameters that forward reads are gathered after the update. Stage 3: these are
  *              partitioned too (zero_params.c).
@@ -45,18 +49,24 @@ static void assign_chunks(struct ku_graph *g, int dp)
             x->first_block = g->tensor[x->of].first_block;
             continue;
         }
-        int64_t n_blocks =
-            (ku_shape_count(&g->shape[x->shape]) + KU_BLOCK_COUNT - 1) / KU_BLOCK_COUNT;
+        const int64_t count = ku_program_slice_count(&g->mesh, &g->shape[x->shape],
+                                                     &g->layout[g->value[x->value].layout]);
+        const int64_t n_blocks = (count + KU_BLOCK_COUNT - 1) / KU_BLOCK_COUNT;
         x->first_block = (int32_t)first;
         first = (first + n_blocks) % dp;
     }
 }
 
-static bool is_gradient(const struct ku_graph *g, const struct ku_node *n)
+/* Whether a convert completes a gradient, or is the part of one that a rank of axis tp squares. */
+static bool is_gradient(const struct ku_graph *g, ku_id node)
 {
+    const struct ku_node *n = &g->node[node];
     const struct ku_value *from = &g->value[ku_in(g, n, 0)];
-    return n->op == KU_OP_convert && n->phase == KU_PH_O && g->node[from->def].phase != KU_PH_F &&
-           from->role == KU_TEMP;
+    if (n->op != KU_OP_convert || n->phase != KU_PH_O || from->role != KU_TEMP)
+        return false;
+    const int phase = g->node[from->def].phase;
+    return phase == KU_PH_O ? ku_layout_has(&g->layout[g->value[ku_out(g, node, 0)].layout], KU_Z)
+                            : phase != KU_PH_F;
 }
 
 /* The last node that reads sums which are not yet summed over ranks (KU_OP_TOTALS), of the first
@@ -100,11 +110,10 @@ static int complete_sums(struct ku_graph *g, ku_id reader, int axes)
     return ku_graph_sort(g);
 }
 
-/* Partitions the operand of `derive` in O over the ranks of a host: they share it whole, and each
+/* Partitions the operand of `derive` in O over the ranks that update a copy of the state: each
  * writes its owned shard. */
-static int partition_derived(struct ku_graph *g)
+static int partition_derived(struct ku_graph *g, int axes)
 {
-    const int axes = 1 << KU_AX_LOCAL;
     for (ku_id n = 1, n_nodes = g->n_nodes; n < n_nodes; n++) {
         if (g->node[n].op != KU_OP_derive || g->node[n].phase != KU_PH_O)
             continue;
@@ -153,7 +162,8 @@ static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o)
             !(x->kind == KU_T_PARAM && ku_zero_is_master(g, reads, t)) &&
             !ku_zero_is_partitioned(g, o, t))
             continue;
-        ku_id layout = ku_zero_in_blocks(g, g->value[x->value].layout, 1 << KU_AX_SHARD);
+        ku_id layout =
+            ku_zero_in_blocks(g, g->value[x->value].layout, ku_state_owner_axes(&g->mesh));
         g->value[x->value].layout = layout;
         status = layout ? KUMI_OK : KUMI_ENOMEM;
     }
@@ -200,7 +210,7 @@ static int partition_update(struct ku_graph *g, int axes)
 {
     const bool is_common = ku_state_is_common(&g->mesh);
     for (ku_id n = 1; n < g->n_nodes; n++)
-        if (is_gradient(g, &g->node[n])) {
+        if (is_gradient(g, n)) {
             struct ku_value *v = &g->value[ku_out(g, n, 0)];
             v->layout = ku_zero_in_blocks(g, v->layout, axes);
         }
@@ -208,12 +218,12 @@ static int partition_update(struct ku_graph *g, int axes)
          x++) /* each rank updates its owned shard of running statistics */
         if (g->tensor[x].kind == KU_T_BUFFER && is_common) {
             struct ku_value *v = &g->value[g->tensor[x].value];
-            v->layout = ku_zero_in_blocks(g, v->layout, axes);
+            v->layout = ku_zero_in_blocks(g, v->layout, 1 << KU_AX_LOCAL);
         }
     for (ku_id reader; (reader = find_incomplete(g)) != 0;)
         KU_TRY(complete_sums(g, reader, axes));
     if (is_common)
-        KU_TRY(partition_derived(g));
+        KU_TRY(partition_derived(g, axes));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
             g->node[n].op != KU_OP_NONE)
@@ -226,14 +236,8 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
     (void)t;
     const int axes = ku_state_owner_axes(&g->mesh);
     const bool is_sharded = ku_state_is_sharded(&g->mesh);
-    /*
-     * No configuration splits the ranks over shard and local: ku_sharding_resolve puts them on
-     * replicate and local, or on replicate and shard, and refuses shards without a stage.
-     */
-    KU_ASSERT(!is_sharded || (o->zero > 0 && !ku_state_is_common(&g->mesh)));
-    assign_chunks(g, is_sharded                     ? g->mesh.extent[KU_AX_SHARD]
-                     : ku_state_is_common(&g->mesh) ? g->mesh.extent[KU_AX_LOCAL]
-                                                    : ku_mesh_dp(&g->mesh));
+    KU_ASSERT(!is_sharded || o->zero > 0);
+    assign_chunks(g, axes ? ku_state_n_owners(&g->mesh) : ku_mesh_dp(&g->mesh));
     if (axes == 0)
         return KUMI_OK;
     if (is_sharded)

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/sort.h"
 #include "base/str.h"
 
 enum { MAX_KEPT = 4096, MAX_METRICS_BYTES = 1 << 30 };
@@ -332,22 +333,12 @@ void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double va
     ku_str_fini(&text);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const double *x, int n)
 {
-    double *sorted = ku_malloc((size_t)(n ? n : 1) * sizeof *sorted), result = 0;
-    if (sorted && n) {
-        memcpy(sorted, x, (size_t)n * sizeof *x);
-        qsort(sorted, (size_t)n, sizeof *sorted, by_size);
-        result = n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
-    }
-    ku_free(sorted);
-    return result;
+    double sorted[MAX_KEPT];
+    memcpy(sorted, x, (size_t)n * sizeof *x);
+    ku_sort_f64(sorted, n);
+    return ku_median_f64(sorted, n);
 }
 
 double ku_metrics_median_tps(const struct ku_metrics *m)

@@ -68,7 +68,8 @@ static void look(void *ctx, const struct ku_instr *i, const struct ku_view *out)
     if (i->phase == KU_PH_O) /* here the parts of the ranks are already summed */
         return;
     for (int k = 0; k < i->n_out; k++) {
-        int at = i->op == KU_OP_softmax_xent ? s->loss : s->param_of[o[k].buffer];
+        const bool is_loss = i->op == KU_OP_softmax_xent || i->op == KU_OP_xent_finish;
+        int at = is_loss ? s->loss : s->param_of[o[k].buffer];
         if (at >= 0 && at < s->n_found && !is_finite(&out[k]))
             s->n_found = at;
     }

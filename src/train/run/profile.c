@@ -279,14 +279,15 @@ static void print_row(const struct ku_profile *p, const struct row *r, double to
                       struct ku_str *out)
 {
     double n = p->t->job->n, steps = (double)p->n_steps, ns = (double)r->sum_ns / n;
-    int least = 0, most = 0;
+    int fastest = 0, slowest = 0;
     for (int k = 1; k < p->t->job->n; k++) {
-        least = r->rank_ns[k] < r->rank_ns[least] ? k : least;
-        most = r->rank_ns[k] > r->rank_ns[most] ? k : most;
+        fastest = r->rank_ns[k] < r->rank_ns[fastest] ? k : fastest;
+        slowest = r->rank_ns[k] > r->rank_ns[slowest] ? k : slowest;
     }
     ku_str_add(out, "%-44.44s %7.6g %10.3f %10.3f %4d %10.3f %4d %6.1f %%", r->name,
-               (double)r->calls / steps, ns / steps * 1e-6, (double)r->rank_ns[most] / steps * 1e-6,
-               most, (double)r->rank_ns[least] / steps * 1e-6, least, 100 * ns / total_ns);
+               (double)r->calls / steps, ns / steps * 1e-6,
+               (double)r->rank_ns[slowest] / steps * 1e-6, slowest,
+               (double)r->rank_ns[fastest] / steps * 1e-6, fastest, 100 * ns / total_ns);
     if (r->bytes > 0 && ns > 0)
         ku_str_add(out, " %9.2f %8.2f", r->flops / ns, r->bytes / ns);
     if (r->bytes > 0 && r->limit_ns > 0)

@@ -103,6 +103,9 @@ void ku_run_report_announce(const struct ku_run_report *r, const struct ku_run_r
     struct ku_str batch = {0};
     if (!is_first(r))
         return;
+    if (r->s->sharding.tp > 1)
+        ku_str_add(&batch, "%d data-parallel x tp %d, ", r->s->batch.n_ranks, r->s->sharding.tp);
+    ku_session_print_pipeline(r->s, &batch);
     r->s->source->ops->print(r->s->source, &batch);
     ku_str_add(&batch, ", ");
     ku_precision_print(&r->s->cfg, &batch);
@@ -263,9 +266,9 @@ int ku_run_report_profile(struct ku_run_report *r, int is_over)
 /* At most 16 points of the curve, including the last. */
 static void note_curve(struct ku_run_report *r)
 {
-    enum { MOST = 16 };
+    enum { MAX_POINTS = 16 };
     json_t *curve = ku_metrics_curve(r->metrics);
-    size_t n = json_array_size(curve), every = (n + MOST - 1) / MOST;
+    size_t n = json_array_size(curve), every = (n + MAX_POINTS - 1) / MAX_POINTS;
     struct ku_str text = {0};
     for (size_t i = n ? (n - 1) % every : 0; i < n; i += every) {
         json_t *point = json_array_get(curve, i);

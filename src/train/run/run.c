@@ -31,7 +31,7 @@
 #include "train/run/report.h"
 #include "ckpt/snapshot/resume.h"
 #include "train/run/rundir.h"
-#include "train/run/seen.h"
+#include "train/seen.h"
 #include "train/run/summary.h"
 #include "train/session.h"
 
@@ -90,7 +90,7 @@ static int open_directory(struct run *r)
     memcpy(r->found, opening.found, sizeof r->found);
     if (r->checkpoints == NULL)
         return KUMI_ENOMEM;
-    return ku_run_check_seen(r->job, opening.out);
+    return ku_check_seen(r->job, "run directory", opening.out);
 }
 
 /*

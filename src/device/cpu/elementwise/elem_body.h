@@ -152,12 +152,12 @@ INLINE vf gelu_e(vf x)
      * e)
      */
     vf t = x * (-2.3022082f + -0.10294324f * (x * x));
-    return exp2_f(at_least(at_most(t, 115.0f), -126.0f));
+    return exp2_f(max_with(min_with(t, 115.0f), -126.0f));
 }
 INLINE vf logistic(vf x) /* limits as above, so that the slope of x logistic(x) is finite too */
 {
     vf t = x * -1.44269504f;
-    return reciprocal(1.0f + exp2_f(at_least(at_most(t, 126.0f), -126.0f)));
+    return reciprocal(1.0f + exp2_f(max_with(min_with(t, 126.0f), -126.0f)));
 }
 INLINE vf normal_cdf(vf x)
 {
@@ -179,7 +179,7 @@ INLINE vf normal_cdf(vf x)
 INLINE vf act_f(int act, vf x)
 {
     if (act == KU_ACT_RELU)
-        return at_least(x, 0);
+        return max_with(x, 0);
     if (act == KU_ACT_GELU_TANH)
         return x * reciprocal(1.0f + gelu_e(x));
     if (act == KU_ACT_GELU_ERF)

@@ -131,6 +131,10 @@ static int64_t run_start(const struct ku_view *v, const struct runs *r, int64_t 
 int64_t ku_cpu_global(const struct ku_view *v, int64_t at, int64_t *n)
 {
     struct runs r = runs_of(v);
+    if (v->of.run) {
+        *n = v->of.run - (v->start[0] + at) % v->of.run;
+        return ku_runs_at(&v->of, v->start[0] + at);
+    }
     *n = r.length - at % r.length;
     return run_start(v, &r, at / r.length, v->logical) + at % r.length;
 }
@@ -244,12 +248,15 @@ static void tile_random(const struct ku_kernel *k, int64_t tile, int thread)
         enum { MOST = 256 };
         float z[MOST];
         int64_t run = whole - i % whole, rest = i, index = 0, extent = 1;
+        if (y->of.run)
+            run = y->of.run - (y->start[0] + i) % y->of.run;
         run = run < from + n - i ? run : from + n - i;
         for (int d = last; d >= 0; rest /= y->shape.dim[d--].count) {
             const struct ku_dim *dim = &y->shape.dim[d];
             index += (y->start[d] + rest % dim->count) * extent;
             extent *= dim->count == y->logical[d] ? dim->seen : y->logical[d];
         }
+        index = ku_runs_at(&y->of, index);
         const int64_t valid = is_padding(y, i) ? 0 : seen < width ? seen - i % width : run;
         if (y->dtype == KUMI_F32 && valid >= run) {
             draw(k, &of, index, run, ku_cpu_at(y, i));

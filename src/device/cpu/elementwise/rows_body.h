@@ -154,6 +154,41 @@ static float log_sum_exp(const void *x, enum kumi_dtype t, int64_t n)
 {
     BY_DTYPE(t, return log_sum_exp_as(x, T, n));
 }
+INLINE float row_max_as(const void *x, enum kumi_dtype t, int64_t n)
+{
+    const int64_t full = n / LANES * LANES;
+    vf m = splat(-INFINITY);
+    for (int64_t i = 0; i < full; i += LANES)
+        m = max_f(m, load(t, x, i));
+    return max_lanes(
+        max_f(m, select_f(first_lanes(n - full), load_n(t, x, full, n - full), splat(-INFINITY))));
+}
+static float row_max(const void *x, enum kumi_dtype t, int64_t n)
+{
+    BY_DTYPE(t, return row_max_as(x, T, n));
+}
+/* In chunks of 1,024 elements, which are added in f64. */
+INLINE double exp_sum_as(const void *x, enum kumi_dtype t, float max, int64_t n)
+{
+    const double base = (double)max * 1.44269504088896341;
+    const float high = (float)base, low = (float)(base - (double)high);
+    double total = 0;
+    for (int64_t from = 0; from < n; from += 1024) {
+        const int64_t len = n - from < 1024 ? n - from : 1024, full = len / LANES * LANES;
+        const char *p = (const char *)x + from * bytes_of(t);
+        vf s = {0};
+        for (int64_t i = 0; i < full; i += LANES)
+            s += exp2_f(log2_of(t, load(t, p, i), high, low));
+        s += select_f(first_lanes(len - full),
+                      exp2_f(log2_of(t, load_n(t, p, full, len - full), high, low)), (vf){0});
+        total += (double)sum_lanes(s);
+    }
+    return total;
+}
+static double exp_sum(const void *x, enum kumi_dtype t, float max, int64_t n)
+{
+    BY_DTYPE(t, return exp_sum_as(x, T, max, n));
+}
 INLINE void softmax_scaled_as(void *dst, const void *x, enum kumi_dtype t, float lse, float factor,
                               float minus, int64_t n)
 {

@@ -27,6 +27,7 @@
 enum {
     MAX_MR = 32,
     MAX_STEP = 16,
+    BIAS_COLS = 1 << 16, /* of the bias at once, in f32 */
     LINE_BYTES = 64,
     COPY_PAD_UNITS = 16, /* rows of the copy start a cache line apart, modulo the cache's size */
     /* units of panels, and sums, of the largest tile that the tiling may choose */
@@ -401,6 +402,41 @@ int ku_cpu_bind_linear(struct ku_kernel *k)
     if (k->call.n_out == 2)
         KU_TRY(ku_cpu_check(k, "second result", &k->call.out[1], k->call.out[0].dtype));
     return ku_cpu_bind_product(k);
+}
+
+/* The epilogue of linear alone. */
+static void tile_bias_add(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
+    float *bias = ku_cpu_scratch(k, thread);
+    int64_t from, n_rows;
+    ku_cpu_range(k, tile, &from, &n_rows);
+    for (int64_t at = 0; at < k->width; at += BIAS_COLS) {
+        struct ku_finish f = {.out = ku_cpu_at(y, from * k->width + at),
+                              .ld = k->width,
+                              .n = k->width - at < BIAS_COLS ? k->width - at : BIAS_COLS,
+                              .dtype = y->dtype};
+        if (k->call.n_in == 2) {
+            const struct ku_view *b = &k->call.in[1];
+            k->cpu->ops->cast(bias, KUMI_F32, ku_cpu_at(b, at), b->dtype, f.n);
+            f.bias = bias;
+        }
+        k->cpu->ops->finish_rows(&f, n_rows, ku_cpu_at(x, from * k->width + at), k->width);
+    }
+}
+
+int ku_cpu_bind_bias_add(struct ku_kernel *k)
+{
+    const struct ku_shape *s = &k->call.in[0].shape;
+    const int lead = s->ndim - (int)k->attr.outs;
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(ku_cpu_check(k, "sum", &k->call.in[0], KUMI_F32));
+    k->count = ku_cpu_extent(s, 0, lead);
+    k->width = ku_cpu_extent(s, lead, s->ndim);
+    k->per_tile = k->width && k->width < KU_CPU_TILE_COUNT ? KU_CPU_TILE_COUNT / k->width : 1;
+    if (k->width)
+        ku_cpu_phase(k, tile_bias_add, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
 }
 
 int ku_cpu_bind_linear_dx(struct ku_kernel *k)

@@ -120,7 +120,7 @@ static int check_trust(struct ku_kernel *k, int in, int out)
     if (c->in[in].data != c->out[out].data)
         return KU_ERR(KUMI_EINVAL, "device cpu: %s: trust is updated in place; give one buffer",
                       ku_ops[c->op].name);
-    if (c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
+    if (ku_view_is_flat(&c->in[0]) && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
         return KU_ERR(
             KUMI_EINVAL,
             "device cpu: %s: the part begins at element %lld; it must begin at a multiple of %d",

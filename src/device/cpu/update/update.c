@@ -225,7 +225,7 @@ int ku_cpu_bind_sumsq(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "stats", &c->out[0], KUMI_I64));
     if (c->in[1].data != c->out[0].data)
         return KU_ERR(KUMI_EINVAL, "device cpu: sumsq: stats is updated in place; give one buffer");
-    if (c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
+    if (ku_view_is_flat(&c->in[0]) && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
         return KU_ERR(
             KUMI_EINVAL,
             "device cpu: sumsq: the part begins at element %lld; it must begin at a multiple of %d",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/run/seen.h"
+#include "train/seen.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static const char PREFIX[] = ".kumi-hosts-";
 enum { NAME_BYTES = sizeof PREFIX + 16, N_NAMED = 4, POLL_US = 20000 };
 static const int64_t SEEN_NS = 2000000000;
 
-/* Files of runs that were killed during their check. A failure leaves an empty file. */
+/* Files of jobs that were killed during their check. A failure leaves an empty file. */
 static void remove_old(const char *path)
 {
     char **names;
@@ -38,11 +38,11 @@ static void remove_old(const char *path)
 }
 
 /* Rank 0: makes the file. On failure there is none. */
-static int make_file(const char *path, char name[NAME_BYTES])
+static int make_file(const char *what, const char *path, char name[NAME_BYTES])
 {
     uint64_t nonce;
     if (ku_os_random(&nonce, sizeof nonce) < 0)
-        return KU_ERR(KUMI_ENOMEM, "run directory: random bytes: %s", ku_os_why());
+        return KU_ERR(KUMI_ENOMEM, "%s: random bytes: %s", what, ku_os_why());
     snprintf(name, NAME_BYTES, "%s%016llx", PREFIX, (unsigned long long)nonce);
     char *file = ku_asprintf("%s/%s", path, name);
     if (file == NULL)
@@ -51,8 +51,7 @@ static int make_file(const char *path, char name[NAME_BYTES])
     const int fd = ku_os_open(file, O_WRONLY | O_CREAT | O_EXCL, 0666);
     const int status = fd >= 0 ? KUMI_OK
                                : KU_ERR(ku_os_status(KUMI_ESTORAGE),
-                                        "run directory: %s: cannot be written: %s; choose another "
-                                        "--out",
+                                        "%s: %s: cannot be written: %s; choose another one", what,
                                         path, ku_os_why());
     if (fd >= 0)
         ku_os_close(fd);
@@ -60,12 +59,12 @@ static int make_file(const char *path, char name[NAME_BYTES])
     return status;
 }
 
-static void remove_file(const char *path, const char *name)
+static void remove_file(const char *what, const char *path, const char *name)
 {
     char *file = ku_asprintf("%s/%s", path, name);
     if (file && ku_os_unlink(file) < 0)
-        KU_LOG(TRAIN, WARN, "run directory: %s: cannot be removed: %s; it is not used any more",
-               file, ku_os_why());
+        KU_LOG(TRAIN, WARN, "%s: %s: cannot be removed: %s; it is not used any more", what, file,
+               ku_os_why());
     ku_free(file);
 }
 
@@ -81,7 +80,7 @@ static bool can_open(const char *path, int flags)
  * Whether this host sees the file: 1, 0; < 0: no memory. NFS may remember that a directory was not
  * there; opening its parent makes it ask again.
  */
-static int does_see(struct ku_job *job, const char *path, const char *name)
+static int does_see(struct ku_job *job, const char *what, const char *path, const char *name)
 {
     const int64_t deadline = ku_clock_ns() + SEEN_NS;
     const char *slash = strrchr(path, '/');
@@ -94,14 +93,15 @@ static int does_see(struct ku_job *job, const char *path, const char *name)
         usleep(POLL_US);
     }
     if (seen == 0 && !can_open(file, 0))
-        KU_LOG(TRAIN, INFO, "run directory: rank %d: %s: %s", job->rank, file, ku_os_why());
+        KU_LOG(TRAIN, INFO, "%s: rank %d: %s: %s", what, job->rank, file, ku_os_why());
     ku_free(file);
     ku_free(parent);
     return seen;
 }
 
 /* All ranks: name the first hosts that do not see the directory, one by one. */
-static int refuse(struct ku_job *job, const char *path, bool is_blind, int n_blind)
+static int refuse(struct ku_job *job, const char *what, const char *path, bool is_blind,
+                  int n_blind)
 {
     char names[N_NAMED * (KU_HOST_NAME_BYTES + 2)] = "", more[32] = "";
     size_t bytes = 0;
@@ -116,30 +116,30 @@ static int refuse(struct ku_job *job, const char *path, bool is_blind, int n_bli
     if (n_blind > N_NAMED)
         snprintf(more, sizeof more, " and %d more", n_blind - N_NAMED);
     return KU_ERR(KUMI_EINVAL,
-                  "run directory: %.140s: %d of the %d hosts cannot see it: %s%s; give a path on a "
+                  "%s: %.140s: %d of the %d hosts cannot see it: %s%s; give a path on a "
                   "file system that all hosts share",
-                  path, n_blind, job->n_hosts, names, more);
+                  what, path, n_blind, job->n_hosts, names, more);
 }
 
-int ku_run_check_seen(struct ku_job *job, const char *path)
+int ku_check_seen(struct ku_job *job, const char *what, const char *path)
 {
     char name[NAME_BYTES] = "";
     if (job->n_hosts < 2)
         return KUMI_OK;
     const bool is_first = job->rank == 0;
-    KU_TRY(ku_agree_local(job, is_first ? make_file(path, name) : KUMI_OK));
+    KU_TRY(ku_agree_worst(job, is_first ? make_file(what, path, name) : KUMI_OK));
     int status = ku_agree_bytes(job, name, sizeof name);
     int seen = 1;
     if (status == KUMI_OK && job->host > 0 && job->local_rank == 0)
-        seen = does_see(job, path, name);
-    if (seen < 0)
-        status = ku_agree_local(job, seen);
+        seen = does_see(job, what, path, name);
+    if (status == KUMI_OK)
+        status = ku_agree_worst(job, seen < 0 ? seen : KUMI_OK);
     const bool is_blind = seen == 0;
     int64_t n_blind = is_blind;
     if (status == KUMI_OK)
         status = ku_agree_sum(job, &n_blind, 1);
     if (is_first)
-        remove_file(path, name);
+        remove_file(what, path, name);
     KU_TRY(status);
-    return n_blind ? refuse(job, path, is_blind, (int)n_blind) : KUMI_OK;
+    return n_blind ? refuse(job, what, path, is_blind, (int)n_blind) : KUMI_OK;
 }

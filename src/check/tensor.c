@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensor parallelism: the model as the state plan divides it. The plan says which parameters the
+ * ranks of axis tp divide, and along which dim; all else follows:
+ *
+ *     weight split along a result of linear       x is gathered:  y = linear(gather(x), w)
+ *     weight split along what linear contracts    y = bias_add(sum(linear(x, w)), bias)
+ *
+ *     table split along its rows                  y = sum(embedding(table, ids))
+ *     logits split along the classes              the loss in three parts, with the maximum and the
+ *                                                 sum over the ranks between them
+ *
+ * `gather` changes no value, and its gradient is a sum over the ranks; `sum` is a sum over the
+ * ranks, and its gradient changes no value. Both are convert nodes (attr index 1, 0). Each value is
+ * whole on every rank, split along a dim (its letter), or a partial sum (KU_SPLIT_SUM).
+ */
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "check/proof.h"
+
+char ku_proof_split_of_state(const struct ku_proof *c, uint32_t s)
+{
+    const struct ku_program_state *x = &c->p->state[s];
+    const struct ku_place at = c->p->layout[x->split].at[KU_AX_TP];
+    return x->split && at.kind == KU_S ? c->p->shape[x->shape].dim[at.dim].name : 0;
+}
+
+char ku_proof_split(const struct ku_proof *c, const struct ku_operand *o)
+{
+    const struct ku_place at = c->p->layout[o->layout].at[KU_AX_TP];
+    return c->p->mesh.extent[KU_AX_TP] == 1 ? 0
+           : at.kind == KU_P                ? KU_SPLIT_SUM
+           : at.kind == KU_S                ? c->p->shape[o->shape].dim[at.dim].name
+                                            : 0;
+}
+
+static bool has_dim(const struct ku_graph *g, ku_id value, char letter)
+{
+    return ku_shape_find(&g->shape[g->value[value].shape], letter) >= 0;
+}
+
+/* How the ranks of axis tp divide a value that no node computes. */
+static char split_of_leaf(const struct ku_proof *c, const struct ku_graph *g, ku_id v)
+{
+    const ku_id t = g->value[v].role == KU_STATE ? g->value[v].tensor : 0;
+    const uint32_t s = t ? ku_proof_state(c, ku_term_state(g->tensor[t].name, NULL)) : 0;
+    return s ? ku_proof_split_of_state(c, s - 1) : 0;
+}
+
+static int refuse(struct ku_proof *c, const struct ku_graph *g, ku_id node, const char *rule)
+{
+    return ku_proof_refuse(c, 0, "%s %s: %s", ku_ops[g->node[node].op].name,
+                           g->name[g->node[node].path], rule);
+}
+
+int ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split)
+{
+    const struct ku_node *n = &g->node[node];
+    const struct ku_op_info *op = &ku_ops[n->op];
+    char letter = 0;
+    bool is_sum = false;
+    for (int i = 0; i < n->n_in; i++) {
+        const ku_id v = ku_in(g, n, i);
+        if (g->value[v].def == 0)
+            split[v] = split_of_leaf(c, g, v);
+        if (split[v] == KU_SPLIT_SUM)
+            is_sum = true;
+        else if (split[v] && letter && split[v] != letter)
+            return refuse(c, g, node, "operands are split along two dims");
+        else if (split[v])
+            letter = split[v];
+    }
+    for (int i = 0; i < n->n_in && letter; i++)
+        if (split[ku_in(g, n, i)] != letter && has_dim(g, ku_in(g, n, i), letter))
+            return refuse(c, g, node, "an operand is whole along a dim that ranks divide");
+    if (n->op == KU_OP_embedding_dw && g->attr[n->attr].axes) {
+        split[ku_out(g, node, 0)] = g->shape[g->value[ku_out(g, node, 0)].shape].dim[0].name;
+        return KUMI_OK;
+    }
+    if (n->op == KU_OP_xent_finish && letter && split[ku_in(g, n, 0)] == letter && !is_sum)
+        letter = 0; /* maximum and sums are complete */
+    if (is_sum && (letter || !(op->traits & KU_OP_LINEAR)))
+        return refuse(c, g, node, "reads a partial sum over the ranks of axis tp");
+    for (int o = 0; o < n->n_out; o++) {
+        const ku_id v = ku_out(g, node, o);
+        const bool passes = letter && has_dim(g, v, letter);
+        if (letter && strcmp(passes ? op->map : op->sum, "*") != 0 &&
+            strchr(passes ? op->map : op->sum, letter) == NULL)
+            return refuse(c, g, node, "the op cannot be divided along this dim");
+        split[v] = n->op == KU_OP_convert ? 0
+                   : passes               ? letter
+                   : letter || is_sum     ? KU_SPLIT_SUM
+                                          : 0;
+    }
+    return KUMI_OK;
+}
+
+struct divide {
+    struct ku_proof *c;
+    struct ku_graph *g;
+    ku_id n_values;         /* of the model */
+    char *split;            /* per value */
+    ku_id *renamed, *whole; /* per value: what its readers read instead; gathered; 0: none */
+};
+
+static ku_id append(struct divide *d, ku_id node, int op, const struct ku_attrs *a, const ku_id *in,
+                    int n_in)
+{
+    struct ku_graph *g = d->g;
+    struct ku_make m = {.op = op,
+                        .phase = KU_PH_F,
+                        .n_in = n_in,
+                        .attr = a,
+                        .path = g->name[g->node[node].path],
+                        .is_silent = 1};
+    memcpy(m.in, in, (size_t)n_in * sizeof *in);
+    const ku_id made = ku_graph_node(g, &m);
+    return made && ku_tensor_split(d->c, g, made, d->split) == KUMI_OK ? made : 0;
+}
+
+/* The sum, or the maximum, over the ranks. */
+static ku_id complete(struct divide *d, ku_id node, ku_id x, enum ku_fold reduce)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.reduce = reduce;
+    const ku_id made = append(d, node, KU_OP_convert, &a, (ku_id[]){x}, 1);
+    return made ? ku_out(d->g, made, 0) : 0;
+}
+
+/* The loss of classes that the ranks divide. */
+static int divide_loss(struct divide *d, ku_id node)
+{
+    struct ku_graph *g = d->g;
+    const struct ku_node n = g->node[node];
+    const ku_id x = ku_in(g, &n, 0), targets = ku_in(g, &n, 1);
+    const struct ku_shape *s = &g->shape[g->value[x].shape];
+    struct ku_attrs a = g->attr[n.attr];
+    a.rows_seen = s->dim[s->ndim - 1].seen;
+    g->node[node].op = KU_OP_NONE;
+    ku_id made = append(d, node, KU_OP_xent_max, &a, &x, 1);
+    const ku_id max = made ? complete(d, node, ku_out(g, made, 0), KU_FOLD_MAX) : 0;
+    made = max ? append(d, node, KU_OP_xent_sums, &a, (ku_id[]){x, max, targets}, 3) : 0;
+    const ku_id sums = made ? complete(d, node, ku_out(g, made, 0), KU_FOLD_SUM) : 0;
+    made = sums ? append(d, node, KU_OP_xent_finish, &a, (ku_id[]){x, max, sums, targets}, 4) : 0;
+    for (int i = 0; i < n.n_out && made; i++)
+        d->renamed[ku_out(g, node, i)] = ku_out(g, made, i);
+    return made ? KUMI_OK : ku_err_get()->status;
+}
+
+/* The product of a row-parallel linear, its sum over the ranks, then bias and rounding. */
+static int divide_row(struct divide *d, ku_id node)
+{
+    struct ku_graph *g = d->g;
+    const struct ku_node n = g->node[node];
+    const ku_id y = ku_out(g, node, 0), bias = n.n_in > 2 ? ku_in(g, &n, 2) : 0;
+    const enum kumi_dtype dtype = (enum kumi_dtype)g->value[y].dtype;
+    const bool is_narrow = kumi_dtype_bytes(dtype) < kumi_dtype_bytes(KUMI_F32);
+    struct ku_attrs a = g->attr[n.attr], add = ku_attrs_default;
+    if (is_narrow)
+        a.dtype = g->value[y].dtype = KUMI_F32;
+    g->node[node].n_in = 2;
+    g->node[node].attr = ku_graph_attr(g, &a);
+    if (g->node[node].attr == 0)
+        return KUMI_ENOMEM;
+    KU_TRY(ku_tensor_split(d->c, g, node, d->split));
+    const ku_id sum = complete(d, node, y, KU_FOLD_SUM);
+    d->renamed[y] = sum;
+    if (sum && (bias || is_narrow)) {
+        add.outs = a.outs;
+        add.dtype = is_narrow ? (int64_t)dtype : -1;
+        const ku_id made =
+            append(d, node, KU_OP_bias_add, &add, (ku_id[]){sum, bias}, 1 + (bias != 0));
+        for (ku_id u = 1; made && bias && u < g->n_uses; u++)
+            if (g->use[u].node == node && g->use[u].operand == 2)
+                g->use[u].node = made, g->use[u].operand = 1;
+        d->renamed[y] = made ? ku_out(g, made, 0) : 0;
+    }
+    return d->renamed[y] ? KUMI_OK : ku_err_get()->status;
+}
+
+/* The rows of an embedding, summed over the ranks that divide its table. */
+static int divide_embedding(struct divide *d, ku_id node)
+{
+    const ku_id y = ku_out(d->g, node, 0);
+    KU_TRY(ku_tensor_split(d->c, d->g, node, d->split));
+    d->renamed[y] = complete(d, node, y, KU_FOLD_SUM);
+    return d->renamed[y] ? KUMI_OK : ku_err_get()->status;
+}
+
+static int divide_node(struct divide *d, ku_id node)
+{
+    struct ku_graph *g = d->g;
+    const struct ku_node n = g->node[node];
+    for (int i = 0; i < n.n_in; i++) {
+        const ku_id v = ku_in(g, &n, i);
+        if (v < d->n_values && d->renamed[v])
+            g->refs[n.in + (uint32_t)i] = d->renamed[v];
+    }
+    if (n.op == KU_OP_softmax_xent && d->split[ku_in(g, &n, 0)])
+        return divide_loss(d, node);
+    if (n.op == KU_OP_embedding && split_of_leaf(d->c, g, ku_in(g, &n, 0)))
+        return divide_embedding(d, node);
+    const char letter = n.op == KU_OP_linear ? split_of_leaf(d->c, g, ku_in(g, &n, 1)) : 0;
+    if (letter && has_dim(g, ku_in(g, &n, 0), letter))
+        return divide_row(d, node);
+    if (letter) {
+        struct ku_attrs a = ku_attrs_default;
+        const ku_id x = ku_in(g, &n, 0);
+        a.index = 1;
+        if (d->whole[x] == 0) {
+            const ku_id made = append(d, node, KU_OP_convert, &a, &x, 1);
+            d->whole[x] = made ? ku_out(g, made, 0) : 0;
+        }
+        if (d->whole[x] == 0)
+            return ku_err_get()->status;
+        g->refs[n.in] = d->whole[x];
+    }
+    return ku_tensor_split(d->c, g, node, d->split);
+}
+
+int ku_tensor_divide(struct ku_proof *c, struct ku_graph *g)
+{
+    struct divide d = {.c = c, .g = g, .n_values = g->n_values};
+    const size_t n_values = 2 * ((size_t)g->n_values + 6 * (size_t)g->n_nodes);
+    const ku_id n_model = g->n_nodes;
+    int status = KUMI_ENOMEM;
+    if (c->p->mesh.extent[KU_AX_TP] == 1)
+        return KUMI_OK;
+    d.split = ku_calloc(n_values, 1);
+    d.renamed = ku_calloc(g->n_values, sizeof *d.renamed);
+    d.whole = ku_calloc(n_values, sizeof *d.whole);
+    if (d.split && d.renamed && d.whole)
+        status = KUMI_OK;
+    for (ku_id n = 1; n < n_model && status == KUMI_OK; n++)
+        if (g->node[n].op != KU_OP_NONE)
+            status = divide_node(&d, n);
+    for (uint32_t i = 0; i < g->n_outputs && status == KUMI_OK; i++)
+        if (g->output[i].value < d.n_values && d.renamed[g->output[i].value])
+            g->output[i].value = d.renamed[g->output[i].value];
+    ku_free(d.split);
+    ku_free(d.renamed);
+    ku_free(d.whole);
+    return status == KUMI_OK ? ku_graph_sort(g) : status;
+}

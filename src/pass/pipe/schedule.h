@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_PASS_PIPE_SCHEDULE_H
+#define KU_PASS_PIPE_SCHEDULE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/*
+ * Pipeline schedules, as data: which part of the work each coordinate of axis pp does, in order. A
+ * model's layers form stages 0 .. n_stages - 1; each is on one coordinate, which runs one block at
+ * a time:
+ *
+ *     F  forward          B  whole backward: I and W
+ *     I  gradients of activations, which the stage before waits for
+ *     W  gradients of parameters, at any time after I
+ *
+ * 1f1b, 2 stages, 3 micro-batches; a block is written as stage, kind, micro-batch:
+ *
+ *     pp 0   0F0 0F1     0B0 0F2     0B1     0B2
+ *     pp 1       1F0 1B0 1F1     1B1 1F2 1B2
+ *
+ * A generator (generate.c) or a text (csv.c) makes the lists; cost.c gives them times. Lowering
+ * reads them and nothing else of a schedule. The blocks of one kind and stage run in the order of
+ * micro-batches, so gradients add up in the order of one process.
+ */
+enum ku_block_kind { KU_BL_F, KU_BL_B, KU_BL_I, KU_BL_W, KU_N_BLOCK_KINDS };
+struct ku_block {
+    uint8_t kind;
+    int16_t stage;
+    int32_t micro;
+};
+
+enum { KU_MAX_PP = 64 /* coordinates are bits of a mask */, KU_MAX_STAGES = 1024 };
+
+struct ku_pp_schedule {
+    int n_ranks, n_stages, n_micro; /* ranks: coordinates of axis pp */
+    int *rank_of;                   /* [n_stages] */
+    uint32_t *first;                /* [n_ranks + 1]: blocks of rank r: [first[r], first[r + 1]) */
+    struct ku_block *block;
+};
+
+char ku_block_letter(int kind); /* 'F' 'B' 'I' 'W' */
+
+/* The generators' names, NULL-terminated: "gpipe", "1f1b", ... */
+const char *const *ku_pp_schedule_names(void);
+/* The number of stages per rank of a schedule that has one of the names; 0: `n_virtual` is used. */
+int ku_pp_schedule_n_virtual(const char *name);
+/*
+ * Generate a schedule.
+ *
+ *   n_virtual   stages per rank, for interleaved; other generators ignore it
+ *
+ * Errors: EINVAL, no such name, or it does not exist for these numbers.
+ */
+KU_STATUS ku_pp_schedule_create(const char *name, int n_ranks, int n_virtual, int n_micro,
+                                struct ku_pp_schedule **s);
+/* The same stages on the same ranks, forward only: evaluation. */
+KU_STATUS ku_pp_schedule_forward(const struct ku_pp_schedule *s, struct ku_pp_schedule **forward);
+void ku_pp_schedule_destroy(struct ku_pp_schedule *s); /* NULL is allowed */
+
+/*
+ * EINVAL unless every stage and micro-batch has F and either B or I and W, in the order of
+ * micro-batches, and the lists run to the end when every block waits for those that it depends on.
+ *
+ *   name   of the text, in messages; the cell is named as row and column
+ */
+KU_STATUS ku_pp_schedule_check(const struct ku_pp_schedule *s, const char *name);
+
+/*
+ * The text of PyTorch's pipelines: a row per rank, a cell per block, as "0F0,,1F0,1I0,1W0"; empty
+ * cells are idle time.
+ */
+KU_STATUS ku_pp_schedule_parse(const char *name, const char *text, size_t bytes,
+                               struct ku_pp_schedule **s);
+KU_STATUS ku_pp_schedule_read(const char *path,
+                              struct ku_pp_schedule **s); /* EINPUT: not readable */
+struct ku_str;
+/* Idle cells are those of unit costs. */
+KU_STATUS ku_pp_schedule_print(const struct ku_pp_schedule *s, struct ku_str *out);
+
+/* Time of a block per kind, and of a transfer between ranks. B takes I + W. */
+struct ku_block_cost {
+    double f, i, w, comm;
+};
+/*
+ * Runs the lists: every block begins when its rank is free and what it depends on has arrived.
+ *
+ *   begin, end   per block of the schedule, or NULL
+ *   stuck        the block at which a rank waits for ever, or NULL
+ *
+ * Returns the makespan; < 0: the lists wait for each other.
+ */
+double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
+                          double *begin, double *end, uint32_t *stuck);
+/* The share of the makespan that the ranks are idle; -1: the lists wait for each other. */
+double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost);
+/*
+ * The most micro-batches of its stages that a rank holds at once: forward begun, backward (W) not
+ * yet ended.
+ */
+int ku_pp_schedule_peak(const struct ku_pp_schedule *s, int rank);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A configuration under every parallel layout of n ranks: one plan a row. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/json/json.h"
+#include "base/mem.h"
+#include "base/progress_line.h"
+#include "base/str.h"
+#include "ir/state.h"
+#include "kumi/run.h"
+#include "plan/plan.h"
+#include "sim/volume.h"
+#include "train/configure.h"
+#include "train/session.h"
+
+enum { MAX_LAYOUTS = 32, MAX_KEYS = 16, KEY_BYTES = 40, MAX_TP = 8 };
+
+struct layout {
+    char name[32];
+    const char *use; /* when to choose it */
+    char key[MAX_KEYS][KEY_BYTES];
+    int n_keys;
+    char *refusal; /* NULL: it was planned, and the members below are set */
+    uint64_t rank_bytes, state_bytes;
+    double data_bytes, tp_bytes; /* sent by a rank per step */
+};
+
+struct layouts {
+    int n_ranks, n;
+    struct ku_str batch; /* of the first row that is planned */
+    struct layout row[MAX_LAYOUTS];
+};
+
+static void set(struct layout *l, const char *key, const char *value)
+{
+    KU_ASSERT(l->n_keys < MAX_KEYS);
+    snprintf(l->key[l->n_keys++], KEY_BYTES, "parallel.%s=%s", key, value);
+}
+static void set_count(struct layout *l, const char *key, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    set(l, key, text);
+}
+
+/* A row whose ranks have private state, without the sharding that the configuration asks for. */
+static struct layout *add(struct layouts *s, const char *use, int zero)
+{
+    static const char *const own[] = {"share_host_state", "strategy", "replicate", "shard"};
+    KU_ASSERT(s->n < MAX_LAYOUTS);
+    struct layout *l = &s->row[s->n++];
+    l->use = use;
+    set(l, "host_state", "private");
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        set(l, own[i], "null");
+    set_count(l, "zero", zero);
+    return l;
+}
+
+static void list_layouts(struct layouts *s)
+{
+    static const char *const use[] = {"all of it fits on a rank",
+                                      "the optimizer state does not fit", "gradients do not either",
+                                      "parameters do not either"};
+    const int n = s->n_ranks;
+    for (int zero = 0; zero < 4; zero++) {
+        struct layout *l = add(s, use[zero], zero);
+        set(l, "tp", "1");
+        snprintf(l->name, sizeof l->name, zero ? "zero %d" : "data parallel", zero);
+    }
+    for (int tp = 2; tp <= n && tp <= MAX_TP; tp *= 2)
+        if (n % tp == 0) {
+            struct layout *l = add(s, "a layer or its activations do not fit", 0);
+            set_count(l, "tp", tp);
+            snprintf(l->name, sizeof l->name, n > tp ? "tp %d x dp %d" : "tp %d", tp, n / tp);
+        }
+}
+
+static void note_bytes(const struct ku_plan *plan, struct layout *l)
+{
+    const struct ku_program *p = plan->program[KU_PROG_TRAIN];
+    struct ku_volume row[KU_MAX_VOLUMES];
+    const int n = ku_plan_volumes(p, row);
+    l->rank_bytes = plan->host_bytes / (uint64_t)ku_session_n_ranks(&plan->s);
+    l->state_bytes = plan->arena_bytes[KU_AR_STATE] + plan->arena_bytes[KU_AR_SHARD] +
+                     plan->arena_bytes[KU_AR_HOST] / (uint64_t)ku_session_n_ranks(&plan->s);
+    for (int i = 0; i < n; i++)
+        *(row[i].axes >> KU_AX_TP & 1 ? &l->tp_bytes : &l->data_bytes) += row[i].ring_bytes;
+}
+
+static int plan_layout(const struct kumi_settings *settings, int n_ranks,
+                       const struct ku_watch *watch, struct layout *l, struct ku_str *batch)
+{
+    const char *more[MAX_KEYS + 1] = {NULL};
+    struct ku_plan plan;
+    for (int i = 0; i < l->n_keys; i++)
+        more[i] = l->key[i];
+    int status = ku_plan_init(&plan, settings, n_ranks, more, watch);
+    if (status == KUMI_EINVAL) {
+        l->refusal = ku_strdup(ku_err_get()->text);
+        return l->refusal ? KUMI_OK : KUMI_ENOMEM;
+    }
+    KU_TRY(status);
+    note_bytes(&plan, l);
+    if (batch->bytes == 0)
+        plan.s.source->ops->print_plan(plan.s.source, plan.shape, batch);
+    ku_plan_fini(&plan);
+    return KUMI_OK;
+}
+
+static int print(const struct layouts *s, char **text)
+{
+    struct ku_str out = {0};
+    char bytes[5][16];
+    ku_str_add(&out,
+               "%d ranks under each layout; %s\n\n"
+               "%-16s %10s  %10s  %10s   %-22s\n"
+               "%-16s %10s  %10s  %10s   %10s  %10s   when\n",
+               s->n_ranks, ku_str_get(&s->batch), "", "memory", "of it", "of it",
+               "sent by a rank per step", "layout", "of a rank", "state", "the rest", "data", "tp");
+    for (int i = 0; i < s->n; i++) {
+        const struct layout *l = &s->row[i];
+        ku_str_add(&out, "%-16s ", l->name);
+        if (l->refusal)
+            ku_str_add(&out, "refused: %s\n", l->refusal);
+        else
+            ku_str_add(&out, "%s  %s  %s   %s  %s   %s\n", ku_text_bytes(l->rank_bytes, bytes[0]),
+                       ku_text_bytes(l->state_bytes, bytes[1]),
+                       ku_text_bytes(l->rank_bytes - l->state_bytes, bytes[2]),
+                       ku_text_bytes((uint64_t)l->data_bytes, bytes[3]),
+                       ku_text_bytes((uint64_t)l->tp_bytes, bytes[4]), l->use);
+    }
+    return ku_text_take(&out, text);
+}
+
+static int print_json(const struct layouts *s, char **text)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < s->n; i++) {
+        const struct layout *l = &s->row[i];
+        json_array_append_new(
+            list, l->refusal ? json_pack("{s:s, s:s}", "layout", l->name, "refused", l->refusal)
+                             : json_pack("{s:s, s:I, s:I, s:f, s:f}", "layout", l->name,
+                                         "rank_bytes", (json_int_t)l->rank_bytes, "state_bytes",
+                                         (json_int_t)l->state_bytes, "data_bytes", l->data_bytes,
+                                         "tp_bytes", l->tp_bytes));
+    }
+    return ku_text_json(json_pack("{s:i, s:s, s:o}", "ranks", s->n_ranks, "batch",
+                                  ku_str_get(&s->batch), "layouts", list),
+                        text);
+}
+
+int kumi_plan_layouts(const struct kumi_settings *settings, int n_ranks, int as_json, char **text)
+{
+    KU_TRY(ku_settings_check(settings));
+    KU_GIVEN(text, "text");
+    struct layouts *s = ku_calloc(1, sizeof *s);
+    struct ku_compile_line line;
+    if (s == NULL)
+        return KUMI_ENOMEM;
+    s->n_ranks = n_ranks;
+    int status = KUMI_OK;
+    list_layouts(s);
+    struct ku_watch watch = ku_compile_line_start(&line);
+    for (int i = 0; i < s->n && status == KUMI_OK; i++)
+        status = plan_layout(settings, n_ranks, &watch, &s->row[i], &s->batch);
+    ku_compile_line_end(&line);
+    if (status == KUMI_OK && s->batch.bytes == 0)
+        status = KU_ERR(KUMI_EINVAL, "%s", s->row[0].refusal);
+    if (status == KUMI_OK)
+        status = (as_json ? print_json : print)(s, text);
+    for (int i = 0; i < s->n; i++)
+        ku_free(s->row[i].refusal);
+    ku_str_fini(&s->batch);
+    ku_free(s);
+    return status;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel.pp: the schedule, and which layers form a stage. */
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "pass/pipe/schedule.h"
+#include "pass/pipe/stages.h"
+#include "train/session.h"
+
+static int refuse_schedule(const struct ku_session *s, const char *wanted)
+{
+    return ku_config_refuse(&s->cfg, "parallel.pp_schedule",
+                            ku_json_at(s->cfg.root, "parallel.pp_schedule"), wanted);
+}
+
+/* A schedule from a file is for one number of coordinates and of micro-batches. */
+static int read_schedule(struct ku_session *s, int n_micro)
+{
+    struct ku_str wanted = {0};
+    KU_TRY(ku_pp_schedule_read(s->cfg.parallel_pp_schedule, &s->schedule));
+    if (s->schedule->n_ranks == s->sharding.pp && s->schedule->n_micro == n_micro)
+        return KUMI_OK;
+    ku_str_add(&wanted,
+               "has %d rows and %d micro-batches; this run needs %d rows (parallel.pp) and %d "
+               "micro-batches",
+               s->schedule->n_ranks, s->schedule->n_micro, s->sharding.pp, n_micro);
+    const int status = refuse_schedule(s, ku_str_get(&wanted));
+    ku_str_fini(&wanted);
+    return status;
+}
+
+static int make_schedule(struct ku_session *s, int n_micro)
+{
+    const char *name = s->cfg.parallel_pp_schedule;
+    struct ku_str wanted = {0};
+    if (strpbrk(name, "/."))
+        return read_schedule(s, n_micro);
+    for (const char *const *known = ku_pp_schedule_names(); *known; known++) {
+        if (strcmp(*known, name) == 0) {
+            ku_str_fini(&wanted);
+            return ku_pp_schedule_create(name, s->sharding.pp, (int)s->cfg.parallel_virtual_stages,
+                                         n_micro, &s->schedule);
+        }
+        ku_str_add(&wanted, "%s%s", wanted.bytes ? ", " : "one of ", *known);
+    }
+    ku_str_add(&wanted, ", or a file: a name with a slash or a dot");
+    const int status = refuse_schedule(s, ku_str_get(&wanted));
+    ku_str_fini(&wanted);
+    return status;
+}
+
+static int divide_layers(struct ku_session *s)
+{
+    const struct ku_list *by_hand = &s->cfg.parallel_stages;
+    const int n = s->schedule->n_stages;
+    struct ku_graph *g;
+    s->stage_layers = ku_calloc((size_t)n, sizeof *s->stage_layers);
+    if (s->stage_layers == NULL)
+        return KUMI_ENOMEM;
+    KU_TRY(ku_session_graph(s, 0, &g));
+    const int status = by_hand->n ? ku_stages_parse(g, (const char *const *)by_hand->item,
+                                                    by_hand->n, n, s->stage_layers)
+                                  : ku_stages_balance(g, n, s->stage_layers);
+    ku_graph_destroy(g);
+    return status;
+}
+
+int ku_session_plan_pipeline(struct ku_session *s, struct ku_compile_opts *o)
+{
+    if (s->sharding.pp == 1)
+        return KUMI_OK;
+    if (s->schedule == NULL)
+        KU_TRY(make_schedule(s, ku_mesh_n_micro(&o->mesh)));
+    if (s->stage_layers == NULL)
+        KU_TRY(divide_layers(s));
+    o->schedule = s->schedule;
+    o->stage_layers = s->stage_layers;
+    return KUMI_OK;
+}
+
+void ku_session_print_pipeline(const struct ku_session *s, struct ku_str *out)
+{
+    if (s->sharding.pp == 1)
+        return;
+    ku_str_add(out, "pp %d (%s; layers", s->sharding.pp, s->cfg.parallel_pp_schedule);
+    for (int i = 0; i < s->schedule->n_stages; i++)
+        ku_str_add(out, " %d", s->stage_layers[i]);
+    ku_str_add(out, "), ");
+}

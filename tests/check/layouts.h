@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_CHECK_LAYOUTS_H
+#define TESTS_CHECK_LAYOUTS_H
+
+/* Small networks, and seeded parallel layouts of them with options of the optimizer. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "device/device.h"
+#include "nn/builder.h"
+#include "pass/pass.h"
+#include "train/proof.h"
+
+/* Two residual blocks with dropout and a tied table; its vocabulary stays whole if a metric reads
+ * the logits. */
+static inline struct ku_graph *with_table(int64_t n, int has_metric)
+{
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    int64_t width = 8, hidden = 16;
+    static const char *const name[2][3] = {{"h.0.ln", "h.0.up", "h.0.down"},
+                                           {"h.1.ln", "h.1.up", "h.1.down"}};
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, "n", &n),
+               y = kumi_input(b, "targets", KUMI_I32, "n", &n);
+    kumi_value table = kumi_param(b, "wte.weight", "vc", (int64_t[]){1100, width},
+                                  &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(b, table, ids);
+    for (int i = 0; i < 2; i++) {
+        kumi_value z = kumi_layer_norm(b, x, name[i][0], 0);
+        z = kumi_linear(b, z, name[i][1], &(struct kumi_linear){.out = "f", .out_count = &hidden});
+        z = kumi_dropout(b, kumi_activate(b, z, i ? KUMI_RELU : KUMI_GELU_TANH), 0.25);
+        z = kumi_linear(b, z, name[i][2], &(struct kumi_linear){.out = "c", .out_count = &width});
+        x = kumi_add(b, x, z);
+    }
+    x = kumi_linear(b, x, "head", &(struct kumi_linear){.out_in = 1, .weight = table});
+    if (has_metric)
+        kumi_graph_metric(b, "logit", x, KUMI_METRIC_MAX);
+    assert_int_equal(kumi_loss_smoothed(b, x, y, -100, has_metric ? 0 : 0.125), 0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    return g;
+}
+static inline struct ku_graph *tied(int64_t n)
+{
+    return with_table(n, 1);
+}
+static inline struct ku_graph *vocabulary(int64_t n)
+{
+    return with_table(n, 0);
+}
+
+/* A plain network without tied weights. */
+static inline struct ku_graph *mlp(int64_t n)
+{
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_value x = kumi_input(b, "x", KUMI_F32, "nc", (int64_t[]){n, 8}),
+               y = kumi_input(b, "targets", KUMI_I32, "n", &n);
+    int64_t hidden = 1024, classes = 5;
+    x = kumi_linear(b, x, "up", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    x = kumi_activate(b, x, KUMI_RELU);
+    x = kumi_linear(b, x, "down", &(struct kumi_linear){.out = "v", .out_count = &classes});
+    assert_int_equal(kumi_loss_cross_entropy(b, x, y, -100), 0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    return g;
+}
+
+/* Batch norm, whose running statistics the end of the step updates. */
+static inline struct ku_graph *with_batch_norm(int64_t n, int sync)
+{
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_value x = kumi_input(b, "x", KUMI_F32, "nc", (int64_t[]){n, 8}),
+               y = kumi_input(b, "targets", KUMI_I32, "n", &n);
+    int64_t hidden = 24, classes = 5;
+    x = kumi_linear(b, x, "up", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    x = kumi_batch_norm(b, x, "norm", &(struct kumi_batch_norm){.sync = sync});
+    x = kumi_activate(b, x, KUMI_RELU);
+    x = kumi_linear(b, x, "down", &(struct kumi_linear){.out = "v", .out_count = &classes});
+    assert_int_equal(kumi_loss_cross_entropy(b, x, y, -100), 0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    return g;
+}
+static inline struct ku_graph *normed(int64_t n)
+{
+    return with_batch_norm(n, 0);
+}
+static inline struct ku_graph *synced(int64_t n)
+{
+    return with_batch_norm(n, 1);
+}
+
+struct layout {
+    struct ku_graph *(*model)(int64_t n);
+    int tp;    /* 0 = 1 */
+    int hosts; /* whose ranks share one copy each; 0: all ranks have memory of their own */
+    int ranks, zero, replicate, mb, vs, by_micro, recompute, group, is_private;
+    enum kumi_dtype compute, reduce;
+    int no_master, rounds, optimizer, offload, overlap, clip_value, averages, decay, adapt, groups;
+};
+
+struct job {
+    struct ku_graph *model; /* after pass precision */
+    struct ku_program *p;
+    struct ku_compile_opts o;
+    struct ku_check_opts check;
+    signed char *wire;
+};
+
+static inline struct ku_compile_opts options(const struct layout *l)
+{
+    static const char *const wrap[] = {"h.*", "up", "down", NULL},
+                             *const biases[] = {"*.bias", NULL}, *const down[] = {"*down*", NULL};
+    static const struct ku_update_group group[] = {
+        {.match = biases,
+         .set = {{offsetof(struct ku_attrs, lr_mult), 0.5},
+                 {offsetof(struct ku_attrs, weight_decay), 0.25}},
+         .n_set = 2}};
+    struct ku_compile_opts o = {.compute = l->compute,
+                                .reduce = l->reduce,
+                                .is_training = 1,
+                                .no_master = l->no_master,
+                                .stochastic_rounding = l->rounds,
+                                .optimizer = l->optimizer,
+                                .rule = ku_attrs_default,
+                                .decay = l->decay,
+                                .decay_patterns = down,
+                                .adapt = l->adapt,
+                                .adapt_patterns = down,
+                                .groups = group,
+                                .n_groups = l->groups,
+                                .initial_accumulator_value = 0.125,
+                                .bucket_bytes = 4096,
+                                .first_bucket_bytes = 64,
+                                .overlap = l->overlap,
+                                .zero = l->zero,
+                                .wrap = l->zero == 3 ? wrap : NULL,
+                                .prefetch = 1,
+                                .recompute = l->recompute,
+                                .reshard_group = l->group};
+    for (int a = 0; a < KU_N_AXES; a++)
+        o.mesh.extent[a] = 1;
+    o.mesh.extent[KU_AX_TP] = l->tp ? l->tp : 1;
+    o.mesh.extent[KU_AX_VS] = l->vs;
+    o.mesh.extent[KU_AX_MB] = l->mb;
+    o.mesh.mb_outer = l->by_micro;
+    if (l->hosts) {
+        o.mesh.extent[KU_AX_REPLICATE] = l->zero ? l->replicate : l->hosts;
+        o.mesh.extent[KU_AX_SHARD] = l->zero ? l->hosts / l->replicate : 1;
+        o.mesh.extent[KU_AX_LOCAL] = l->ranks / l->hosts;
+    } else if (l->zero) {
+        o.mesh.extent[KU_AX_REPLICATE] = l->replicate;
+        o.mesh.extent[KU_AX_SHARD] = l->ranks / l->replicate;
+    } else {
+        o.mesh.extent[l->is_private ? KU_AX_REPLICATE : KU_AX_LOCAL] = l->ranks;
+    }
+    o.rule.lr = 1e-3;
+    o.rule.weight_decay = 0.1;
+    o.rule.momentum = 0.5;
+    o.rule.clip = 1;
+    o.rule.clip_value = l->clip_value;
+    o.rule.ema = l->averages ? 0.9 : 0;
+    o.rule.loss_scale = l->compute == KUMI_F16 ? 1024 : 0;
+    if (l->offload)
+        o.offload = (struct ku_offload){
+            .optimizer = KU_TIER_FILE, .ratio = 1, .buffer_count = 2, .buffer_bytes = 3 * 16384};
+    return o;
+}
+
+static inline struct ku_graph *graph_of(const struct layout *l)
+{
+    return l->model(24 * l->ranks * l->vs * l->mb);
+}
+
+/* Compiles a program of a layout; the graph is as its passes leave it. */
+static inline int compile(enum ku_check_kind kind, const struct ku_target *target,
+                          struct ku_graph *graph, struct job *j)
+{
+    j->o.is_training = kind != KU_CHECK_EVAL;
+    assert_int_equal(ku_graph_copy(graph, &j->model), 0);
+    assert_int_equal(ku_compile_graph(j->model, &j->o, target, "precision"), 0);
+    assert_int_equal(ku_trainer_check_opts(&j->o, kind, j->model, &j->check, &j->wire), 0);
+    KU_TRY(ku_compile_graph(graph, &j->o, target, NULL));
+    return kind >= KU_CHECK_INIT
+               ? ku_compile_init(graph, kind == KU_CHECK_DERIVE, &j->o, target, &j->p)
+               : ku_compile_program(graph, kind == KU_CHECK_TRAIN ? "train" : "eval", &j->o, target,
+                                    &j->p);
+}
+
+static inline int make(const struct layout *l, enum ku_check_kind kind, struct job *j)
+{
+    const struct ku_target target = {.query = ku_device_find("cpu")->query,
+                                     .ranks_per_host = l->ranks};
+    struct ku_graph *graph = graph_of(l);
+    *j = (struct job){.o = options(l)};
+    int status = compile(kind, &target, graph, j);
+    ku_graph_destroy(graph);
+    return status;
+}
+
+static inline void drop(struct job *j)
+{
+    ku_program_destroy(j->p);
+    ku_graph_destroy(j->model);
+    ku_free(j->wire);
+}
+
+static inline struct layout random_layout(uint64_t *seed)
+{
+    static struct ku_graph *(*const model[])(int64_t) = {tied, tied, mlp, normed, synced};
+    static const int ranks[] = {1, 2, 4, 8},
+                     rule[] = {KU_OP_adamw,     KU_OP_sgd,  KU_OP_lamb,
+                               KU_OP_lars,      KU_OP_adam, KU_OP_adagrad,
+                               KU_OP_adafactor, KU_OP_lion, KU_OP_rmsprop_both};
+    static const enum kumi_dtype types[] = {KUMI_F32, KUMI_BF16, KUMI_F16};
+#define DRAW(n) ((int)((*seed = *seed * 6364136223846793005u + 1442695040888963407u) >> 40) % (n))
+    struct layout l = {.model = model[DRAW(5)], .ranks = ranks[DRAW(4)]};
+    l.zero = l.ranks > 1 ? DRAW(4) : 0;
+    l.replicate = l.zero && l.ranks > 2 && DRAW(2) ? 2 : 1;
+    l.mb = 1 + DRAW(4), l.vs = l.model == synced ? 1 : 1 << DRAW(3);
+    l.by_micro = DRAW(3) == 0;
+    l.recompute = DRAW(3);
+    l.is_private = DRAW(2);
+    l.compute = types[DRAW(3)];
+    l.reduce = DRAW(4) ? KUMI_F32 : KUMI_BF16;
+    l.no_master = l.compute == KUMI_BF16 && DRAW(3) == 0;
+    l.rounds = l.no_master && DRAW(2);
+    l.optimizer = rule[DRAW(2) ? DRAW(4) : DRAW(9)];
+    l.offload = DRAW(5) == 0;
+    l.overlap = DRAW(4) != 0;
+    l.clip_value = DRAW(4) == 0;
+    l.averages = DRAW(4) == 0;
+    l.decay = DRAW(3), l.adapt = DRAW(3), l.groups = DRAW(2);
+    l.group = l.zero == 3 && l.ranks / l.replicate >= 4 && DRAW(2) ? 2 : 0;
+    l.hosts = l.ranks >= 4 * l.replicate && !l.is_private ? 2 * l.replicate : 0;
+    l.group = l.hosts ? 0 : l.group;
+    if ((l.model == tied || l.model == mlp) && DRAW(3) == 0) { /* what tp works with */
+        l.tp = 1 << (1 + DRAW(2));
+        l.offload = l.hosts = 0, l.is_private = 1;
+        if (l.optimizer == KU_OP_lamb || l.optimizer == KU_OP_lars ||
+            l.optimizer == KU_OP_adafactor)
+            l.optimizer = KU_OP_adamw;
+        if (l.model == tied && DRAW(3))
+            l.model = vocabulary;
+    }
+    return l;
+}
+
+static inline void show(const struct layout *l)
+{
+    fprintf(stderr,
+            "  %s ranks %d tp %d hosts %d zero %d replicate %d mb %d vs %d micro %d recompute %d "
+            "private %d "
+            "group "
+            "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
+            "averages %d decay %d adapt %d groups %d\n",
+            l->model == tied         ? "tied"
+            : l->model == vocabulary ? "vocabulary"
+            : l->model == mlp        ? "mlp"
+                                     : "batch norm",
+            l->ranks, l->tp, l->hosts, l->zero, l->replicate, l->mb, l->vs, l->by_micro,
+            l->recompute, l->is_private, l->group, l->compute, l->reduce, l->no_master, l->rounds,
+            ku_ops[l->optimizer].name, l->offload, l->overlap, l->clip_value, l->averages, l->decay,
+            l->adapt, l->groups);
+}
+
+#endif

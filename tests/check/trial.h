@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_CHECK_TRIAL_H
+#define TESTS_CHECK_TRIAL_H
+
+/* Runs programs, with ranks as threads: the digest of the state after two steps. */
+#include "base/random.h"
+#include "comm/consensus.h"
+#include "comm/world.h"
+#include "exec/exec.h"
+#include "train/trainer.h"
+
+#include "layouts.h"
+
+struct trial {
+    const struct layout *l;
+    int which;            /* KU_PROG_TRAIN or KU_PROG_INIT */
+    struct ku_program *p; /* in place of the compiled one; NULL: that */
+    char digest[72];
+};
+
+/* Samples of a rank's micro-batches: inputs, and targets below 5. */
+static inline int fill_inputs(struct ku_trainer *t, uint64_t step)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    for (uint32_t k = 0; k < p->n_inputs; k++) {
+        const char *name = p->name_of[p->input[k].name];
+        const uint64_t key = step * 100 + (uint64_t)t->job->rank * 10 + k;
+        struct ku_mapping map;
+        if (strcmp(name, "control") == 0)
+            continue;
+        KU_TRY(ku_range_map(ku_exec_port(t->exec[KU_PROG_TRAIN], 1, name), KU_ACCESS_UPDATE, &map));
+        for (size_t i = 0; i < map.range.bytes / 4; i++) {
+            const uint32_t r = ku_random_u32(7, (uint32_t)key, 1, i);
+            if (p->input[k].dtype == KUMI_I32)
+                ((int32_t *)map.data)[i] = (int32_t)(r % 5);
+            else
+                ((float *)map.data)[i] = (float)(r % 1000) / 500 - 1;
+        }
+        KU_TRY(ku_range_unmap(&map));
+    }
+    return KUMI_OK;
+}
+
+static inline int trial_steps(struct ku_trainer *t, struct trial *x)
+{
+    struct ku_program **init = &t->program[KU_PROG_INIT], *const own = *init;
+    const double *report;
+    if (x->p && x->which == KU_PROG_TRAIN) {
+        struct ku_exec **exec = &t->shape[0].exec[KU_PROG_TRAIN];
+        ku_exec_unload(*exec);
+        *exec = NULL;
+        KU_TRY(ku_exec_load(t->memory, x->p, t->ops, t->device, t->job->n > 1 ? &t->comms : NULL,
+                            exec));
+        ku_trainer_use(t, 0);
+    }
+    if (x->p && x->which == KU_PROG_INIT)
+        *init = x->p;
+    int status = ku_trainer_init_state(t);
+    *init = own;
+    KU_TRY(status);
+    for (int step = 0; step < 2; step++) {
+        KU_TRY(fill_inputs(t, (uint64_t)step));
+        KU_TRY(ku_trainer_step(t, step, &report));
+    }
+    KU_TRY(ku_agree(t->job, KUMI_OK)); /* rank 0 reads the shards of all */
+    return ku_trainer_digest_first(t, x->digest);
+}
+
+static inline int trial_rank(struct ku_job *job, void *arg)
+{
+    struct trial *x = arg;
+    struct ku_trainer *t = NULL;
+    struct ku_graph *g = graph_of(x->l);
+    struct trial own = *x;
+    const struct ku_trainer_opts o = {.compile = options(x->l),
+                                      .device = ku_device_find("cpu"),
+                                      .device_opts = {.n_threads = 1, .isa = ku_cpu_isa()},
+                                      .seed = 1337,
+                                      .tier = {.path = "."},
+                                      .no_eval = 1};
+    KU_TRY(ku_trainer_create(job, &g, 1, &o, &t));
+    int status = trial_steps(t, &own);
+    if (job->rank == 0)
+        memcpy(x->digest, own.digest, sizeof own.digest);
+    ku_trainer_destroy(t);
+    return status;
+}
+
+/* Whether a program leaves the state that the compiled one leaves. */
+static inline int is_harmless(const struct layout *l, int which, struct ku_program *p)
+{
+    struct trial with = {.l = l, .which = which, .p = p}, without = {.l = l};
+    const int n = l->ranks * (l->tp ? l->tp : 1);
+    if (ku_comm_threads(n, NULL, trial_rank, &without) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    int status = ku_comm_threads(n, NULL, trial_rank, &with);
+    if (status < 0)
+        fprintf(stderr, "%s\n", ku_err_get()->text);
+    const bool is_equal = status == KUMI_OK && strcmp(with.digest, without.digest) == 0;
+    if (status == KUMI_OK && !is_equal)
+        fprintf(stderr, "%s with the edit, %s without\n", with.digest, without.digest);
+    return is_equal;
+}
+
+#endif

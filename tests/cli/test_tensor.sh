@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Tensor parallelism from the command line: one digest for each tp, what is planned, whole tensors in checkpoints, and what is refused.
+. "$2/tests/cli/begin.sh"
+export KUMI_CACHE=$dir/cache
+head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
+config=(configs/shakespeare-fast.json --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=2 --set model.n_embd=96 --set model.n_head=4
+    --set train.threads=1 --set train.virtual_shards=2 --set train.micro_batch=1 --set train.global_batch=8 --set train.steps=3
+    --set train.eval_tokens=128 --set data.seq_len=32)
+tp=(--set parallel.tp=2)
+train() { # name n more..
+    local name=$1 n=$2
+    shift 2
+    "$kumi" train "${config[@]}" -n "$n" --out "$dir/$name" "$@" >"$dir/log" 2>&1 || say "$name: $(cat "$dir/log")"
+    "$kumi" ckpt digest "$dir/$name" | tail -1 >"$dir/$name.digest"
+}
+same() { # name name
+    cmp -s "$dir/$1.digest" "$dir/$2.digest" || say "$1 and $2: digests differ"
+}
+train two 2 "${tp[@]}" --set train.verify_every=1
+train four 4 "${tp[@]}" --set train.verify_every=1 --set parallel.bucket_mb=0.01
+train full 4 "${tp[@]}" --set 'memory.recompute="full"' --set checkpoint.every=1 --set checkpoint.async=true
+train sharded 4 "${tp[@]}" --set parallel.zero=3 --set parallel.persist_below=0 --set train.verify_every=1
+train half 2 "${tp[@]}" --until 2
+"$kumi" train "${config[@]}" -n 4 "${tp[@]}" --out "$dir/half" --resume >"$dir/log" 2>&1 || say "resume: $(cat "$dir/log")"
+"$kumi" ckpt digest "$dir/half" | tail -1 >"$dir/half.digest"
+for run in four full sharded half; do same two $run; done
+
+# whatever divides it, a checkpoint has whole tensors: evaluation, sampling and export know no tp
+"$kumi" eval "$dir/two" -n 1 >"$dir/one.txt" 2>"$dir/log" || say "eval: $(cat "$dir/log")"
+"$kumi" eval "$dir/two" -n 2 >"$dir/two.txt" 2>"$dir/log" || say "eval -n 2: $(cat "$dir/log")"
+cmp -s "$dir/one.txt" "$dir/two.txt" || say "eval: $(diff "$dir/one.txt" "$dir/two.txt")"
+"$kumi" sample "$dir/two" --prompt a --tokens 4 >"$dir/log" 2>&1 || say "sample: $(cat "$dir/log")"
+"$kumi" ckpt export "$dir/two" --to "$dir/export" >"$dir/log" 2>&1 || say "export: $(cat "$dir/log")"
+
+# what was moved is what was planned, and the plan names the axis
+python3 - "$dir" <<'P' || failed=1
+import json, sys
+for run in "two", "four", "sharded":
+    step = json.load(open(f"{sys.argv[1]}/{run}/summary.json"))["exchanged_a_step"]
+    if not 0 < step["planned_bytes"] == step["moved_bytes"]:
+        sys.exit(f"{run}: {step}")
+P
+"$kumi" plan "${config[@]}" -n 4 "${tp[@]}" >"$dir/log" 2>&1 || say "plan: $(cat "$dir/log")"
+grep -Eq 'all_reduce +.*\btp\b' "$dir/log" || say "plan does not show axis tp: $(cat "$dir/log")"
+
+refused() { # text arguments..
+    local text=$1
+    shift
+    "$kumi" train "${config[@]}" --out "$dir/bad" "$@" >"$dir/log" 2>&1
+    [ $? = 2 ] || say "$*: not refused: $(cat "$dir/log")"
+    grep -q "$text" "$dir/log" || say "$*: $(cat "$dir/log")"
+}
+refused 'must divide the 3 ranks; start 2 or 4' -n 3 "${tp[@]}"
+refused 'does not divide dim h' -n 3 --set parallel.tp=3
+refused 'use auto or private' -n 2 "${tp[@]}" --set parallel.host_state=shared
+refused 'memory.offload' -n 2 "${tp[@]}" --set memory.offload.optimizer=host
+refused 'optimizer.type' -n 2 "${tp[@]}" --set optimizer.type=lamb
+"$kumi" check "${config[@]}" -n 4 "${tp[@]}" >"$dir/log" 2>&1 || say "check: $(cat "$dir/log")"
+
+# another tp is another numerics class
+"$kumi" train "${config[@]}" -n 2 --out "$dir/two" --set train.steps=4 --resume >"$dir/log" 2>&1 && say "tp changed, and was resumed"
+grep -q 'parallel.tp' "$dir/log" || say "another tp: $(cat "$dir/log")"
+exit $failed

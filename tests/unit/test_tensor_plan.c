@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: pass nn ir op tensor base */
+/*
+ * Tensor parallelism of whole models: which parameters are divided, how many collectives a layer
+ * has, and what is refused.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "base/err.h"
+#include "kumi/model.h"
+#include "nn/builder.h"
+#include "pass/pass.h"
+
+enum { N_SAMPLES = 2, N_TOKENS = 4, N_LAYERS = 3 };
+static const struct kumi_shape_of_batch batch = {.n = N_SAMPLES, .s = 5, .t = N_TOKENS};
+
+static int gpt2(struct kumi_graph *g, int heads)
+{
+    struct kumi_gpt2 c;
+    kumi_gpt2_defaults(&c);
+    c.n_layer = N_LAYERS, c.n_head = heads, c.n_embd = 24, c.n_positions = 8, c.vocab_size = 40;
+    return kumi_gpt2_build(g, &c, &batch);
+}
+static int llama(struct kumi_graph *g, int heads)
+{
+    struct kumi_llama c;
+    kumi_llama_defaults(&c);
+    c.num_hidden_layers = N_LAYERS, c.num_attention_heads = 2 * heads;
+    c.num_key_value_heads = heads, c.hidden_size = 48, c.intermediate_size = 48;
+    c.vocab_size = 40, c.max_position_embeddings = 8;
+    return kumi_llama_build(g, &c, &batch);
+}
+static int bert(struct kumi_graph *g, int heads)
+{
+    struct kumi_bert c;
+    kumi_bert_defaults(&c);
+    c.num_hidden_layers = N_LAYERS, c.num_attention_heads = heads, c.hidden_size = 24;
+    c.intermediate_size = 48, c.vocab_size = 40, c.max_position_embeddings = 8;
+    return kumi_bert_build(g, &c, &batch);
+}
+static int transformer(struct kumi_graph *g, int heads)
+{
+    struct kumi_transformer c;
+    kumi_transformer_defaults(&c);
+    c.d_model = 24, c.encoder_layers = c.decoder_layers = N_LAYERS, c.num_heads = heads;
+    c.ffn_dim = 48, c.src_vocab_size = c.tgt_vocab_size = 40, c.max_positions = 8;
+    return kumi_transformer_build(g, &c, &batch);
+}
+static int mlp(struct kumi_graph *g, int width)
+{
+    struct kumi_mlp c = {.n_input = 1, .input = {8}, .n_hidden = 3, .num_classes = 4};
+    c.hidden[0] = c.hidden[1] = c.hidden[2] = width;
+    c.activation = KUMI_RELU;
+    return kumi_mlp_build(g, &c, &batch);
+}
+static int classifier(struct kumi_graph *g, int width)
+{
+    struct kumi_mlp c = {.n_input = 1, .input = {8}, .num_classes = width};
+    return kumi_mlp_build(g, &c, &batch);
+}
+
+typedef int build_fn(struct kumi_graph *g, int size);
+
+static struct ku_compile_opts opts_of(int tp, enum kumi_dtype compute)
+{
+    struct ku_compile_opts o = {.compute = compute,
+                                .is_training = 1,
+                                .optimizer = KU_OP_adamw,
+                                .rule = ku_attrs_default,
+                                .bucket_bytes = 1 << 20,
+                                .first_bucket_bytes = 1 << 20,
+                                .overlap = 1};
+    for (int a = 0; a < KU_N_AXES; a++)
+        o.mesh.extent[a] = 1;
+    o.mesh.extent[KU_AX_TP] = tp;
+    return o;
+}
+
+static int compile(build_fn *build, int size, const struct ku_compile_opts *o, struct ku_graph **g)
+{
+    struct kumi_graph *builder;
+    assert_int_equal(kumi_graph_create(&builder), 0);
+    build(builder, size);
+    assert_int_equal(ku_builder_take(builder, g), 0);
+    kumi_graph_destroy(builder);
+    return ku_compile_graph(*g, o, NULL, NULL);
+}
+
+/* All-reduces over tp in forward and backward of the one micro-batch. */
+static void count(const struct ku_program *p, int n[2])
+{
+    n[0] = n[1] = 0;
+    for (uint32_t i = 0; i < p->n_instrs; i++)
+        if (p->instr[i].kind == KU_START && p->instr[i].axes == 1 << KU_AX_TP &&
+            p->instr[i].micro >= 0) {
+            assert_int_equal(p->instr[i].op, KU_X_ALL_REDUCE);
+            const int dtype = p->operand[p->instr[i].operand].dtype;
+            assert_true(dtype == KUMI_F32 || dtype == KUMI_F64 || /* sums of the loss */
+                        p->instr[i].phase == KU_PH_F); /* tables: one rank has each row */
+            n[p->instr[i].phase != KU_PH_F]++;
+        }
+}
+
+/*
+ * Two all-reduces a layer in forward, three in a decoder's with cross-attention. Backward has as
+ * many, but no gradient of the encoder's output per layer: all of them are one sum. A divided
+ * vocabulary adds one per token table, maximum and sums of the loss, and the gradient of the output
+ * layer's input.
+ */
+static void collectives(void **state)
+{
+    enum { L = N_LAYERS };
+    static const struct {
+        build_fn *build;
+        int size, tp, is_whole, forward, backward;
+    } row[] = {
+        {gpt2, 4, 2, 1, 2 * L, 2 * L},
+        {gpt2, 4, 4, 0, 2 * L + 3, 2 * L + 1},
+        {llama, 2, 2, 1, 2 * L, 2 * L},
+        {llama, 2, 2, 0, 2 * L + 3, 2 * L + 1},
+        {bert, 3, 3, 0, 2 * L, 2 * L}, /* 3 does not divide 128 rows */
+        {bert, 4, 2, 0, 2 * L + 3, 2 * L + 1},
+        {transformer, 4, 2, 1, 5 * L, 5 * L + 1},
+        {transformer, 4, 2, 0, 5 * L + 4, 5 * L + 2},
+        {mlp, 6, 2, 0, 2, 1}, /* layers 0 1 | 2 3; the input has no gradient */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        for (int dtype = 0; dtype < 2; dtype++) {
+            struct ku_compile_opts o = opts_of(row[i].tp, dtype ? KUMI_BF16 : KUMI_F32);
+            o.whole_vocabulary = row[i].is_whole;
+            struct ku_graph *g;
+            struct ku_program *p = NULL;
+            int n[2];
+            if (compile(row[i].build, row[i].size, &o, &g) < 0 ||
+                ku_compile_program(g, "train", &o, NULL, &p) < 0)
+                fail_msg("row %zu: %s", i, ku_err_get()->text);
+            count(p, n);
+            if (n[0] != row[i].forward || n[1] != row[i].backward)
+                fail_msg("row %zu: %d in forward, %d in backward", i, n[0], n[1]);
+            ku_program_destroy(p);
+            ku_graph_destroy(g);
+        }
+}
+
+static char place_of(const struct ku_graph *g, const char *name)
+{
+    const ku_id t = ku_graph_find_tensor(g, name);
+    if (t == 0)
+        fail_msg("no tensor %s", name);
+    const struct ku_place p = g->layout[g->value[g->tensor[t].value].layout].at[KU_AX_TP];
+    return p.kind == KU_S ? g->shape[g->tensor[t].shape].dim[p.dim].name : "CRPSZ"[p.kind];
+}
+
+static void parameters(void **state)
+{
+    static const struct {
+        build_fn *build;
+        const char *name;
+        char place;
+    } row[] = {
+        {gpt2, "h.0.attn.c_attn.weight", 'h'},
+        {gpt2, "h.0.attn.c_attn.bias", 'h'},
+        {gpt2, "h.0.attn.c_attn.weight.exp_avg", 'h'},
+        {gpt2, "h.0.attn.c_attn.weight:bf16", 'h'},
+        {gpt2, "h.0.attn.c_proj.weight", 'h'},
+        {gpt2, "h.0.attn.c_proj.bias", 'C'},
+        {gpt2, "h.2.mlp.c_fc.weight", 'f'},
+        {gpt2, "h.2.mlp.c_fc.bias", 'f'},
+        {gpt2, "h.2.mlp.c_proj.weight", 'f'},
+        {gpt2, "h.2.ln_1.weight", 'C'},
+        {gpt2, "wte.weight", 'v'},
+        {gpt2, "wte.weight:bf16", 'v'},
+        {gpt2, "wpe.weight", 'C'},
+        {llama, "lm_head.weight", 'v'},
+        {bert, "cls.predictions.bias", 'v'},
+        {bert, "bert.embeddings.token_type_embeddings.weight", 'C'},
+        {llama, "model.layers.0.self_attn.q_proj.weight", 'h'},
+        {llama, "model.layers.0.self_attn.k_proj.weight", 'h'},
+        {llama, "model.layers.0.self_attn.o_proj.weight", 'h'},
+        {llama, "model.layers.0.mlp.gate_proj.weight", 'f'},
+        {llama, "model.layers.0.mlp.down_proj.weight", 'f'},
+        {mlp, "layers.0.weight", 'f'},
+        {mlp, "layers.1.weight", 'f'},
+        {mlp, "layers.1.bias", 'C'},
+        {mlp, "layers.3.weight", 'f'},
+    };
+    struct ku_compile_opts o = opts_of(2, KUMI_BF16);
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_graph *g;
+        if (compile(row[i].build, 4, &o, &g) < 0)
+            fail_msg("%s: %s", row[i].name, ku_err_get()->text);
+        if (place_of(g, row[i].name) != row[i].place)
+            fail_msg("%s: %c", row[i].name, place_of(g, row[i].name));
+        ku_graph_destroy(g);
+    }
+}
+
+static void refusals(void **state)
+{
+    static const struct {
+        build_fn *build;
+        int size, tp;
+        const char *want;
+        int split_vocabulary;
+    } row[] = {
+        {gpt2, 3, 2,
+         "2 does not divide dim h of h.0.attn.c_attn.weight, which has 3 heads; "
+         "nearest: 1 or 3",
+         0},
+        {gpt2, 6, 4, "which has 6 heads; nearest: 3 or 6", 0},
+        {mlp, 6, 4, "dim f of layers.0.weight, which has 6 elements; nearest: 3 or 6", 0},
+        {classifier, 4, 2, "no parameter of this model can be split", 0},
+        {bert, 3, 3,
+         "dim v of bert.embeddings.word_embeddings.weight, which has 128 elements; nearest: 2 or 4",
+         1},
+        {mlp, 6, 2, "parallel.loss_parallel: the vocabulary of this model cannot be split", 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_compile_opts o = opts_of(row[i].tp, KUMI_F32);
+        o.split_vocabulary = row[i].split_vocabulary;
+        struct ku_graph *g;
+        assert_int_equal(compile(row[i].build, row[i].size, &o, &g), KUMI_EINVAL);
+        if (strstr(ku_err_get()->text, row[i].want) == NULL)
+            fail_msg("%s", ku_err_get()->text);
+        ku_graph_destroy(g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(collectives),
+        cmocka_unit_test(parameters),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
