@@ -307,12 +307,26 @@ KUMI_API int kumi_plan_mesh(const struct kumi_settings *settings, const char *ho
                             const char *hostfile, int n_ranks, int as_json, char **text);
 /*
  * Print memory and bytes sent of a rank under every layout of n ranks of one host: data parallel,
- * the stages of ZeRO, tensor parallel, and their combinations, with private state. Keys of the
+ * the stages of ZeRO, tensor parallel, pipelines (1F1B) and their combinations, with private state;
+ * the bubble is a pipeline's idle share for blocks of equal cost. Keys of the
  * configuration that choose a layout are ignored. A layout that the model or the settings refuse is
  * a row with the reason.
  */
 KUMI_API int kumi_plan_layouts(const struct kumi_settings *settings, int n_ranks, int as_json,
                                char **text);
+/*
+ * Print the schedule of a pipeline (parallel.pp above 1): what each coordinate of axis pp does in
+ * each unit of time, where F, I and W take one unit and B two, its layers, micro-batches in flight
+ * and idle share.
+ *
+ *   picture   path of a diagram of coordinates over time, *.svg, *.png, *.pdf; NULL: none
+ *   form      KUMI_PLAN_CSV: the text form of PyTorch's pipelines, which parallel.pp_schedule reads
+ *
+ * Errors: EINVAL: parallel.pp is 1.
+ */
+enum kumi_plan_form { KUMI_PLAN_TEXT, KUMI_PLAN_JSON, KUMI_PLAN_CSV };
+KUMI_API int kumi_plan_schedule(const struct kumi_settings *settings, int n_ranks,
+                                const char *picture, enum kumi_plan_form form, char **text);
 /*
  * Print the minimum time of a training step by op at the machine's limits, and the tokens/s that it
  * allows. Limits come from the file that `kumi bench peak` writes; missing ones are measured.

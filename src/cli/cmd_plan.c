@@ -9,7 +9,7 @@ struct options {
     struct cli_hosts hosts;
     const char *n, *picture, *axis, *deepspeed, *limit, *params, *replicate;
     struct kumi_estimate estimate;
-    int memory, stages, layouts, mesh, roofline, as_json, is_strict, has_hosts;
+    int memory, stages, layouts, mesh, schedule, roofline, as_csv, as_json, is_strict, has_hosts;
 };
 
 /* Estimate from a number of parameters, "175e9", without a configuration. */
@@ -20,8 +20,8 @@ static int estimate(const struct cli *c, struct options *o)
         return cli_usage("kumi plan: -H needs CONFIG; with --params give -n");
     int status = cli_planned_ranks("-n", o->n, &o->estimate.n_ranks);
     o->estimate.n_params = strtod(o->params, &end);
-    if (c->n > 0 || o->picture || o->stages || o->layouts || o->mesh || o->roofline ||
-        o->deepspeed || c->n_list || o->limit)
+    if (c->n > 0 || o->picture || o->stages || o->layouts || o->mesh || o->schedule ||
+        o->roofline || o->as_csv || o->deepspeed || c->n_list || o->limit)
         return cli_usage("kumi plan: --params replaces the configuration; only --memory, --zero, "
                          "--optimizer, --precision, --grads, --no-master, -n, --replicate and "
                          "--json go with it");
@@ -33,6 +33,42 @@ static int estimate(const struct cli *c, struct options *o)
     if (status == KUMI_OK)
         status = kumi_plan_estimate(&o->estimate, o->as_json, &text);
     return cli_print(status, &text);
+}
+
+/* Reports exclude each other; some have a picture, a limit or several hosts. */
+static int check_report(const struct options *o)
+{
+    enum { PICTURE = 1, LIMIT = 2, HOSTS = 4 };
+    const struct {
+        const char *name;
+        int is_given, with;
+    } report[] = {{"--memory", o->memory, PICTURE | LIMIT | HOSTS},
+                  {"--stages", o->stages, PICTURE | LIMIT},
+                  {"--layouts", o->layouts, 0},
+                  {"--mesh", o->mesh, HOSTS},
+                  {"--schedule", o->schedule, PICTURE},
+                  {"--roofline", o->roofline, 0}};
+    const char *name = NULL;
+    int with = PICTURE | LIMIT | HOSTS;
+    for (size_t i = 0; i < sizeof report / sizeof report[0]; i++) {
+        if (!report[i].is_given)
+            continue;
+        if (name)
+            return cli_usage("kumi plan: %s excludes %s; give one", name, report[i].name);
+        name = report[i].name, with = report[i].with;
+    }
+    if (o->picture && !(with & PICTURE))
+        return cli_usage("kumi plan: %s excludes --picture", name);
+    if (o->limit && !(with & LIMIT))
+        return cli_usage("kumi plan: %s excludes --limit", name);
+    if (o->has_hosts && (!(with & HOSTS) || o->picture || o->limit))
+        return cli_usage("kumi plan: -H goes only with --memory and --mesh, without --picture and "
+                         "--limit");
+    if (o->axis && (o->picture == NULL || o->stages || o->schedule))
+        return cli_usage("kumi plan: --axis goes only with --picture of the memory plan");
+    if (o->as_csv && (!o->schedule || o->as_json))
+        return cli_usage("kumi plan: --csv goes only with --schedule, without --json");
+    return 0;
 }
 
 static int plan(struct cli *c, struct options *o)
@@ -49,19 +85,9 @@ static int plan(struct cli *c, struct options *o)
         o->estimate.no_master || o->estimate.zero || o->replicate)
         return cli_usage("kumi plan: --zero, --optimizer, --precision, --grads, --no-master and "
                          "--replicate go with --params; a configuration has keys for them");
-    if (o->roofline && (o->memory || o->picture || o->limit))
-        return cli_usage(
-            "kumi plan: --roofline excludes --memory, --picture and --limit; give one");
-    if (o->stages && (o->memory || o->roofline))
-        return cli_usage("kumi plan: --stages excludes --memory and --roofline; give one");
-    if (o->layouts && (o->memory || o->stages || o->mesh || o->roofline || o->picture || o->limit))
-        return cli_usage("kumi plan: --layouts excludes --memory, --stages, --mesh, --roofline, "
-                         "--picture and --limit; give one");
-    if (o->mesh && (o->memory || o->stages || o->roofline || o->picture || o->limit))
-        return cli_usage("kumi plan: --mesh excludes --memory, --stages, --roofline, --picture and "
-                         "--limit; give one");
-    if (o->axis && (o->picture == NULL || o->stages))
-        return cli_usage("kumi plan: --axis goes only with --picture of the memory plan");
+    const int code_of_report = check_report(o);
+    if (code_of_report)
+        return code_of_report;
     enum kumi_plan_axis axis = KUMI_PLAN_INSTRUCTIONS;
     if (o->axis && strcmp(o->axis, "time") == 0)
         axis = KUMI_PLAN_TIME;
@@ -71,9 +97,6 @@ static int plan(struct cli *c, struct options *o)
         return cli_usage(
             "kumi plan: --limit: %.60s: not a size; give bytes, or a unit as in 500MB, 16GiB",
             o->limit);
-    if (o->has_hosts && (o->picture || o->stages || o->layouts || o->roofline || o->limit))
-        return cli_usage("kumi plan: -H excludes --picture, --stages, --layouts, --roofline and "
-                         "--limit");
     int status = o->n ? cli_planned_ranks("-n", o->n, &n) : KUMI_OK;
     if (status == KUMI_OK && o->mesh)
         return cli_print(
@@ -85,6 +108,13 @@ static int plan(struct cli *c, struct options *o)
     const struct kumi_plan_stages_options all = {o->picture, limit, o->as_json};
     if (status == KUMI_OK && o->layouts)
         return cli_print(kumi_plan_layouts(&s, n, o->as_json, &text), &text);
+    if (status == KUMI_OK && o->schedule)
+        return cli_print(kumi_plan_schedule(&s, n, o->picture,
+                                            o->as_csv    ? KUMI_PLAN_CSV
+                                            : o->as_json ? KUMI_PLAN_JSON
+                                                         : KUMI_PLAN_TEXT,
+                                            &text),
+                         &text);
     if (status == KUMI_OK && o->stages)
         return cli_print(kumi_plan_stages(&s, n, &all, &text), &text);
     if (status == KUMI_OK && o->picture)
@@ -109,6 +139,9 @@ int cmd_plan(struct cli *c)
         {"layouts", CLI_FLAG, "a rank's memory and bytes sent under every parallel layout",
          &o.layouts},
         {"mesh", CLI_FLAG, "the ranks of each group: data, tensor parallel and so on", &o.mesh},
+        {"schedule", CLI_FLAG, "what each coordinate of a pipeline does in time; its bubble",
+         &o.schedule},
+        {"csv", CLI_FLAG, "with --schedule: a file that parallel.pp_schedule reads", &o.as_csv},
         {"picture", CLI_TEXT, "also draw it, into FILE.svg, FILE.png or FILE.pdf", &o.picture},
         {"axis", CLI_TEXT, "x axis of the picture: instructions (default) or roofline time",
          &o.axis},

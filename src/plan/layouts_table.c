@@ -11,12 +11,13 @@
 #include "base/str.h"
 #include "ir/state.h"
 #include "kumi/run.h"
+#include "pass/pipe/schedule.h"
 #include "plan/plan.h"
 #include "sim/volume.h"
 #include "train/configure.h"
 #include "train/session.h"
 
-enum { MAX_LAYOUTS = 32, MAX_KEYS = 16, KEY_BYTES = 40, MAX_TP = 8 };
+enum { MAX_LAYOUTS = 32, MAX_KEYS = 16, KEY_BYTES = 40, MAX_TP = 8, MAX_PP = 16 };
 
 struct layout {
     char name[32];
@@ -25,7 +26,8 @@ struct layout {
     int n_keys;
     char *refusal; /* NULL: it was planned, and the members below are set */
     uint64_t rank_bytes, state_bytes;
-    double data_bytes, tp_bytes; /* sent by a rank per step */
+    double data_bytes, tp_bytes, pp_bytes; /* sent by a rank per step */
+    double bubble;                         /* idle share of a pipeline, 0 without one */
 };
 
 struct layouts {
@@ -68,14 +70,20 @@ static void list_layouts(struct layouts *s)
     const int n = s->n_ranks;
     for (int zero = 0; zero < 4; zero++) {
         struct layout *l = add(s, use[zero], zero);
-        set(l, "tp", "1");
+        set(l, "tp", "1"), set(l, "pp", "1");
         snprintf(l->name, sizeof l->name, zero ? "zero %d" : "data parallel", zero);
     }
     for (int tp = 2; tp <= n && tp <= MAX_TP; tp *= 2)
         if (n % tp == 0) {
             struct layout *l = add(s, "a layer or its activations do not fit", 0);
-            set_count(l, "tp", tp);
+            set_count(l, "tp", tp), set(l, "pp", "1");
             snprintf(l->name, sizeof l->name, n > tp ? "tp %d x dp %d" : "tp %d", tp, n / tp);
+        }
+    for (int pp = 2; pp <= n && pp <= MAX_PP; pp *= 2)
+        if (n % pp == 0) {
+            struct layout *l = add(s, "the layers do not fit, or links are slow", 0);
+            set_count(l, "pp", pp), set(l, "tp", "1");
+            snprintf(l->name, sizeof l->name, n > pp ? "pp %d x dp %d" : "pp %d", pp, n / pp);
         }
 }
 
@@ -87,6 +95,11 @@ static void note_bytes(const struct ku_plan *plan, struct layout *l)
     l->rank_bytes = plan->host_bytes / (uint64_t)ku_session_n_ranks(&plan->s);
     l->state_bytes = plan->arena_bytes[KU_AR_STATE] + plan->arena_bytes[KU_AR_SHARD] +
                      plan->arena_bytes[KU_AR_HOST] / (uint64_t)ku_session_n_ranks(&plan->s);
+    l->pp_bytes = ku_plan_message_bytes(p);
+    if (plan->s.schedule) {
+        const struct ku_block_cost unit = {1, 1, 1, 0};
+        l->bubble = ku_pp_schedule_bubble(plan->s.schedule, &unit, 1);
+    }
     for (int i = 0; i < n; i++)
         *(row[i].axes >> KU_AX_TP & 1 ? &l->tp_bytes : &l->data_bytes) += row[i].ring_bytes;
 }
@@ -114,24 +127,27 @@ static int plan_layout(const struct kumi_settings *settings, int n_ranks,
 static int print(const struct layouts *s, char **text)
 {
     struct ku_str out = {0};
-    char bytes[5][16];
+    char bytes[6][16];
     ku_str_add(&out,
                "%d ranks under each layout; %s\n\n"
-               "%-16s %10s  %10s  %10s   %-22s\n"
-               "%-16s %10s  %10s  %10s   %10s  %10s   when\n",
+               "%-16s %10s  %10s  %10s   %s\n"
+               "%-16s %10s  %10s  %10s   %10s  %10s  %10s   %6s   when\n",
                s->n_ranks, ku_str_get(&s->batch), "", "memory", "of it", "of it",
-               "sent by a rank per step", "layout", "of a rank", "state", "the rest", "data", "tp");
+               "sent by a rank per step", "layout", "of a rank", "state", "the rest", "data", "tp",
+               "pp", "bubble");
     for (int i = 0; i < s->n; i++) {
         const struct layout *l = &s->row[i];
         ku_str_add(&out, "%-16s ", l->name);
         if (l->refusal)
             ku_str_add(&out, "refused: %s\n", l->refusal);
         else
-            ku_str_add(&out, "%s  %s  %s   %s  %s   %s\n", ku_text_bytes(l->rank_bytes, bytes[0]),
+            ku_str_add(&out, "%s  %s  %s   %s  %s  %s   %4.1f %%   %s\n",
+                       ku_text_bytes(l->rank_bytes, bytes[0]),
                        ku_text_bytes(l->state_bytes, bytes[1]),
                        ku_text_bytes(l->rank_bytes - l->state_bytes, bytes[2]),
                        ku_text_bytes((uint64_t)l->data_bytes, bytes[3]),
-                       ku_text_bytes((uint64_t)l->tp_bytes, bytes[4]), l->use);
+                       ku_text_bytes((uint64_t)l->tp_bytes, bytes[4]),
+                       ku_text_bytes((uint64_t)l->pp_bytes, bytes[5]), 100 * l->bubble, l->use);
     }
     return ku_text_take(&out, text);
 }
@@ -143,10 +159,11 @@ static int print_json(const struct layouts *s, char **text)
         const struct layout *l = &s->row[i];
         json_array_append_new(
             list, l->refusal ? json_pack("{s:s, s:s}", "layout", l->name, "refused", l->refusal)
-                             : json_pack("{s:s, s:I, s:I, s:f, s:f}", "layout", l->name,
+                             : json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f}", "layout", l->name,
                                          "rank_bytes", (json_int_t)l->rank_bytes, "state_bytes",
                                          (json_int_t)l->state_bytes, "data_bytes", l->data_bytes,
-                                         "tp_bytes", l->tp_bytes));
+                                         "tp_bytes", l->tp_bytes, "pp_bytes", l->pp_bytes, "bubble",
+                                         l->bubble));
     }
     return ku_text_json(json_pack("{s:i, s:s, s:o}", "ranks", s->n_ranks, "batch",
                                   ku_str_get(&s->batch), "layouts", list),

@@ -56,6 +56,23 @@ static void add_part(const struct ku_program *p, const struct ku_instr *i,
     v->stored_bytes += stored * bytes;
 }
 
+double ku_plan_message_bytes(const struct ku_program *p)
+{
+    double bytes = 0;
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        const struct ku_operand *o = &p->operand[i->operand + i->n_in];
+        const struct ku_coord first = {0};
+        struct ku_shape local;
+        if (i->kind != KU_START || i->op != KU_X_SEND)
+            continue;
+        ku_local_shape(&p->mesh, &p->shape[o->shape], &p->layout[o->layout], &first, &local);
+        bytes +=
+            (double)ku_shape_count(&local) * (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+    }
+    return bytes;
+}
+
 int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLUMES])
 {
     int n = 0;

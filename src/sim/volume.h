@@ -28,5 +28,7 @@ enum { KU_MAX_VOLUMES = KU_N_EXCHANGES * (1 << KU_AX_FIRST_TIME) * 2 };
  * Volumes of gradients and parameters, without scalars. Returns the number of rows.
  */
 int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLUMES]);
+/* Bytes that the program's coordinate of axis pp sends to others in one step. */
+double ku_plan_message_bytes(const struct ku_program *p);
 
 #endif

@@ -102,6 +102,18 @@ mesh 'local 4 2 1 1' '{0 1 2 3} {4 5 6 7}' -H a:4,b:4 --set parallel.zero=2 --se
 "$kumi" plan configs/shakespeare-char.json -n 8 --set parallel.tp=2 --mesh --json | python3 -c 'import json, sys
 assert json.load(sys.stdin) == {"ranks": 8, "mesh": [{"axes": ["replicate"], "ranks": 4, "groups": 2, "stride": 2}, {"axes": ["tp"], "ranks": 2, "groups": 4, "stride": 1}]}' || say '--mesh --json'
 # Every layout of some ranks: what is planned alone, and what the model refuses is a row with the reason.
+# The schedule: what it prints, and that its file is read as the schedule that it came from.
+pipeline=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=32 --set train.virtual_shards=2 --set train.micro_batch=4 --set parallel.pp=2)
+"$kumi" "${pipeline[@]}" --schedule --picture "$dir/schedule.svg" >"$dir/out" 2>"$dir/err" || say "--schedule: $(cat "$dir/err")"
+grep -qx 'pp 0   F0 F1 .  .  B0    F2 .  B1    F3 .  B2    .  B3' "$dir/out" || grep -q '^pp 1   .  F0 B0    F1 B1    F2 B2    F3 B3' "$dir/out" || say "--schedule: $(cat "$dir/out")"
+grep -q '^bubble 20.0 % from' "$dir/out" && grep -q '</svg>' "$dir/schedule.svg" || say "--schedule: $(cat "$dir/out")"
+for name in gpipe 1f1b interleaved zb-h1 zb-h2 zb-v; do
+    "$kumi" "${pipeline[@]}" --schedule --csv --set parallel.pp_schedule=$name >"$dir/$name.csv" 2>"$dir/err" || say "$name --csv: $(cat "$dir/err")"
+    "$kumi" "${pipeline[@]}" --schedule --csv --set parallel.pp_schedule="$dir/$name.csv" 2>"$dir/err" | cmp -s - "$dir/$name.csv" || say "$name read back: $(cat "$dir/err")"
+done
+"$kumi" "${pipeline[@]}" --schedule --json | python3 -c 'import json, sys
+o = json.load(sys.stdin)
+assert [o["pp"], o["n_micro"], o["bubble"], o["step_bubble"]] == [2, 4, 0.2, 0.2] and [c["in_flight"] for c in o["coordinates"]] == [2, 1], o' || say '--schedule --json'
 layouts=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=16 --set train.virtual_shards=4)
 "$kumi" "${layouts[@]}" --layouts --json >"$dir/layouts.json" 2>"$dir/err" || say "--layouts: $(cat "$dir/err")"
 "$kumi" "${layouts[@]}" --set parallel.host_state=private --set parallel.zero=3 --json >"$dir/zero3.json" 2>"$dir/err" || say "zero 3: $(cat "$dir/err")"
@@ -113,6 +125,8 @@ alone = json.load(open(dir + "/zero3.json"))
 assert row["zero 3"]["rank_bytes"] == alone["host_bytes"] // 4, row
 assert row["zero 3"]["data_bytes"] == sum(x["ring_bytes"] for x in alone["sharding"]["a_step"]), row
 assert row["data parallel"]["state_bytes"] > row["zero 1"]["state_bytes"], row
+assert row["pp 2 x dp 2"]["pp_bytes"] > 0 and abs(row["pp 2 x dp 2"]["bubble"] - 1 / 3) < 1e-9, row
+assert row["tp 2 x dp 2"]["pp_bytes"] == 0 == row["tp 2 x dp 2"]["bubble"], row
 assert row["tp 2 x dp 2"]["tp_bytes"] > 0 and row["data parallel"]["tp_bytes"] == 0, row
 P
 "$kumi" plan configs/resnet20-cifar10.json -n 4 --layouts --set train.virtual_shards=4 >"$dir/out" 2>"$dir/err" && grep -q '^tp 4 *refused: placement: parallel.tp: 4: no parameter of this model can be split' "$dir/out" || say "--layouts of a ResNet: $(cat "$dir/out" "$dir/err")"
@@ -126,7 +140,7 @@ for bad in '' '--params many' '--params 1e9 --roofline' '--params 1e9 -n 6 --rep
     "$kumi" plan $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "plan $bad: $(cat "$dir/err")"
 done
-for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline' '--mesh --memory' '--mesh --limit 1GiB' '--layouts --stages' '--layouts -n 0'; do
+for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline' '--mesh --memory' '--mesh --limit 1GiB' '--layouts --stages' '--layouts -n 0' '--schedule' '--schedule --memory' '--csv' '--schedule --csv --json --set parallel.pp=2'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"

@@ -179,9 +179,10 @@ static inline void dist_smooth(struct ku_graph *g, double share)
 static inline int dist_create(struct ku_job *job, const struct dist_case *c, struct ku_graph *g,
                               struct ku_trainer_opts *o, struct ku_trainer **t)
 {
-    struct dist_case own = *c;
+    struct dist_case own = {0}; /* without the results, which another rank may write already */
     struct ku_pp_schedule *order = NULL;
     int layers[64], status = KUMI_OK;
+    memcpy(&own, c, offsetof(struct dist_case, digest));
     if (c->pp > 1) {
         status = ku_pp_schedule_create(c->schedule ? c->schedule : "1f1b", c->pp,
                                        c->n_virtual ? c->n_virtual : 2,

@@ -98,10 +98,11 @@ static void layouts(void **state)
                   replicate = 1 + i / N_LAYOUTS / 4 % 2;
         const int is_shared = i / N_LAYOUTS / 8 % 2, is_half = i / N_LAYOUTS / 16 % 2;
         const int f = i / N_LAYOUTS / 32, v = layout[l].v, shard = layout[l].n / replicate;
+        const int state_kind = zero * 2 + is_shared,
+                  kind = sample_is_short() ? state_kind : l * 8 + state_kind;
         const bool is_split = layout[l].n % replicate == 0 && (shard & (shard - 1)) == 0;
         if ((replicate > 1 && (zero == 0 || !is_split)) ||
-            (is_shared && !can_share(l, zero, replicate)) ||
-            !sample_takes(&s, row++, l * 8 + zero * 2 + is_shared, -1))
+            (is_shared && !can_share(l, zero, replicate)) || !sample_takes(&s, row++, kind, -1))
             continue;
         struct run x = run_of(v, is_half ? KUMI_BF16 : KUMI_F32, f);
         char *want = one[v][is_half][f];

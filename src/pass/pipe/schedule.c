@@ -138,12 +138,29 @@ double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_
     return most;
 }
 
-double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost)
+double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, const double *end)
 {
-    const double span = ku_pp_schedule_run(s, cost, NULL, NULL, NULL);
-    double work = 0;
-    for (uint32_t i = 0; i < s->first[s->n_ranks]; i++)
+    double most = 0;
+    for (int r = 0; r < s->n_ranks; r++) {
+        const uint32_t first = s->first[r], last = s->first[r + 1] - 1;
+        KU_ASSERT(first <= last);
+        most = end[last] - begin[first] > most ? end[last] - begin[first] : most;
+    }
+    return most;
+}
+
+double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
+                             bool is_joint)
+{
+    const uint32_t n = s->first[s->n_ranks];
+    double *begin = ku_calloc(n, sizeof *begin), *end = ku_calloc(n, sizeof *end), work = 0;
+    double span = begin && end ? ku_pp_schedule_run(s, cost, begin, end, NULL) : -1;
+    if (span > 0 && !is_joint)
+        span = ku_pp_schedule_span(s, begin, end);
+    for (uint32_t i = 0; i < n; i++)
         work += cost_of(cost, s->block[i].kind);
+    ku_free(begin);
+    ku_free(end);
     return span < 0 ? -1 : span > 0 ? 1 - work / (span * s->n_ranks) : 0;
 }
 

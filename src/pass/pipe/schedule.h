@@ -3,6 +3,7 @@
 #define KU_PASS_PIPE_SCHEDULE_H
 
 #include <stdbool.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -95,8 +96,17 @@ struct ku_block_cost {
  */
 double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
                           double *begin, double *end, uint32_t *stuck);
-/* The share of the makespan that the ranks are idle; -1: the lists wait for each other. */
-double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost);
+/* The longest time from a rank's first block to its last. */
+double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, const double *end);
+/*
+ * The share of a step that the ranks are idle. Without the optimizer a step takes the span, as the
+ * next one begins at once on every rank (Qi et al. 2023, section 2.3). -1: the lists wait for each
+ * other, or no memory.
+ *
+ *   is_joint   the step takes the makespan: all ranks update together, after the norm of all
+ */
+double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
+                             bool is_joint);
 /*
  * The most micro-batches of its stages that a rank holds at once: forward begun, backward (W) not
  * yet ended.

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pipeline of a configuration in time: a row per coordinate of axis pp, a column per unit. F, I
+ * and W take one unit each, B two; transfers take none, and the optimizer is left out.
+ *
+ *     pp 0  F0 F1 .  .  B0    F2 .  .  B1
+ *     pp 1  .  F0 B0    F1 B1    ..
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/json/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "kumi/run.h"
+#include "plan/picture.h"
+#include "plan/plan.h"
+#include "plan/schedule.h"
+#include "train/configure.h"
+
+enum { MAX_COLUMNS = 120, LABEL_BYTES = 24, SIDE = 7 /* "pp 63  " */ };
+
+void ku_schedule_label(const struct ku_pp_schedule *s, const struct ku_block *b, char out[24])
+{
+    if (s->n_stages == s->n_ranks)
+        snprintf(out, LABEL_BYTES, "%c%d", ku_block_letter(b->kind), b->micro);
+    else
+        snprintf(out, LABEL_BYTES, "%d%c%d", b->stage, ku_block_letter(b->kind), b->micro);
+}
+
+/* Characters of a unit of time: the longest label and a space. */
+static int unit_width(const struct ku_pp_schedule *s)
+{
+    const struct ku_block last = {KU_BL_F, (int16_t)(s->n_stages - 1), s->n_micro - 1};
+    char label[LABEL_BYTES];
+    ku_schedule_label(s, &last, label);
+    return (int)strlen(label) + 1;
+}
+
+/* Appends text at a column; *column is where `out` ends. */
+static void print_at(struct ku_str *out, int *column, int at, const char *text)
+{
+    ku_str_add(out, "%*s%s", at > *column ? at - *column : 0, "", text);
+    *column = at + (int)strlen(text);
+}
+
+static void print_row(const struct ku_plan_schedule *t, int r, int n_units, int width,
+                      struct ku_str *out)
+{
+    const struct ku_pp_schedule *s = t->s;
+    char label[LABEL_BYTES];
+    int column = 0, at = 0;
+    snprintf(label, sizeof label, "pp %d", r);
+    print_at(out, &column, 0, label);
+    for (uint32_t i = s->first[r]; i < s->first[r + 1] && t->begin[i] < n_units; i++) {
+        for (; at < (int)t->begin[i]; at++)
+            print_at(out, &column, SIDE + width * at, ".");
+        ku_schedule_label(s, &s->block[i], label);
+        print_at(out, &column, SIDE + width * at, label);
+        at = (int)t->end[i];
+    }
+    ku_str_add(out, t->makespan > n_units ? " ..\n" : "\n");
+}
+
+static void print_coordinates(const struct ku_plan_schedule *t, struct ku_str *out)
+{
+    const struct ku_pp_schedule *s = t->s;
+    ku_str_add(out, "\n%-12s %-28s %14s %10s\n", "coordinate", "layers of its stages",
+               "micro-batches", "idle");
+    ku_str_add(out, "%-12s %-28s %14s\n", "", "", "in flight");
+    for (int r = 0; r < s->n_ranks; r++) {
+        struct ku_str layers = {0};
+        for (int k = 0; k < s->n_stages; k++)
+            if (s->rank_of[k] == r)
+                ku_str_add(&layers, "%s%d", layers.bytes ? ", " : "", t->layers[k]);
+        ku_str_add(out, "%-12d %-28s %14d %8.1f %%\n", r, ku_str_get(&layers),
+                   ku_pp_schedule_peak(s, r), 100 * t->idle[r]);
+        ku_str_fini(&layers);
+    }
+    ku_str_add(out,
+               "bubble %.1f %% from a coordinate's first block to its last; %.1f %% of a step, in "
+               "which all update together\n",
+               100 * t->bubble, 100 * t->joint_bubble);
+}
+
+static int print(const struct ku_plan_schedule *t, char **text)
+{
+    const struct ku_pp_schedule *s = t->s;
+    const int width = unit_width(s), fit = (MAX_COLUMNS - SIDE) / width;
+    const int n_units = t->makespan > fit ? fit : (int)t->makespan;
+    struct ku_str out = {0};
+    ku_str_add(&out,
+               "pp %d, %s, %d stages, %d micro-batches; F, I and W take a unit of time, B two\n\n",
+               s->n_ranks, t->name, s->n_stages, s->n_micro);
+    for (int r = 0; r < s->n_ranks; r++)
+        print_row(t, r, n_units, width, &out);
+    if (t->makespan > n_units)
+        ku_str_add(&out, "the first %d of %.0f units; --csv and --picture have all\n", n_units,
+                   t->makespan);
+    print_coordinates(t, &out);
+    return ku_text_take(&out, text);
+}
+
+static int print_json(const struct ku_plan_schedule *t, char **text)
+{
+    const struct ku_pp_schedule *s = t->s;
+    json_t *list = json_array();
+    for (int r = 0; r < s->n_ranks; r++) {
+        json_t *stages = json_array(), *layers = json_array();
+        for (int k = 0; k < s->n_stages; k++)
+            if (s->rank_of[k] == r) {
+                json_array_append_new(stages, json_integer(k));
+                json_array_append_new(layers, json_integer(t->layers[k]));
+            }
+        json_array_append_new(list, json_pack("{s:o, s:o, s:i, s:f}", "stages", stages, "layers",
+                                              layers, "in_flight", ku_pp_schedule_peak(s, r),
+                                              "idle", t->idle[r]));
+    }
+    return ku_text_json(json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o}", "schedule", t->name,
+                                  "pp", s->n_ranks, "n_stages", s->n_stages, "n_micro", s->n_micro,
+                                  "units", t->makespan, "bubble", t->bubble, "step_bubble",
+                                  t->joint_bubble, "coordinates", list),
+                        text);
+}
+
+static int print_csv(const struct ku_plan_schedule *t, char **text)
+{
+    struct ku_str out = {0};
+    const int status = ku_pp_schedule_print(t->s, &out);
+    if (status < 0) {
+        ku_str_fini(&out);
+        return status;
+    }
+    return ku_text_take(&out, text);
+}
+
+static void schedule_fini(struct ku_plan_schedule *t)
+{
+    ku_free(t->begin);
+    ku_free(t->end);
+    ku_free(t->idle);
+}
+
+/* The times of all blocks; the schedule and the layers are borrowed from the session. */
+static int schedule_init(const struct ku_session *session, struct ku_plan_schedule *t)
+{
+    const struct ku_block_cost unit = {1, 1, 1, 0};
+    const struct ku_pp_schedule *s = session->schedule;
+    const size_t n = s->first[s->n_ranks];
+    *t = (struct ku_plan_schedule){
+        .s = s, .name = session->cfg.parallel_pp_schedule, .layers = session->stage_layers};
+    t->begin = ku_calloc(n, sizeof *t->begin);
+    t->end = ku_calloc(n, sizeof *t->end);
+    t->idle = ku_calloc((size_t)s->n_ranks, sizeof *t->idle);
+    if (!t->begin || !t->end || !t->idle) {
+        schedule_fini(t);
+        return KUMI_ENOMEM;
+    }
+    t->makespan = ku_pp_schedule_run(s, &unit, t->begin, t->end, NULL);
+    t->span = ku_pp_schedule_span(s, t->begin, t->end);
+    t->bubble = ku_pp_schedule_bubble(s, &unit, 0);
+    t->joint_bubble = ku_pp_schedule_bubble(s, &unit, 1);
+    KU_ASSERT(t->span > 0 && t->bubble >= 0 && t->joint_bubble < 1);
+    for (int r = 0; r < s->n_ranks; r++) {
+        double busy = 0;
+        for (uint32_t i = s->first[r]; i < s->first[r + 1]; i++)
+            busy += t->end[i] - t->begin[i];
+        t->idle[r] = 1 - busy / t->span;
+    }
+    return KUMI_OK;
+}
+
+int kumi_plan_schedule(const struct kumi_settings *settings, int n_ranks, const char *picture,
+                       enum kumi_plan_form form, char **text)
+{
+    struct ku_plan_schedule t;
+    struct ku_compile_opts o;
+    struct ku_plan plan;
+    KU_TRY(ku_settings_check(settings));
+    KU_GIVEN(text, "text");
+    if (form < KUMI_PLAN_TEXT || form > KUMI_PLAN_CSV)
+        return KU_ERR(KUMI_EINVAL, "plan: form %d: unknown", (int)form);
+    if (picture)
+        KU_TRY(ku_picture_check(picture));
+    KU_TRY(ku_plan_open(&plan, settings, n_ranks, NULL));
+    int status = ku_session_compile_opts(&plan.s, &o);
+    if (status == KUMI_OK && plan.s.sharding.pp == 1)
+        status = KU_ERR(KUMI_EINVAL, "plan: parallel.pp is 1: there is no pipeline; set it to the "
+                                     "number of stages or ranks of a pipeline, such as 2");
+    if (status == KUMI_OK)
+        status = ku_session_plan_pipeline(&plan.s, &o);
+    if (status == KUMI_OK)
+        status = schedule_init(&plan.s, &t);
+    if (status == KUMI_OK) {
+        if (picture)
+            status = ku_plan_schedule_draw(&t, picture);
+        if (status == KUMI_OK)
+            status = form == KUMI_PLAN_CSV    ? print_csv(&t, text)
+                     : form == KUMI_PLAN_JSON ? print_json(&t, text)
+                                              : print(&t, text);
+        schedule_fini(&t);
+    }
+    ku_plan_fini(&plan);
+    return status;
+}

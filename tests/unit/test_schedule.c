@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: base pass */
+/*
+ * Pipeline schedules: bubbles and micro-batches in flight by the papers' formulas and tables, and
+ * the text form.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "pass/pipe/schedule.h"
+
+static const struct ku_block_cost unit = {1, 1, 1, 0};
+
+static struct ku_pp_schedule *make(const char *name, int p, int v, int m)
+{
+    struct ku_pp_schedule *s;
+    if (ku_pp_schedule_create(name, p, v, m, &s) < 0)
+        fail_msg("%s, %d ranks, %d micro-batches: %s", name, p, m, ku_err_get()->text);
+    return s;
+}
+
+static void expect_bubble(const char *name, int p, int v, int m, double want)
+{
+    struct ku_pp_schedule *s = make(name, p, v, m);
+    const double got = ku_pp_schedule_bubble(s, &unit, 0);
+    if (fabs(got - want) > 1e-12)
+        fail_msg("%s, %d ranks, %d micro-batches: bubble %.6f, expected %.6f", name, p, m, got,
+                 want);
+    ku_pp_schedule_destroy(s);
+}
+
+/* Huang et al. 2019; Narayanan et al. 2021, section 2.2; Qi et al. 2023, 2024. */
+static void bubbles(void **state)
+{
+    (void)state;
+    for (int p = 2; p <= 8; p++)
+        for (int m = p; m <= 4 * p; m++) {
+            expect_bubble("gpipe", p, 1, m, (p - 1.0) / (m + p - 1));
+            expect_bubble("1f1b", p, 1, m, (p - 1.0) / (m + p - 1));
+            for (int v = 2; v <= 4 && m % p == 0; v++)
+                expect_bubble("interleaved", p, v, m, (p - 1.0) / (v * m + p - 1));
+            expect_bubble("zb-h1", p, 1, m, (p - 1.0) / (3 * m + p - 1));
+            if (m >= 2 * p)
+                expect_bubble("zb-h2", p, 1, m, 0);
+            if (m >= 2 * p - 1)
+                expect_bubble("zb-v", p, 1, m, 0);
+        }
+}
+
+static void in_flight(void **state)
+{
+    (void)state;
+    for (int p = 2; p <= 8; p++)
+        for (int m = p; m <= 4 * p; m += p) {
+            struct ku_pp_schedule *g = make("gpipe", p, 1, m), *o = make("1f1b", p, 1, m);
+            for (int r = 0; r < p; r++) {
+                assert_int_equal(ku_pp_schedule_peak(g, r), m);
+                assert_int_equal(ku_pp_schedule_peak(o, r), p - r);
+            }
+            ku_pp_schedule_destroy(g);
+            ku_pp_schedule_destroy(o);
+        }
+}
+
+/*
+ * Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024: times of Table 9 (ms), bubble rates of
+ * Table 5 to the printed digit. A transfer is a pure latency.
+ */
+static void published(void **state)
+{
+    static const struct {
+        int p, m;
+        double f, b, w, comm, bubble[3];
+    } row[] = {
+        {8, 24, 18.522, 18.086, 9.337, 0.601, {0.2431, 0.1585, 0.1083}},
+        {8, 32, 18.513, 18.086, 9.331, 0.626, {0.1985, 0.1242, 0.0837}},
+        {8, 64, 18.546, 18.097, 9.321, 0.762, {0.1240, 0.0674, 0.0444}},
+        {8, 24, 29.718, 29.444, 19.927, 0.527, {0.2347, 0.1323, 0.0698}},
+        {8, 32, 29.802, 29.428, 19.530, 0.577, {0.1898, 0.1045, 0.0559}},
+        {8, 64, 29.935, 29.621, 19.388, 0.535, {0.1091, 0.0554, 0.0294}},
+        {16, 48, 11.347, 11.248, 8.132, 0.377, {0.2552, 0.1397, 0.0672}},
+        {16, 64, 11.307, 11.254, 8.101, 0.379, {0.2082, 0.1088, 0.0516}},
+        {16, 128, 11.325, 11.308, 8.109, 0.378, {0.1251, 0.0576, 0.0266}},
+        {32, 96, 10.419, 10.207, 7.715, 0.408, {0.2646, 0.1421, 0.0641}},
+        {32, 128, 10.408, 10.204, 7.703, 0.408, {0.2168, 0.1106, 0.0490}},
+        {32, 256, 10.402, 10.248, 7.698, 0.460, {0.1352, 0.0594, 0.0257}},
+    };
+    static const char *const name[] = {"1f1b", "zb-h1", "zb-h2"};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        for (int k = 0; k < 3; k++) {
+            const struct ku_block_cost cost = {row[i].f, row[i].b, row[i].w, row[i].comm};
+            struct ku_pp_schedule *s = make(name[k], row[i].p, 1, row[i].m);
+            const double got = ku_pp_schedule_bubble(s, &cost, 0);
+            if (fabs(got - row[i].bubble[k]) > 0.00005 + 1e-9)
+                fail_msg("%s, p %d, m %d: bubble %.5f, published %.4f", name[k], row[i].p, row[i].m,
+                         got, row[i].bubble[k]);
+            ku_pp_schedule_destroy(s);
+        }
+}
+
+/* parse(print(s)) = s, for every generator. */
+static void round_trips(void **state)
+{
+    (void)state;
+    for (const char *const *name = ku_pp_schedule_names(); *name; name++)
+        for (int p = 1; p <= 5; p++)
+            for (int m = p; m <= 3 * p; m += p) {
+                struct ku_pp_schedule *s = make(*name, p, 2, m), *back;
+                struct ku_str text = {0}, again = {0};
+                assert_int_equal(ku_pp_schedule_print(s, &text), KUMI_OK);
+                if (ku_pp_schedule_parse("x", ku_str_get(&text), text.bytes, &back) < 0)
+                    fail_msg("%s p %d m %d: %s", *name, p, m, ku_err_get()->text);
+                assert_int_equal(ku_pp_schedule_print(back, &again), KUMI_OK);
+                assert_string_equal(ku_str_get(&text), ku_str_get(&again));
+                assert_int_equal(back->n_stages, s->n_stages);
+                ku_str_fini(&text), ku_str_fini(&again);
+                ku_pp_schedule_destroy(s), ku_pp_schedule_destroy(back);
+            }
+}
+
+static void refusals(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } row[] = {
+        {"", "no rows"},
+        {"0F0,0B0\n\n", "row 2 has no block"},
+        {"0F0,0X0\n", "row 1, cell 2: 0X0: a cell is a stage"},
+        {"0F0,0B\n", "row 1, cell 2: 0B: a cell is a stage"},
+        {"0F0,0B0\n0F1,1B0\n", "row 2, cell 1: 0F1: stage 0 is on row 1 already"},
+        {"0F0,0B0,2F0\n", "stage 1 is on no row"},
+        {"0F0,0F0,0B0\n", "block 2: 0F0: the next F of stage 0 is that of micro-batch 1"},
+        {"0F0,0F1,0B0\n", "0B1 is missing"},
+        {"0F0,0I0\n", "0W0 is missing"},
+        {"0F0,0W0,0I0\n", "block 2: 0W0: comes before the I that it needs"},
+        {"0B0,0F0\n", "block 1: 0B0: comes before the F that it needs"},
+        {"0F0,0B0,0F1,0I0\n", "stage 0 has B and I or W"},
+        {"0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "waits for ever"},
+        {"9999F0\n", "at most 1024 stages"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_pp_schedule *s;
+        if (ku_pp_schedule_parse("x", row[i].text, strlen(row[i].text), &s) != KUMI_EINVAL)
+            fail_msg("row %zu is read", i);
+        if (strstr(ku_err_get()->text, row[i].says) == NULL)
+            fail_msg("row %zu: %s", i, ku_err_get()->text);
+    }
+    struct ku_pp_schedule *s;
+    assert_int_equal(ku_pp_schedule_create("2f2b", 2, 1, 4, &s), KUMI_EINVAL);
+    assert_int_equal(ku_pp_schedule_create("interleaved", 4, 2, 6, &s), KUMI_EINVAL);
+    assert_int_equal(ku_pp_schedule_create("interleaved", 4, 1, 8, &s), KUMI_EINVAL);
+    assert_int_equal(ku_pp_schedule_create("interleaved", 64, 17, 64, &s), KUMI_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles), cmocka_unit_test(in_flight),
+                                       cmocka_unit_test(published), cmocka_unit_test(round_trips),
+                                       cmocka_unit_test(refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
