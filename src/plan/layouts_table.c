@@ -97,7 +97,7 @@ static void note_bytes(const struct ku_plan *plan, struct layout *l)
                      plan->arena_bytes[KU_AR_HOST] / (uint64_t)ku_session_n_ranks(&plan->s);
     l->pp_bytes = ku_plan_message_bytes(p);
     if (plan->s.schedule) {
-        const struct ku_block_cost unit = {1, 1, 1, 0};
+        const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
         l->bubble = ku_pp_schedule_bubble(plan->s.schedule, &unit, 1);
     }
     for (int i = 0; i < n; i++)

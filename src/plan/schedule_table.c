@@ -146,11 +146,13 @@ static void schedule_fini(struct ku_plan_schedule *t)
 /* The times of all blocks; the schedule and the layers are borrowed from the session. */
 static int schedule_init(const struct ku_session *session, struct ku_plan_schedule *t)
 {
-    const struct ku_block_cost unit = {1, 1, 1, 0};
+    const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
     const struct ku_pp_schedule *s = session->schedule;
     const size_t n = s->first[s->n_ranks];
     *t = (struct ku_plan_schedule){
-        .s = s, .name = session->cfg.parallel_pp_schedule, .layers = session->stage_layers};
+        .s = s,
+        .name = session->schedule_name ? session->schedule_name : session->cfg.parallel_pp_schedule,
+        .layers = session->stage_layers};
     t->begin = ku_calloc(n, sizeof *t->begin);
     t->end = ku_calloc(n, sizeof *t->end);
     t->idle = ku_calloc((size_t)s->n_ranks, sizeof *t->idle);

@@ -59,6 +59,7 @@ struct ku_session {
     /* Per layer, from memory.recompute's budget. */
     unsigned char *recompute_level;
     struct ku_pp_schedule *schedule; /* of parallel.pp; NULL: not made yet, or no pipeline */
+    const char *schedule_name;       /* of pp_schedule auto: what it chose; else NULL */
     int *stage_layers;               /* layers of each of its stages */
     int n_recompute;
     struct ku_trainer *t;

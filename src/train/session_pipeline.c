@@ -6,7 +6,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/choose.h"
 #include "pass/pipe/stages.h"
 #include "train/session.h"
 
@@ -32,12 +32,33 @@ static int read_schedule(struct ku_session *s, int n_micro)
     return status;
 }
 
+/* The schedule and the division of the layers together. */
+static int choose_schedule(struct ku_session *s, int n_micro)
+{
+    const struct ku_list *by_hand = &s->cfg.parallel_stages;
+    const int64_t in_flight = s->cfg.parallel_pp_in_flight;
+    const struct ku_pp_request q = {.n_ranks = s->sharding.pp,
+                                    .n_virtual = (int)s->cfg.parallel_virtual_stages,
+                                    .n_micro = n_micro,
+                                    .in_flight =
+                                        in_flight == KU_NULL ? s->sharding.pp : (int)in_flight,
+                                    .stages = (const char *const *)by_hand->item,
+                                    .n_stages = by_hand->n};
+    struct ku_graph *g;
+    KU_TRY(ku_session_graph(s, 0, &g));
+    const int status = ku_pp_choose(g, &q, &s->schedule, &s->stage_layers, &s->schedule_name);
+    ku_graph_destroy(g);
+    return status;
+}
+
 static int make_schedule(struct ku_session *s, int n_micro)
 {
     const char *name = s->cfg.parallel_pp_schedule;
     struct ku_str wanted = {0};
     if (strpbrk(name, "/."))
         return read_schedule(s, n_micro);
+    if (strcmp(name, "auto") == 0)
+        return choose_schedule(s, n_micro);
     for (const char *const *known = ku_pp_schedule_names(); *known; known++) {
         if (strcmp(*known, name) == 0) {
             ku_str_fini(&wanted);
@@ -46,7 +67,7 @@ static int make_schedule(struct ku_session *s, int n_micro)
         }
         ku_str_add(&wanted, "%s%s", wanted.bytes ? ", " : "one of ", *known);
     }
-    ku_str_add(&wanted, ", or a file: a name with a slash or a dot");
+    ku_str_add(&wanted, ", auto, or a file: a name with a slash or a dot");
     const int status = refuse_schedule(s, ku_str_get(&wanted));
     ku_str_fini(&wanted);
     return status;
@@ -85,7 +106,8 @@ void ku_session_print_pipeline(const struct ku_session *s, struct ku_str *out)
 {
     if (s->sharding.pp == 1)
         return;
-    ku_str_add(out, "pp %d (%s; layers", s->sharding.pp, s->cfg.parallel_pp_schedule);
+    ku_str_add(out, "pp %d (%s%s%s; layers", s->sharding.pp, s->cfg.parallel_pp_schedule,
+               s->schedule_name ? ": " : "", s->schedule_name ? s->schedule_name : "");
     for (int i = 0; i < s->schedule->n_stages; i++)
         ku_str_add(out, " %d", s->stage_layers[i]);
     ku_str_add(out, "), ");

@@ -114,6 +114,14 @@ done
 "$kumi" "${pipeline[@]}" --schedule --json | python3 -c 'import json, sys
 o = json.load(sys.stdin)
 assert [o["pp"], o["n_micro"], o["bubble"], o["step_bubble"]] == [2, 4, 0.2, 0.2] and [c["in_flight"] for c in o["coordinates"]] == [2, 1], o' || say '--schedule --json'
+# auto: the shortest within the limit, which the check accepts
+auto=(--set parallel.pp=4 --set train.global_batch=32 --set train.virtual_shards=1 --set train.micro_batch=4 --set parallel.pp_schedule=auto)
+bubble() { "$kumi" plan configs/shakespeare-char.json -n 4 "${auto[@]}" "$@" --schedule --json | python3 -c 'import json, sys
+o = json.load(sys.stdin)
+print(o["schedule"], round(o["step_bubble"], 3), max(c["in_flight"] for c in o["coordinates"]) * 4 // o["n_stages"])'; }
+[ "$(bubble)" = 'zb-h1 0.111 4' ] || say "auto: $(bubble)"
+[ "$(bubble --set parallel.pp_in_flight=2)" = 'list 0.415 2' ] || say "auto, 2 in flight: $(bubble --set parallel.pp_in_flight=2)"
+"$kumi" check configs/shakespeare-char.json -n 4 "${auto[@]}" --set parallel.pp_in_flight=2 >"$dir/out" 2>&1 || say "check of auto: $(cat "$dir/out")"
 layouts=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=16 --set train.virtual_shards=4)
 "$kumi" "${layouts[@]}" --layouts --json >"$dir/layouts.json" 2>"$dir/err" || say "--layouts: $(cat "$dir/err")"
 "$kumi" "${layouts[@]}" --set parallel.host_state=private --set parallel.zero=3 --json >"$dir/zero3.json" 2>"$dir/err" || say "zero 3: $(cat "$dir/err")"

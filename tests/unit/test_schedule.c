@@ -16,7 +16,7 @@
 #include "base/str.h"
 #include "pass/pipe/schedule.h"
 
-static const struct ku_block_cost unit = {1, 1, 1, 0};
+static const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
 
 static struct ku_pp_schedule *make(const char *name, int p, int v, int m)
 {
@@ -96,7 +96,7 @@ static void published(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         for (int k = 0; k < 3; k++) {
-            const struct ku_block_cost cost = {row[i].f, row[i].b, row[i].w, row[i].comm};
+            const struct ku_block_cost cost = {row[i].f, row[i].b, row[i].w, row[i].comm, NULL};
             struct ku_pp_schedule *s = make(name[k], row[i].p, 1, row[i].m);
             const double got = ku_pp_schedule_bubble(s, &cost, 0);
             if (fabs(got - row[i].bubble[k]) > 0.00005 + 1e-9)
@@ -104,6 +104,42 @@ static void published(void **state)
                          got, row[i].bubble[k]);
             ku_pp_schedule_destroy(s);
         }
+}
+
+/*
+ * The list scheduler holds its limit, whatever the costs. At equal costs it is as fast as ZB-H2
+ * with 2 p - 1 micro-batches in flight, and no slower than 1F1B with p.
+ */
+static void lists(void **state)
+{
+    static const double uneven[] = {3, 4, 4, 4, 4, 4, 4, 5};
+    static const struct ku_block_cost costs[] = {
+        {1, 1, 1, 0, NULL}, {1, 1.2, 2, 0.1, NULL}, {2, 2, 1, 0.3, uneven}};
+    (void)state;
+    for (int p = 2; p <= 8; p += 2)
+        for (int m = 2 * p; m <= 4 * p; m += p)
+            for (int c = 0; c < 3; c++) {
+                struct ku_pp_schedule *o = make("1f1b", p, 1, m);
+                const double plain = ku_pp_schedule_run(o, &costs[c], NULL, NULL, NULL);
+                for (int limit = 1; limit <= 2 * p; limit++)
+                    for (int is_eager = 0; is_eager < 2; is_eager++) {
+                        struct ku_pp_schedule *s;
+                        assert_int_equal(ku_pp_schedule_list(p, m, &costs[c], limit, is_eager, &s),
+                                         KUMI_OK);
+                        const double span = ku_pp_schedule_run(s, &costs[c], NULL, NULL, NULL);
+                        for (int r = 0; r < p; r++)
+                            assert_true(ku_pp_schedule_peak(s, r) <= limit);
+                        if (limit == 1)
+                            assert_true(span > plain);
+                        if (c == 0 && limit >= 2 * p - 1)
+                            assert_true(ku_pp_schedule_bubble(s, &unit, 0) < 1e-12);
+                        if (c == 0 && limit >= p && span > plain * (1 + 1e-9))
+                            fail_msg("p %d, m %d, costs %d, limit %d: %.3f, 1f1b %.3f", p, m, c,
+                                     limit, span, plain);
+                        ku_pp_schedule_destroy(s);
+                    }
+                ku_pp_schedule_destroy(o);
+            }
 }
 
 /* parse(print(s)) = s, for every generator. */
@@ -163,8 +199,8 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles), cmocka_unit_test(in_flight),
-                                       cmocka_unit_test(published), cmocka_unit_test(round_trips),
-                                       cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles),     cmocka_unit_test(in_flight),
+                                       cmocka_unit_test(published),   cmocka_unit_test(lists),
+                                       cmocka_unit_test(round_trips), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,7 +113,7 @@ int ku_pp_schedule_parse(const char *name, const char *text, size_t bytes,
 
 int ku_pp_schedule_print(const struct ku_pp_schedule *s, struct ku_str *out)
 {
-    const struct ku_block_cost unit = {1, 1, 1, 0};
+    const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
     double *begin = ku_calloc((size_t)s->first[s->n_ranks] + 1, sizeof *begin);
     if (begin == NULL)
         return KUMI_ENOMEM;

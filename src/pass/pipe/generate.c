@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/mem.h"
 #include "pass/pipe/schedule.h"
 
 static int min(int a, int b)
@@ -184,17 +183,8 @@ int ku_pp_schedule_create(const char *name, int n_ranks, int n_virtual, int n_mi
                       n_micro, n_ranks);
     if (n_stages > KU_MAX_STAGES)
         return KU_ERR(KUMI_EINVAL, "schedule: %d stages; at most %d", n_stages, KU_MAX_STAGES);
-    struct ku_pp_schedule *s = ku_calloc(1, sizeof *s);
-    if (s == NULL)
-        return KUMI_ENOMEM;
-    *s = (struct ku_pp_schedule){n_ranks, n_stages, n_micro, NULL, NULL, NULL};
-    s->rank_of = ku_calloc((size_t)n_stages, sizeof *s->rank_of);
-    s->first = ku_calloc((size_t)n_ranks + 1, sizeof *s->first);
-    s->block = ku_calloc(3 * (size_t)n_stages * (size_t)n_micro, sizeof *s->block);
-    if (!s->rank_of || !s->first || !s->block) {
-        ku_pp_schedule_destroy(s);
-        return KUMI_ENOMEM;
-    }
+    struct ku_pp_schedule *s;
+    KU_TRY(ku_pp_schedule_empty(n_ranks, n_stages, n_micro, &s));
     for (int stage = 0; stage < n_stages; stage++)
         s->rank_of[stage] =
             g->make == zb_v && stage >= n_ranks ? n_stages - 1 - stage : stage % n_ranks;

@@ -24,19 +24,27 @@ void ku_pp_schedule_destroy(struct ku_pp_schedule *s)
     ku_free(s);
 }
 
+int ku_pp_schedule_empty(int n_ranks, int n_stages, int n_micro, struct ku_pp_schedule **out)
+{
+    struct ku_pp_schedule *s = ku_calloc(1, sizeof *s);
+    if (s == NULL)
+        return KUMI_ENOMEM;
+    *s = (struct ku_pp_schedule){n_ranks, n_stages, n_micro, NULL, NULL, NULL};
+    s->rank_of = ku_calloc((size_t)n_stages, sizeof *s->rank_of);
+    s->first = ku_calloc((size_t)n_ranks + 1, sizeof *s->first);
+    s->block = ku_calloc(3 * (size_t)n_stages * (size_t)n_micro, sizeof *s->block);
+    if (s->rank_of && s->first && s->block) {
+        *out = s;
+        return KUMI_OK;
+    }
+    ku_pp_schedule_destroy(s);
+    return KUMI_ENOMEM;
+}
+
 int ku_pp_schedule_forward(const struct ku_pp_schedule *s, struct ku_pp_schedule **out)
 {
-    struct ku_pp_schedule *f = ku_calloc(1, sizeof *f);
-    if (f == NULL)
-        return KUMI_ENOMEM;
-    *f = (struct ku_pp_schedule){s->n_ranks, s->n_stages, s->n_micro, NULL, NULL, NULL};
-    f->rank_of = ku_calloc((size_t)s->n_stages, sizeof *f->rank_of);
-    f->first = ku_calloc((size_t)s->n_ranks + 1, sizeof *f->first);
-    f->block = ku_calloc((size_t)s->n_stages * (size_t)s->n_micro, sizeof *f->block);
-    if (!f->rank_of || !f->first || !f->block) {
-        ku_pp_schedule_destroy(f);
-        return KUMI_ENOMEM;
-    }
+    struct ku_pp_schedule *f;
+    KU_TRY(ku_pp_schedule_empty(s->n_ranks, s->n_stages, s->n_micro, &f));
     memcpy(f->rank_of, s->rank_of, (size_t)s->n_stages * sizeof *f->rank_of);
     uint32_t n = 0;
     for (int r = 0; r < s->n_ranks; r++) {
@@ -87,9 +95,13 @@ static double ready(const struct ku_pp_schedule *s, const struct ku_block *b, do
     return arrived > at ? arrived : at;
 }
 
-static double cost_of(const struct ku_block_cost *c, int kind)
+static double cost_of(const struct ku_block_cost *c, const struct ku_block *b)
 {
-    return kind == KU_BL_F ? c->f : kind == KU_BL_I ? c->i : kind == KU_BL_W ? c->w : c->i + c->w;
+    const double scale = c->scale ? c->scale[b->stage] : 1;
+    return scale * (b->kind == KU_BL_F   ? c->f
+                    : b->kind == KU_BL_I ? c->i
+                    : b->kind == KU_BL_W ? c->w
+                                         : c->i + c->w);
 }
 
 double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
@@ -113,7 +125,7 @@ double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_
                 if (from < 0)
                     break;
                 const double start = from > clock[r] ? from : clock[r];
-                clock[r] = start + cost_of(cost, b->kind);
+                clock[r] = start + cost_of(cost, b);
                 done[index_of(s, b->kind, b->stage, b->micro)] = clock[r];
                 if (b->kind == KU_BL_B)
                     done[index_of(s, KU_BL_I, b->stage, b->micro)] = clock[r];
@@ -158,7 +170,7 @@ double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_blo
     if (span > 0 && !is_joint)
         span = ku_pp_schedule_span(s, begin, end);
     for (uint32_t i = 0; i < n; i++)
-        work += cost_of(cost, s->block[i].kind);
+        work += cost_of(cost, &s->block[i]);
     ku_free(begin);
     ku_free(end);
     return span < 0 ? -1 : span > 0 ? 1 - work / (span * s->n_ranks) : 0;
@@ -213,7 +225,7 @@ static int check_lists(const struct ku_pp_schedule *s, const char *name, int32_t
 
 int ku_pp_schedule_check(const struct ku_pp_schedule *s, const char *name)
 {
-    const struct ku_block_cost unit = {1, 1, 1, 0};
+    const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
     int32_t *next = ku_calloc((size_t)s->n_stages * KU_N_BLOCK_KINDS, sizeof *next);
     uint32_t stuck = 0;
     char text[160];

@@ -85,6 +85,7 @@ KU_STATUS ku_pp_schedule_print(const struct ku_pp_schedule *s, struct ku_str *ou
 /* Time of a block per kind, and of a transfer between ranks. B takes I + W. */
 struct ku_block_cost {
     double f, i, w, comm;
+    const double *scale; /* [n_stages] of f, i and w per stage; NULL: 1 */
 };
 /*
  * Runs the lists: every block begins when its rank is free and what it depends on has arrived.
@@ -107,6 +108,17 @@ double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, 
  */
 double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
                              bool is_joint);
+/*
+ * A schedule from costs, one stage per rank: ranks begin blocks as early as they may, with at most
+ * in_flight micro-batches each.
+ *
+ *   is_eager   W begins whenever nothing else may; else only where it delays nothing
+ */
+KU_STATUS ku_pp_schedule_list(int n_ranks, int n_micro, const struct ku_block_cost *cost,
+                              int in_flight, bool is_eager, struct ku_pp_schedule **s);
+/* Without blocks; rank_of and first are zero. */
+KU_STATUS ku_pp_schedule_empty(int n_ranks, int n_stages, int n_micro, struct ku_pp_schedule **s);
+
 /*
  * The most micro-batches of its stages that a rank holds at once: forward begun, backward (W) not
  * yet ended.
