@@ -71,5 +71,5 @@ refuse 'virtual_shards: 8 on 3 ranks' bench scaling "${config[@]}" --hostfile ho
 refuse '-H and --hostfile exclude each other' plan "${config[@]}" -H a:1 --hostfile hostfile
 code=3 refuse 'hosts: none: No such file' plan "${config[@]}" --hostfile none
 refuse '-H needs CONFIG' plan --params 1e9 --hostfile hostfile
-refuse 'excludes --picture' plan "${config[@]}" --hostfile hostfile --stages
+refuse '-H goes only with --memory and --mesh' plan "${config[@]}" --hostfile hostfile --stages
 exit $failed
