@@ -69,7 +69,8 @@ static int send_message(struct ku_proof *c, const struct ku_operand *o, struct w
 static int receive_message(struct ku_proof *c, const struct ku_operand *o, uint32_t handle)
 {
     struct ku_held *h = &c->held[o->buffer];
-    if (c->state_of[o->buffer] || c->p->buffer[o->buffer].arena != KU_AR_STEP)
+    const int arena = c->p->buffer[o->buffer].arena;
+    if (c->state_of[o->buffer] || (arena != KU_AR_STEP && arena != KU_AR_WIRE))
         return ku_proof_refuse(c, o->buffer, "receives into memory that is not the step's");
     if (h->handle || h->readers)
         return ku_proof_refuse(c, o->buffer, "receives into a buffer that another work uses");

@@ -137,6 +137,8 @@ int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
     const bool is_auto = alias == NULL && strcmp(c->parallel_host_state, "auto") == 0;
     if (host_ranks == 0 || (host_ranks == 1 && s->zero > 0)) /* a host's copy has one reader */
         return KUMI_OK;
+    if (s->tp > 1 || s->pp > 1) /* check_tp and check_pp have refused `shared` */
+        return KUMI_OK;
     /* a group of parts of a host would have nothing to divide; a retained group is per rank */
     const bool is_retained = s->reshard > 1 && s->reshard < s->shard;
     const bool is_best =
@@ -171,7 +173,7 @@ int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
 }
 
 /* What tensor parallelism does not support, and a tp that does not divide the ranks. */
-static int check_tp(const struct ku_config *c, int n, int host_ranks)
+static int check_tp(const struct ku_config *c, int n, int host_ranks, int zero)
 {
     const int64_t tp = c->parallel_tp;
     char wanted[128] = "";
@@ -180,8 +182,15 @@ static int check_tp(const struct ku_config *c, int n, int host_ranks)
     if (n % tp)
         snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
                  (long long)(n / tp ? n / tp * tp : tp), (long long)((n / tp + 1) * tp));
-    else if (host_ranks && host_ranks < n)
-        snprintf(wanted, sizeof wanted, "not supported on several hosts; use 1");
+    else if (host_ranks && host_ranks < n && host_ranks % tp)
+        snprintf(wanted, sizeof wanted,
+                 "must divide the %d ranks of a host, on which the ranks of a layer are neighbours",
+                 host_ranks);
+    else if (host_ranks && host_ranks < n && zero > 0)
+        snprintf(
+            wanted, sizeof wanted,
+            "not supported on several hosts with parallel.zero %d; use parallel.zero 0, or tp 1",
+            zero);
     if (wanted[0])
         return ku_config_refuse_int(c, "parallel.tp", tp, wanted);
     if (strcmp(c->parallel_host_state, "shared") == 0)
@@ -198,17 +207,15 @@ static int check_pp(const struct ku_config *c, int n, int host_ranks, int zero)
     char wanted[128] = "";
     if (pp == 1)
         return KUMI_OK;
-    if (c->parallel_tp > 1)
-        snprintf(wanted, sizeof wanted, "not supported with parallel.tp above 1; use 1");
-    else if (n % each)
+    if (n % each)
         snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
                  (long long)(n / each ? n / each * each : each),
                  (long long)((n / each + 1) * each));
     else if (host_ranks && host_ranks < n)
         snprintf(wanted, sizeof wanted, "not supported on several hosts; use 1");
-    else if (zero > 0)
+    else if (zero > 2)
         snprintf(wanted, sizeof wanted,
-                 "not supported with parallel.zero %d; use parallel.zero 0, or pp 1", zero);
+                 "not supported with parallel.zero %d; use parallel.zero 0 to 2, or pp 1", zero);
     if (wanted[0])
         return ku_config_refuse_int(c, "parallel.pp", pp, wanted);
     if (strcmp(c->parallel_grad_sync, "micro") == 0)
@@ -230,7 +237,7 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
     KU_TRY(check_host_state(c));
     KU_TRY(read_stage(c, &zero, &is_hybrid));
     KU_TRY(check_pp(c, n_ranks, host_ranks, zero));
-    KU_TRY(check_tp(c, n_ranks, host_ranks));
+    KU_TRY(check_tp(c, n_ranks, host_ranks, zero));
     if (zero == 0 && shard != KU_NULL && shard != 1)
         return ku_config_refuse_int(
             c, "parallel.shard", shard,

@@ -18,6 +18,8 @@
 
 /* Adds a node in phase O with its placement; 0 on failure. */
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m);
+/* A partial sum of integers over the ranks of these axes; 0 on failure. */
+ku_id ku_update_sum_over(struct ku_graph *g, ku_id value, int axes, const char *path);
 /* The source line of a parameter's first use, given to its gradient and update nodes. */
 ku_id ku_update_source(const struct ku_graph *g, ku_id tensor);
 /* Whether a selection of parameters (enum ku_decay, patterns) contains this one. */

@@ -85,6 +85,11 @@ static void list_layouts(struct layouts *s)
             set_count(l, "pp", pp), set(l, "tp", "1");
             snprintf(l->name, sizeof l->name, n > pp ? "pp %d x dp %d" : "pp %d", pp, n / pp);
         }
+    if (n % 4 == 0) {
+        struct layout *l = add(s, "neither of the two alone fits", n > 4);
+        set(l, "tp", "2"), set(l, "pp", "2");
+        snprintf(l->name, sizeof l->name, n > 4 ? "tp 2 x pp 2 x zero 1" : "tp 2 x pp 2");
+    }
 }
 
 static void note_bytes(const struct ku_plan *plan, struct layout *l)
@@ -130,14 +135,14 @@ static int print(const struct layouts *s, char **text)
     char bytes[6][16];
     ku_str_add(&out,
                "%d ranks under each layout; %s\n\n"
-               "%-16s %10s  %10s  %10s   %s\n"
-               "%-16s %10s  %10s  %10s   %10s  %10s  %10s   %6s   when\n",
+               "%-20s %10s  %10s  %10s   %s\n"
+               "%-20s %10s  %10s  %10s   %10s  %10s  %10s   %6s   when\n",
                s->n_ranks, ku_str_get(&s->batch), "", "memory", "of it", "of it",
                "sent by a rank per step", "layout", "of a rank", "state", "the rest", "data", "tp",
                "pp", "bubble");
     for (int i = 0; i < s->n; i++) {
         const struct layout *l = &s->row[i];
-        ku_str_add(&out, "%-16s ", l->name);
+        ku_str_add(&out, "%-20s ", l->name);
         if (l->refusal)
             ku_str_add(&out, "refused: %s\n", l->refusal);
         else

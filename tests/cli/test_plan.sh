@@ -134,6 +134,7 @@ assert row["zero 3"]["rank_bytes"] == alone["host_bytes"] // 4, row
 assert row["zero 3"]["data_bytes"] == sum(x["ring_bytes"] for x in alone["sharding"]["a_step"]), row
 assert row["data parallel"]["state_bytes"] > row["zero 1"]["state_bytes"], row
 assert row["pp 2 x dp 2"]["pp_bytes"] > 0 and abs(row["pp 2 x dp 2"]["bubble"] - 1 / 3) < 1e-9, row
+assert 0 < row["tp 2 x pp 2"]["state_bytes"] < row["tp 2 x dp 2"]["state_bytes"] and row["tp 2 x pp 2"]["tp_bytes"] > 0, row
 assert row["tp 2 x dp 2"]["pp_bytes"] == 0 == row["tp 2 x dp 2"]["bubble"], row
 assert row["tp 2 x dp 2"]["tp_bytes"] > 0 and row["data parallel"]["tp_bytes"] == 0, row
 P

@@ -24,7 +24,15 @@ train sharded 4 "${tp[@]}" --set parallel.zero=3 --set parallel.persist_below=0 
 train half 2 "${tp[@]}" --until 2
 "$kumi" train "${config[@]}" -n 4 "${tp[@]}" --out "$dir/half" --resume >"$dir/log" 2>&1 || say "resume: $(cat "$dir/log")"
 "$kumi" ckpt digest "$dir/half" | tail -1 >"$dir/half.digest"
-for run in four full sharded half; do same two $run; done
+train offloaded 2 "${tp[@]}" --set memory.offload.optimizer=file --set memory.offload.path="$dir/offload"
+# in three dimensions, and over hosts
+train cube 8 "${tp[@]}" --set parallel.pp=2 --set parallel.zero=1 --set train.verify_every=1 --set train.eval_every=1
+train stages 4 "${tp[@]}" --set parallel.pp=2 --set parallel.pp_schedule=zb-h1 --until 2
+"$kumi" train "${config[@]}" -n 4 "${tp[@]}" --out "$dir/stages" --resume >"$dir/log" 2>&1 || say "resume without stages: $(cat "$dir/log")"
+"$kumi" ckpt digest "$dir/stages" | tail -1 >"$dir/stages.digest"
+"$kumi" train "${config[@]}" "${tp[@]}" -H a:2,b:2 --rsh none --set train.verify_every=1 --out "$dir/hosts" >"$dir/log" 2>&1 || say "hosts: $(cat "$dir/log")"
+"$kumi" ckpt digest "$dir/hosts" | tail -1 >"$dir/hosts.digest"
+for run in four full sharded half offloaded cube stages hosts; do same two $run; done
 
 # whatever divides it, a checkpoint has whole tensors: evaluation, sampling and export know no tp
 "$kumi" eval "$dir/two" -n 1 >"$dir/one.txt" 2>"$dir/log" || say "eval: $(cat "$dir/log")"
@@ -52,10 +60,12 @@ refused() { # text arguments..
     grep -q "$text" "$dir/log" || say "$*: $(cat "$dir/log")"
 }
 refused 'must divide the 3 ranks; start 2 or 4' -n 3 "${tp[@]}"
+refused 'must divide the 1 ranks of a host' -H a:1,b:3 --rsh none "${tp[@]}"
+refused 'not supported on several hosts with parallel.zero 3' -H a:2,b:2 --rsh none "${tp[@]}" --set parallel.zero=3
+refused 'parallel.zero 0 to 2, or pp 1' -n 4 --set parallel.pp=2 --set parallel.zero=3
 refused 'does not divide dim h' -n 3 --set parallel.tp=3
 refused 'use auto or private' -n 2 "${tp[@]}" --set parallel.host_state=shared
-refused 'memory.offload' -n 2 "${tp[@]}" --set memory.offload.optimizer=host
-refused 'optimizer.type' -n 2 "${tp[@]}" --set optimizer.type=lamb
+refused 'optimizer.type' -n 2 "${tp[@]}" --set optimizer.type=adafactor
 "$kumi" check "${config[@]}" -n 4 "${tp[@]}" >"$dir/log" 2>&1 || say "check: $(cat "$dir/log")"
 
 # another tp is another numerics class

@@ -34,8 +34,10 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b, i
     assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
 }
 
+/* offload: optimizer state in host memory (2: in a file); zero 3: parameters too */
 static const struct layout {
     int dp, threads, no_overlap, recompute, bucket_bytes, zero, persist_below, replicate, group;
+    int offload;
 } layout[] = {
     {.dp = 2},
     {.dp = 2, .zero = 1},
@@ -47,6 +49,9 @@ static const struct layout {
     {.dp = 2, .bucket_bytes = 3000},
     {.dp = 1, .recompute = KU_RECOMPUTE_SELECTIVE},
     {.dp = 2, .recompute = KU_RECOMPUTE_FULL},
+    {.dp = 1, .offload = 1},
+    {.dp = 2, .zero = 2, .offload = 2},
+    {.dp = 2, .zero = 3, .offload = 1},
 };
 enum { N_LAYOUTS = sizeof layout / sizeof layout[0] };
 
@@ -59,13 +64,21 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     c.bucket_bytes = l->bucket_bytes;
     c.zero = l->zero, c.replicate = l->replicate, c.group = l->group;
     c.persist_below = l->persist_below;
+    c.tier.path = ".";
+    if (l->offload)
+        c.offload = (struct ku_offload){.optimizer = l->offload == 2 ? KU_TIER_FILE : KU_TIER_HOST,
+                                        .params = l->zero == 3 ? KU_TIER_HOST : 0,
+                                        .ratio = 1,
+                                        .buffer_count = 3,
+                                        .buffer_bytes = 1 << 14};
     return c;
 }
 
-static void equal_bits(int tp, const char *device, enum kumi_dtype compute)
+static void equal_bits(int tp, const char *device, enum kumi_dtype compute, int optimizer)
 {
     struct dist_case one = base_case(tp, device, compute);
     struct sample pick = {.address = 3, .thread = 5};
+    one.optimizer = optimizer;
     dist_run(&one);
     for (int i = 0; i < N_LAYOUTS; i++) {
         struct dist_case c = with(one, &layout[i]);
@@ -79,9 +92,10 @@ static void equal_bits(int tp, const char *device, enum kumi_dtype compute)
 static void layouts(void **state)
 {
     (void)state;
-    equal_bits(2, "cpu", KUMI_F32);
-    equal_bits(4, "cpu", KUMI_BF16);
-    equal_bits(2, "ref", KUMI_F32);
+    equal_bits(2, "cpu", KUMI_F32, KU_OP_adamw);
+    equal_bits(4, "cpu", KUMI_BF16, KU_OP_lamb);
+    equal_bits(2, "cpu", KUMI_F32, KU_OP_lars);
+    equal_bits(2, "ref", KUMI_F32, KU_OP_adamw);
 }
 
 /* Copies of the state, each partitioned over two of the data-parallel ranks, and groups of two;
@@ -127,17 +141,21 @@ static void processes(void **state)
 static void agrees(void **state)
 {
     (void)state;
-    for (int tp = 2; tp <= 4; tp += 2) {
+    static const int optimizer[] = {KU_OP_adamw, KU_OP_lamb, KU_OP_lars};
+    for (int i = 0; i < 6; i++) {
+        const int tp = i % 2 ? 4 : 2;
         struct dist_case whole = base_case(1, "ref", KUMI_F64);
         struct dist_case c = base_case(tp, "ref", KUMI_F64);
+        whole.optimizer = c.optimizer = optimizer[i / 2];
         whole.smoothing = c.smoothing = tp == 2 ? 0.1 : 0;
         dist_run(&whole);
         dist_run(&c);
         for (int s = 0; s < c.steps; s++)
             if (fabs(c.loss[s] - whole.loss[s]) > 1e-12 * whole.loss[s] ||
                 fabs(c.norm[s] - whole.norm[s]) > 1e-10 * whole.norm[s])
-                fail_msg("tp=%d step %d: loss %.17g %.17g norm %.17g %.17g", tp, s, c.loss[s],
-                         whole.loss[s], c.norm[s], whole.norm[s]);
+                fail_msg("tp=%d %s step %d: loss %.17g %.17g norm %.17g %.17g", tp,
+                         ku_ops[c.optimizer].name, s, c.loss[s], whole.loss[s], c.norm[s],
+                         whole.norm[s]);
     }
 }
 

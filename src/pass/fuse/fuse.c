@@ -137,8 +137,11 @@ static int relink(struct ku_graph *g, const struct chain *c)
     return ku_graph_sort(g);
 }
 
+/* A pipeline's chain crosses coordinates: its sums stay nodes, each with its tensor. */
 static int fuse_norm(struct ku_graph *g)
 {
+    if (g->mesh.extent[KU_AX_PP] > 1)
+        return KUMI_OK;
     struct chain c = {.node = ku_calloc(2 * (size_t)g->n_nodes, sizeof *c.node)};
     if (c.node == NULL)
         return KUMI_ENOMEM;

@@ -379,6 +379,7 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     }
     uint32_t handle;
     l->reduced[n] |= (uint8_t)ku_lower_axes(l, n);
+    KU_TRY(ku_messages_release(l, from)); /* the sum takes its place */
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
     KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n),
                           (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1, g->node[n].path,

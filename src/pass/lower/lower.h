@@ -144,6 +144,8 @@ KU_STATUS ku_messages_end_block(struct ku_lower *l, const struct ku_block *b);
 KU_STATUS ku_messages_begin_once(struct ku_lower *l, int phase);
 /* Sends the results of a node that was lowered. */
 KU_STATUS ku_messages_send(struct ku_lower *l, ku_id node);
+/* Waits for the sends of a value whose buffer is about to be overwritten. */
+KU_STATUS ku_messages_release(struct ku_lower *l, ku_id value);
 /* Waits for all sends. */
 KU_STATUS ku_messages_settle(struct ku_lower *l);
 

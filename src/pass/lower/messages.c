@@ -23,6 +23,7 @@
 /* A send that has started. */
 struct sent {
     uint32_t handle;
+    ku_id value;
     int peer;
     uint32_t received; /* the block of the peer, + 1, in which it receives; 0: in A or O */
 };
@@ -164,6 +165,7 @@ static int send_message(struct ku_lower *l, const struct ku_message *m)
     struct sent *s = &x->sent[x->n_sent];
     KU_TRY(start(l, m, 1, &s->handle));
     s->peer = m->receiver;
+    s->value = m->value;
     s->received = block_of(l, m, m->to);
     x->n_sent++;
     return KUMI_OK;
@@ -173,7 +175,11 @@ static int receive_message(struct ku_lower *l, const struct ku_message *m)
 {
     const int cls = m->cls == KU_MSG_F || m->cls >= KU_MSG_A ? KU_CL_ACTIVATION : KU_CL_ADJOINT;
     KU_TRY(ku_lower_settle(l, m->value));
-    l->buffer[m->value] = ku_lower_buffer(l, m->value, KU_AR_STEP, cls);
+    const int arena = l->wire[m->value] ? KU_AR_WIRE : KU_AR_STEP;
+    const ku_id layout = l->g->value[m->value].layout;
+    l->buffer[m->value] = ku_layout_has(&l->g->layout[layout], KU_Z)
+                              ? ku_lower_kept_buffer(l, m->value, layout, arena, cls)
+                              : ku_lower_buffer(l, m->value, arena, cls);
     return l->buffer[m->value] ? start(l, m, 0, &l->pending[m->value]) : KUMI_ENOMEM;
 }
 
@@ -266,6 +272,20 @@ int ku_messages_send(struct ku_lower *l, ku_id node)
                 KU_TRY(send_message(l, &l->pipe->message[k - 1]));
             }
     }
+    return KUMI_OK;
+}
+
+int ku_messages_release(struct ku_lower *l, ku_id value)
+{
+    struct ku_messages *x = l->messages;
+    uint32_t n = 0;
+    for (uint32_t i = 0; l->pipe && i < x->n_sent; i++)
+        if (x->sent[i].value == value)
+            KU_TRY(ku_lower_wait(l, x->sent[i].handle));
+        else
+            x->sent[n++] = x->sent[i];
+    if (l->pipe)
+        x->n_sent = n;
     return KUMI_OK;
 }
 

@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "ir/placement_rules.h"
 #include "pass/pass.h"
+#include "pass/pipe/stages.h"
 
 /* Sums over ranks, gathers after the update, and gathers of units of parameters. */
 enum kind { SUMS, GATHERS, UNITS };
@@ -52,6 +53,20 @@ struct key {
     int64_t dtype, phase, reduce, wire, by_micro, stage;
 };
 
+/* The stage of a convert: of the node that computes its operand in a micro-batch, else of the
+ * tensor that it belongs to. */
+static int stage_of(const struct ku_graph *g, ku_id n)
+{
+    const struct ku_value *from = &g->value[ku_in(g, &g->node[n], 0)];
+    if (g->mesh.extent[KU_AX_PP] == 1)
+        return 0;
+    if (from->def && g->node[from->def].phase != KU_PH_O)
+        return g->node[from->def].stage;
+    const ku_id t =
+        from->role == KU_STATE ? from->tensor : ku_graph_find_tensor(g, g->name[g->node[n].path]);
+    return t ? ku_stage_of_tensor(g, t) : 0;
+}
+
 static struct key key_of(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
@@ -64,7 +79,7 @@ static struct key key_of(const struct ku_graph *g, ku_id n)
     k.of = is_unit ? g->value[ku_in(g, node, 0)].layout : 0;
     k.path = is_unit ? node->path : 0;
     k.dtype = to->dtype, k.phase = node->phase;
-    k.stage = g->node[g->value[ku_in(g, node, 0)].def].stage;
+    k.stage = stage_of(g, n);
     k.reduce = a->reduce, k.wire = a->wire, k.by_micro = a->by_micro;
     return k;
 }

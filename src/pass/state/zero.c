@@ -206,6 +206,20 @@ static int partition_state(struct ku_graph *g, const struct ku_compile_opts *o)
     return status;
 }
 
+/* A convert that names its axes leaves its result partial over the others. */
+static int leave_partial(struct ku_graph *g, ku_id n)
+{
+    const int64_t axes = g->attr[g->node[n].attr].axes;
+    const struct ku_layout *from = &g->layout[g->value[ku_in(g, &g->node[n], 0)].layout];
+    struct ku_layout to = g->layout[g->value[ku_out(g, n, 0)].layout];
+    for (int a = 0; a < KU_AX_FIRST_TIME && axes; a++)
+        if (from->at[a].kind == KU_P && !(axes >> a & 1))
+            to.at[a] = from->at[a];
+    const ku_id layout = ku_graph_layout(g, &to);
+    g->value[ku_out(g, n, 0)].layout = layout;
+    return layout ? KUMI_OK : KUMI_ENOMEM;
+}
+
 static int partition_update(struct ku_graph *g, int axes)
 {
     const bool is_common = ku_state_is_common(&g->mesh);
@@ -225,9 +239,8 @@ static int partition_update(struct ku_graph *g, int axes)
     if (is_common)
         KU_TRY(partition_derived(g, axes));
     for (ku_id n = 1; n < g->n_nodes; n++)
-        if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
-            g->node[n].op != KU_OP_NONE)
-            KU_TRY(ku_place_node(g, n));
+        if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_NONE)
+            KU_TRY(g->node[n].op == KU_OP_convert ? leave_partial(g, n) : ku_place_node(g, n));
     return ku_zero_gather(g);
 }
 

@@ -53,6 +53,17 @@ static ku_id add_sums(struct layerwise *l, struct ku_update_node *u, ku_id trust
     return ku_out(g, node, u->n_own);
 }
 
+static bool is_divided(const struct layerwise *l, const struct ku_update_node *u)
+{
+    const struct ku_graph *g = l->g;
+    return g->layout[g->value[u->grad].layout].at[KU_AX_TP].kind == KU_S;
+}
+
+/*
+ * The sums of all tensors. Those that the ranks of axis tp divide come first and are completed
+ * before the others, which each of these ranks has whole, are added: else these would count once
+ * per rank.
+ */
 static int make_norms(struct layerwise *l)
 {
     struct ku_attrs a = ku_attrs_default;
@@ -61,7 +72,13 @@ static int make_norms(struct layerwise *l)
         ku_update_once(l->g, (struct ku_make){.op = KU_OP_stats_zero, .attr = &a, .path = "trust"});
     ku_id trust = node ? ku_out(l->g, node, 0) : 0;
     for (int i = 0; i < l->n && trust; i++)
-        trust = add_sums(l, &l->node[i], trust);
+        if (is_divided(l, &l->node[i]))
+            trust = add_sums(l, &l->node[i], trust);
+    if (trust && ku_layout_has(&l->g->layout[l->g->value[trust].layout], KU_P))
+        trust = ku_update_sum_over(l->g, trust, 1 << KU_AX_TP, "trust");
+    for (int i = 0; i < l->n && trust; i++)
+        if (!is_divided(l, &l->node[i]))
+            trust = add_sums(l, &l->node[i], trust);
     if (trust == 0)
         return ku_err_get()->status;
     node = ku_update_once(

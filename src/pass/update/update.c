@@ -41,6 +41,19 @@ static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int 
     return node && ku_place_complete(g, node) == KUMI_OK ? ku_out(g, node, 0) : 0;
 }
 
+ku_id ku_update_sum_over(struct ku_graph *g, ku_id value, int axes, const char *path)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.axes = axes;
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = KU_PH_O,
+                                                    .n_in = 1,
+                                                    .in = {value},
+                                                    .attr = &a,
+                                                    .path = path});
+    return node && ku_place_complete(g, node) == KUMI_OK ? ku_out(g, node, 0) : 0;
+}
+
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
 {
     m.phase = KU_PH_O;
