@@ -28,7 +28,7 @@ struct list {
 
 struct choice {
     int kind;
-    double at; /* INFINITY: nothing may begin */
+    double at; /* HUGE_VAL: nothing may begin */
 };
 
 static int32_t *begun(const struct list *l, int rank, int kind)
@@ -51,11 +51,11 @@ static double f_at(const struct list *l, int r)
 {
     const int32_t u = *begun(l, r, KU_BL_F);
     if (u == l->s->n_micro || u - *begun(l, r, KU_BL_W) >= l->in_flight)
-        return INFINITY;
+        return HUGE_VAL;
     if (r == 0)
         return l->clock[r];
     if (*begun(l, r - 1, KU_BL_F) <= u)
-        return INFINITY;
+        return HUGE_VAL;
     return later(l->clock[r], l->end_f[(r - 1) * l->s->n_micro + u] + l->cost->comm);
 }
 
@@ -63,11 +63,11 @@ static double i_at(const struct list *l, int r)
 {
     const int32_t u = *begun(l, r, KU_BL_I);
     if (u == *begun(l, r, KU_BL_F))
-        return INFINITY;
+        return HUGE_VAL;
     if (r == l->s->n_ranks - 1)
         return l->clock[r];
     if (*begun(l, r + 1, KU_BL_I) <= u)
-        return INFINITY;
+        return HUGE_VAL;
     return later(l->clock[r], l->end_i[(r + 1) * l->s->n_micro + u] + l->cost->comm);
 }
 
@@ -86,7 +86,7 @@ static void run(struct list *l)
     struct ku_pp_schedule *s = l->s;
     const uint32_t each = 3 * (uint32_t)s->n_micro, total = each * (uint32_t)s->n_ranks;
     for (uint32_t done = 0; done < total; done++) {
-        struct choice first = {0, INFINITY};
+        struct choice first = {0, HUGE_VAL};
         int rank = -1;
         for (int r = 0; r < s->n_ranks; r++) {
             const struct choice own = choose(l, r);
