@@ -7,6 +7,7 @@ steps=${1:-20} kumi=${2:-build/kumi}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 first=
+printf '%-35s ranks   digest\n' layout
 
 train() { # what, ranks, keys..
     local what=$1 n=$2 key digest keys=()
@@ -16,7 +17,7 @@ train() { # what, ranks, keys..
         --set train.global_batch=16 --set train.micro_batch=1 --set train.virtual_shards=4 "${keys[@]}" >"$dir/log" 2>&1 ||
         { cat "$dir/log" >&2; exit 1; }
     digest=$(sed -n 's/^digest: //p' "$dir/log")
-    printf '%-38s %d ranks   %s\n' "$what" "$n" "$digest"
+    printf '%-38s %d   %s\n' "$what" "$n" "$digest"
     first=${first:-$digest}
     [ -n "$digest" ] && [ "$digest" = "$first" ] || { echo 'the digests differ' >&2; exit 1; }
 }

@@ -21,7 +21,8 @@
  *   + advice        arena              by op              table and bar chart
  *   volume_table    picture: canvas                       stages_picture
  *
- * mesh_table needs no programs; estimate.c needs no plan: it estimates from the number of
+ * layouts_table makes a plan for each parallel layout. mesh_table and schedule_table, with its
+ * picture, need no programs; estimate.c needs no plan: it estimates from the number of
  * parameters alone. No report needs a device; data files are needed only where they decide the
  * batch shapes.
  */

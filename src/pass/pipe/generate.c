@@ -179,8 +179,9 @@ int ku_pp_schedule_create(const char *name, int n_ranks, int n_virtual, int n_mi
         return KU_ERR(KUMI_EINVAL, "schedule: interleaved needs at least 2 stages per rank");
     if (g->make == interleaved && n_micro % n_ranks)
         return KU_ERR(KUMI_EINVAL,
-                      "schedule: interleaved: %d micro-batches are no multiple of %d ranks",
-                      n_micro, n_ranks);
+                      "schedule: interleaved: the %d micro-batches must be a multiple of the %d "
+                      "ranks; give %d, or another schedule",
+                      n_micro, n_ranks, (n_micro / n_ranks + 1) * n_ranks);
     if (n_stages > KU_MAX_STAGES)
         return KU_ERR(KUMI_EINVAL, "schedule: %d stages; at most %d", n_stages, KU_MAX_STAGES);
     struct ku_pp_schedule *s;

@@ -23,7 +23,7 @@
  *     pp 0   0F0 0F1     0B0 0F2     0B1     0B2
  *     pp 1       1F0 1B0 1F1     1B1 1F2 1B2
  *
- * A generator (generate.c) or a text (csv.c) makes the lists; cost.c gives them times. Lowering
+ * A generator (generate.c), costs (list.c, choose.c) or a text (csv.c) make the lists. Lowering
  * reads them and nothing else of a schedule. The blocks of one kind and stage run in the order of
  * micro-batches, so gradients add up in the order of one process.
  */

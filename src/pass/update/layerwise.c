@@ -11,7 +11,8 @@
  *                                                                       storing it
  *
  * The sums are integer limbs, so the ratio has the same bits under every parallel layout. The zero
- * pass inserts the reduction before trust_norms where state is partitioned.
+ * pass inserts the reduction before trust_norms where state is partitioned; where axis tp divides
+ * tensors, their sums are reduced between the two groups of make_norms.
  */
 #include "base/err.h"
 #include "base/exact.h"

@@ -24,6 +24,17 @@
 /* Every mesh axis: no value is partial after a `convert` in O. */
 enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
 
+static ku_id convert(struct ku_graph *g, ku_id value, const struct ku_attrs *a, const char *path)
+{
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = KU_PH_O,
+                                                    .n_in = 1,
+                                                    .in = {value},
+                                                    .attr = a,
+                                                    .path = path});
+    return node && ku_place_complete(g, node) == KUMI_OK ? ku_out(g, node, 0) : 0;
+}
+
 static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int wire, int by_micro,
                       const char *path)
 {
@@ -32,26 +43,14 @@ static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int 
     a.reduce = reduce;
     a.wire = wire;
     a.by_micro = by_micro;
-    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
-                                                    .phase = KU_PH_O,
-                                                    .n_in = 1,
-                                                    .in = {value},
-                                                    .attr = &a,
-                                                    .path = path});
-    return node && ku_place_complete(g, node) == KUMI_OK ? ku_out(g, node, 0) : 0;
+    return convert(g, value, &a, path);
 }
 
 ku_id ku_update_sum_over(struct ku_graph *g, ku_id value, int axes, const char *path)
 {
     struct ku_attrs a = ku_attrs_default;
     a.axes = axes;
-    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
-                                                    .phase = KU_PH_O,
-                                                    .n_in = 1,
-                                                    .in = {value},
-                                                    .attr = &a,
-                                                    .path = path});
-    return node && ku_place_complete(g, node) == KUMI_OK ? ku_out(g, node, 0) : 0;
+    return convert(g, value, &a, path);
 }
 
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
