@@ -25,8 +25,8 @@
  *
  * Environment of a rank: RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE
  * MASTER_ADDR MASTER_PORT, KUMI_RANK KUMI_WORLD_SIZE KUMI_LOCAL_RANK KUMI_LOCAL_WORLD_SIZE KUMI_JOB
- * KUMI_CONTROL_FD (the segment) and KUMI_THREADS (a rank's share of the cores); with several hosts
- * also KUMI_RENDEZVOUS (where the hosts meet) and KUMI_SECRET.
+ * KUMI_CONTROL_FD (the segment) and KUMI_THREADS (the launcher's own, or a rank's share of the
+ * cores); with several hosts also KUMI_RENDEZVOUS (where the hosts meet) and KUMI_SECRET.
  *
  * Signals: SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the job to stop. The launcher sets the stop flag
  * of the segment, and forwards the signal to ranks that do not read the flag. A second signal other

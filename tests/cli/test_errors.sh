@@ -45,6 +45,8 @@ expect 2 'kumi data verify: a configuration is missing' data verify
 expect 2 'kumi tokenizer train: --min-frequency: -1; give 1 or more' tokenizer train --min-frequency -1 a
 expect 2 'kumi help: an extra argument b; see `kumi help`' help a b
 KUMI_THREADS=x expect 2 'KUMI_THREADS: x; give a number from 1 to 4096' train $config --out "$dir/threads"
+KUMI_THREADS=x expect 2 'KUMI_THREADS: x; give a number from 1 to 4096' run -n 1 -- true
+[ "$(KUMI_THREADS=3 "$kumi" run -n 2 -- sh -c 'echo $KUMI_THREADS' 2>/dev/null | sort -u)" = 3 ] || { echo 'kumi run does not keep KUMI_THREADS'; failed=1; }
 "$kumi" help --help | grep -q '^usage: kumi help ' || say 'kumi help --help prints no usage'
 expect 2 'kumi run: -m: unknown option; did you mean -n?' run -m 2
 expect 2 "json: $dir/none.json: cannot be read: No such file or directory" train "$dir/none.json"
@@ -99,6 +101,8 @@ expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --
 expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --set model.vocab_size=40 --out "$dir/v" # it left no run
 grep -qw amx_bf16 /proc/cpuinfo || expect 14 "parallel.isa: amx: this CPU has" train $config --set parallel.isa=amx --out "$dir/o"
 expect 4 "no checkpoint; start a new run with --overwrite or --resume=auto" train $config --out "$dir/fresh" --resume
+[ ! -e "$dir/fresh" ] || { echo 'a resume of nothing made its directory'; failed=1; }
+expect 4 "checkpoint: $dir/empty.txt: not a directory; give a run, its checkpoints or one of them" ckpt list "$dir/empty.txt"
 expect 5 'cannot be created:' train $config --out /proc/x/y
 expect 13 'short of' train configs/gpt2-124m.json --set train.global_batch=3000 --out "$dir/o"
 mkdir -p "$dir/run/checkpoints"

@@ -149,11 +149,12 @@ static int is_there(const char *dir, const char *name)
 static int check_exists(const char *dir)
 {
     const int found = is_there(dir, ".");
-    return found ? found < 0 ? found : KUMI_OK
-                 : KU_ERR(KUMI_ENOCKPT,
-                          "checkpoint: %s: there is no such directory; give a run, its checkpoints "
-                          "or one of them",
-                          dir);
+    struct stat info;
+    if (found)
+        return found < 0 ? found : KUMI_OK;
+    return KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: %s; give a run, its checkpoints or one of them",
+                  dir,
+                  ku_os_stat(dir, &info) == 0 ? "not a directory" : "there is no such directory");
 }
 
 /* The directory of snapshots: DIR/checkpoints of a run, or DIR itself. The caller frees *folder. */

@@ -2,6 +2,8 @@
 #include "job/launch/ranks.h"
 
 #include "base/clock.h"
+#include "base/env.h"
+#include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
@@ -394,13 +396,15 @@ int ku_ranks_code(const struct ku_ranks *l)
 
 int ku_ranks_prepare(struct ku_ranks *l)
 {
-    int cpus = ku_os_n_cpus();
+    const int cpus = ku_os_n_cpus(), given = ku_env_threads();
     uint64_t job_id;
     l->launcher = getpid();
+    KU_TRY(ku_env_check_threads());
     if (l->n < 1 || l->n > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", l->n,
                       KU_MAX_LOCAL);
-    l->threads = l->threads > 0 ? l->threads : cpus / l->n > 0 ? cpus / l->n : 1;
+    if (l->threads <= 0)
+        l->threads = given ? given : cpus / l->n > 0 ? cpus / l->n : 1;
     if (getrandom(&job_id, sizeof job_id, 0) != (ssize_t)sizeof job_id)
         job_id = (uint64_t)ku_clock_ns() ^ (uint64_t)getpid() << 40;
     l->pid = ku_calloc((size_t)l->n, sizeof *l->pid);

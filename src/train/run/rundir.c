@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/err.h"
@@ -181,7 +182,13 @@ int ku_rundir_begin(struct ku_rundir *dir)
 static int open_it(const char *path, int overwrite, enum ku_resume resume, struct ku_rundir *dir)
 {
     int has_checkpoints, has_metrics;
+    struct stat info;
     KU_TRY(ku_utf8_check("run directory", path)); /* summary.json has it */
+    if (resume == KU_RESUME_YES && ku_os_stat(path, &info) < 0 && errno == ENOENT)
+        return KU_ERR(KUMI_ENOCKPT,
+                      "resume: %s: no checkpoint; start a new run with --overwrite or "
+                      "--resume=auto",
+                      path);
     dir->path = ku_strdup(path);
     if (dir->path == NULL)
         return KUMI_ENOMEM;

@@ -33,7 +33,8 @@ struct ku_rundir {
  *   resume      the earlier run continues: YES needs one, AUTO starts afresh without one
  *
  * Errors: EINVAL (the path is not UTF-8), EBUSY (another run has locked it; or it contains a run,
- * without resume and overwrite), ESTORAGE (cannot be created, read or written).
+ * without resume and overwrite), ENOCKPT (resume YES and no such directory), ESTORAGE (cannot be
+ * created, read or written).
  */
 KU_STATUS ku_rundir_open(const char *path, int overwrite, enum ku_resume resume,
                          struct ku_rundir *dir);
