@@ -237,8 +237,15 @@ int ku_config_start(const char *name, struct ku_config *cfg)
 
 int ku_config_override(struct ku_config *cfg, const char *const *set, int n_sets)
 {
-    cfg->set = set;
-    cfg->n_sets = n_sets;
+    KU_ASSERT(cfg->set == NULL);
+    cfg->set = ku_calloc((size_t)n_sets + 1, sizeof *cfg->set);
+    if (cfg->set == NULL)
+        return KUMI_ENOMEM;
+    for (; cfg->n_sets < n_sets; cfg->n_sets++) {
+        cfg->set[cfg->n_sets] = ku_strdup(set[cfg->n_sets]);
+        if (cfg->set[cfg->n_sets] == NULL)
+            return KUMI_ENOMEM;
+    }
     KU_TRY(apply_sets(cfg->root, set, n_sets));
     return drop_others(cfg->root, set, n_sets);
 }
@@ -383,6 +390,9 @@ void ku_config_fini(struct ku_config *cfg)
     for (int i = 0; i < ku_n_keys; i++)
         ku_key_fini(cfg, &ku_keys[i]);
     ku_deepspeed_destroy(cfg->deepspeed);
+    for (int i = 0; i < cfg->n_sets; i++)
+        ku_free(cfg->set[i]);
+    ku_free(cfg->set);
     json_decref(cfg->root);
     ku_json_fini(&cfg->doc);
     memset(cfg, 0, sizeof *cfg);

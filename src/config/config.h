@@ -96,10 +96,10 @@ struct ku_config {
 #include "config/keys.def"
 #undef KEY
     struct ku_deepspeed *deepspeed; /* from the key "deepspeed"; NULL: none */
-    json_t *model;          /* section as given: Hugging Face's keys, {"path": DIR}, or both */
-    json_t *root;           /* file and --set merged, as given */
-    struct ku_json doc;     /* the file, with positions */
-    const char *const *set; /* borrowed */
+    json_t *model;      /* section as given: Hugging Face's keys, {"path": DIR}, or both */
+    json_t *root;       /* file and --set merged, as given */
+    struct ku_json doc; /* the file, with positions */
+    char **set;         /* [n_sets] of --set, for messages */
     int n_sets;
 };
 
@@ -110,8 +110,7 @@ typedef int ku_model_width(const struct ku_config *cfg, int64_t *width);
 /*
  * Read and check a configuration file and options.
  *
- *   set     [n_sets] strings "section.key=value", value JSON or else a string; borrowed until
- *           ku_config_fini
+ *   set     [n_sets] strings "section.key=value", value JSON or else a string
  *   width   NULL: DeepSpeed's "auto" bucket sizes are refused
  *
  * Errors: EINVAL, one line with file:line:column (or the --set), the key, the value, and the
@@ -149,8 +148,8 @@ KU_STATUS ku_config_set_text(struct ku_config *cfg, const char *path, const char
 KU_STATUS ku_config_set_list(struct ku_config *cfg, const char *path, const char *const *list);
 /* Any value, also of a member of a key; takes the reference. NULL: ENOMEM. */
 KU_STATUS ku_config_set(struct ku_config *cfg, const char *path, json_t *value);
-/* Applies --set options; of two keys with the same meaning the one that is set replaces the other.
- * The strings are borrowed until ku_config_fini. */
+/* Applies --set options; of two keys with the same meaning the one that is set replaces the
+ * other. Once per configuration. */
 KU_STATUS ku_config_override(struct ku_config *cfg, const char *const *set, int n_sets);
 void ku_config_fini(struct ku_config *cfg);
 

@@ -14,7 +14,7 @@
  * Read the configuration of the run that wrote a checkpoint. Its model is read from the
  * checkpoint's own config.json, and its tokenizer from the checkpoint if that has one.
  *
- *   set   [n_sets] overrides "section.key=value", borrowed until ku_config_fini
+ *   set   [n_sets] overrides "section.key=value"
  *
  * Errors: ENOCKPT, a damaged file; EINVAL, an invalid override, a path that is not UTF-8.
  */

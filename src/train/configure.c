@@ -52,8 +52,6 @@ int ku_settings_configure(struct ku_session *s, const struct kumi_settings *sett
         ku_session_fini(s);
     if (status == KUMI_OK)
         ku_deepspeed_warn(&s->cfg);
-    s->cfg.set = NULL; /* borrowed above, freed below */
-    s->cfg.n_sets = 0;
     ku_free(set);
     return status;
 }

@@ -37,6 +37,7 @@ expect 2 'kumi run: --threads: -1; give 1 to 4096' run --threads -1 -n 2 -- true
 expect 2 'nodes: --nnodes: 0; give a number from 1 to' run --nnodes 0 --nproc-per-node 1 -- true
 expect 2 'nodes: --master-port: 70000; give a number' run --nproc-per-node 1 --nnodes 2 --master-addr a --master-port 70000 -- true
 expect 2 'rank count: --replicate: -1; give a number' plan --params 1e9 --replicate -1
+expect 2 'config: --set parallel.pp_schedule=foo: parallel.pp_schedule: "foo"; one of gpipe' plan $config -n 2 --set parallel.pp=2 --set parallel.pp_schedule=foo
 expect 2 'rank count: -n: 3000000000; give a number from 1 to 1048576' plan $config -n 3000000000
 expect 2 'kumi ckpt: foo: unknown; give list, verify, digest, export or import' ckpt foo
 expect 2 'kumi ckpt verify: a run or a directory is missing' ckpt verify
