@@ -19,7 +19,7 @@ import subprocess
 import sys
 
 KUMI, FOLDER = sys.argv[1:]
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto", "file")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "auto", "file")
 GPT2 = {"model_type": "gpt2", "n_layer": 8, "n_head": 4, "n_embd": 32, "n_positions": 16, "vocab_size": 256, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
         "attn_pdrop": 0.1}
 MODELS = {

@@ -107,7 +107,7 @@ pipeline=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=32 --
 "$kumi" "${pipeline[@]}" --schedule --picture "$dir/schedule.svg" >"$dir/out" 2>"$dir/err" || say "--schedule: $(cat "$dir/err")"
 grep -qx 'pp 0   F0 F1 .  .  B0    F2 .  B1    F3 .  B2    .  B3' "$dir/out" || grep -q '^pp 1   .  F0 B0    F1 B1    F2 B2    F3 B3' "$dir/out" || say "--schedule: $(cat "$dir/out")"
 grep -q '^bubble 20.0 % from' "$dir/out" && grep -q '</svg>' "$dir/schedule.svg" || say "--schedule: $(cat "$dir/out")"
-for name in gpipe 1f1b interleaved zb-h1 zb-h2 zb-v; do
+for name in gpipe 1f1b interleaved zb-h1 zb-h2 zb-v v-half v-min; do
     "$kumi" "${pipeline[@]}" --schedule --csv --set parallel.pp_schedule=$name >"$dir/$name.csv" 2>"$dir/err" || say "$name --csv: $(cat "$dir/err")"
     "$kumi" "${pipeline[@]}" --schedule --csv --set parallel.pp_schedule="$dir/$name.csv" 2>"$dir/err" | cmp -s - "$dir/$name.csv" || say "$name read back: $(cat "$dir/err")"
 done

@@ -70,6 +70,33 @@ static void in_flight(void **state)
 }
 
 /*
+ * V-Half idles for about half of 1F1B's time in about half of its memory, V-Min for 3/4 in a third
+ * (Qi et al. 2024, section 3.3), with their stages half as long; neither waits for ever at any m.
+ */
+static void v_shapes(void **state)
+{
+    static const char *const name[] = {"v-half", "v-min"};
+    static const double most_idle[] = {0.60, 0.75};
+    (void)state;
+    for (int is_min = 0; is_min < 2; is_min++)
+        for (int p = 1; p <= 32; p++)
+            for (int m = 1; m <= 3 * p; m += m < p ? 1 : p) {
+                struct ku_pp_schedule *s = make(name[is_min], p, 1, m);
+                const double idle = ku_pp_schedule_run(s, &unit, NULL, NULL, NULL) - 6 * m;
+                for (int r = 0; r < p; r++)
+                    assert_true(ku_pp_schedule_peak(s, r) <= ku_pp_v_limit(p, is_min));
+                if (m >= 2 * p && idle > most_idle[is_min] * 6 * (p - 1))
+                    fail_msg("%s, %d ranks, %d micro-batches: idle for %.0f", name[is_min], p, m,
+                             idle);
+                ku_pp_schedule_destroy(s);
+            }
+    assert_int_equal(ku_pp_v_limit(8, 0), 10);
+    assert_int_equal(ku_pp_v_limit(8, 1), 8);
+    assert_int_equal(ku_pp_v_limit(64, 0), 66);
+    assert_int_equal(ku_pp_v_limit(64, 1), 44);
+}
+
+/*
  * Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024: times of Table 9 (ms), bubble rates of
  * Table 5 to the printed digit. A transfer is a pure latency.
  */
@@ -199,8 +226,9 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles),     cmocka_unit_test(in_flight),
-                                       cmocka_unit_test(published),   cmocka_unit_test(lists),
-                                       cmocka_unit_test(round_trips), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles),  cmocka_unit_test(in_flight),
+                                       cmocka_unit_test(v_shapes), cmocka_unit_test(published),
+                                       cmocka_unit_test(lists),    cmocka_unit_test(round_trips),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

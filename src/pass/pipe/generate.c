@@ -9,6 +9,8 @@
  *   zb-h1        1f1b with W i blocks after I (Qi et al. 2023, section 2)
  *   zb-h2        2 (p - 1 - i) F ahead, W 2 i blocks after I
  *   zb-v         2 stages per rank, stage s on rank s or 2 p - 1 - s (Qi et al. 2024)
+ *   v-half       the same stages within half of 1f1b's memory (v_shape.c)
+ *   v-min        and within a third
  */
 #include <string.h>
 
@@ -136,19 +138,26 @@ static void zb_v(struct ku_pp_schedule *s, int i)
         add(s, i, KU_BL_W, i, w0++);
 }
 
-/* Stages per rank: 0 = as asked for. */
+/* Stages per rank: 0 = as asked for. make: NULL, by ku_pp_v_shape. */
 static const struct generator {
     const char *name;
     int n_virtual;
+    bool is_v; /* the second half of the stages goes back from the last rank to the first */
     void (*make)(struct ku_pp_schedule *s, int rank);
-} generator[] = {{"gpipe", 1, gpipe}, {"1f1b", 1, one_f_one_b}, {"interleaved", 0, interleaved},
-                 {"zb-h1", 1, zb_h1}, {"zb-h2", 1, zb_h2},      {"zb-v", 2, zb_v}};
+} generator[] = {{"gpipe", 1, false, gpipe},
+                 {"1f1b", 1, false, one_f_one_b},
+                 {"interleaved", 0, false, interleaved},
+                 {"zb-h1", 1, false, zb_h1},
+                 {"zb-h2", 1, false, zb_h2},
+                 {"zb-v", 2, true, zb_v},
+                 {"v-half", 2, true, NULL},
+                 {"v-min", 2, true, NULL}};
 enum { N_GENERATORS = sizeof generator / sizeof generator[0] };
 
 const char *const *ku_pp_schedule_names(void)
 {
-    static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb-h1",
-                                        "zb-h2", "zb-v", NULL};
+    static const char *const names[] = {"gpipe", "1f1b",   "interleaved", "zb-h1", "zb-h2",
+                                        "zb-v",  "v-half", "v-min",       NULL};
     _Static_assert(sizeof names / sizeof names[0] == N_GENERATORS + 1, "one name per generator");
     return names;
 }
@@ -187,13 +196,14 @@ int ku_pp_schedule_create(const char *name, int n_ranks, int n_virtual, int n_mi
     struct ku_pp_schedule *s;
     KU_TRY(ku_pp_schedule_empty(n_ranks, n_stages, n_micro, &s));
     for (int stage = 0; stage < n_stages; stage++)
-        s->rank_of[stage] =
-            g->make == zb_v && stage >= n_ranks ? n_stages - 1 - stage : stage % n_ranks;
-    for (int r = 0; r < n_ranks; r++) {
+        s->rank_of[stage] = g->is_v && stage >= n_ranks ? n_stages - 1 - stage : stage % n_ranks;
+    for (int r = 0; r < n_ranks && g->make; r++) {
         s->first[r + 1] = s->first[r];
         g->make(s, r);
     }
-    const int status = ku_pp_schedule_check(s, name);
+    int status = g->make ? KUMI_OK : ku_pp_v_shape(s, strcmp(name, "v-min") == 0);
+    if (status == KUMI_OK)
+        status = ku_pp_schedule_check(s, name);
     if (status < 0)
         ku_pp_schedule_destroy(s);
     else

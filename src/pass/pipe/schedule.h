@@ -3,7 +3,6 @@
 #define KU_PASS_PIPE_SCHEDULE_H
 
 #include <stdbool.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -116,6 +115,10 @@ double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_blo
  */
 KU_STATUS ku_pp_schedule_list(int n_ranks, int n_micro, const struct ku_block_cost *cost,
                               int in_flight, bool is_eager, struct ku_pp_schedule **s);
+/* v_shape.c: fills the lists of v-half or v-min. A rank holds at most ku_pp_v_limit of its stages'
+ * micro-batches, of which 1f1b holds 2 p: p + 2 - p % 2, and 2 ((p + 1) / 3 + 1). */
+KU_STATUS ku_pp_v_shape(struct ku_pp_schedule *s, bool is_min);
+int ku_pp_v_limit(int p, bool is_min);
 /* Without blocks; rank_of and first are zero. */
 KU_STATUS ku_pp_schedule_empty(int n_ranks, int n_stages, int n_micro, struct ku_pp_schedule **s);
 
