@@ -100,6 +100,7 @@ expect 3 "data: $dir/empty.txt: empty; give a file with text or tokens" \
     train $config --set data.train="$dir/empty.txt" --out "$dir/o"
 expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --set model.vocab_size=40 --out "$dir/v"
 expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --set model.vocab_size=40 --out "$dir/v" # it left no run
+[ ! -e "$dir/v" ] || { echo "a run that failed before its first step left its directory"; failed=1; }
 grep -qw amx_bf16 /proc/cpuinfo || expect 14 "parallel.isa: amx: this CPU has" train $config --set parallel.isa=amx --out "$dir/o"
 expect 4 "no checkpoint; start a new run with --overwrite or --resume=auto" train $config --out "$dir/fresh" --resume
 [ ! -e "$dir/fresh" ] || { echo 'a resume of nothing made its directory'; failed=1; }

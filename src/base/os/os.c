@@ -165,6 +165,10 @@ int ku_os_unlink(const char *path)
 {
     return is_faulted(0) ? -1 : unlink(path);
 }
+int ku_os_rmdir(const char *path)
+{
+    return is_faulted(0) ? -1 : rmdir(path);
+}
 int ku_os_ftruncate(int fd, off_t bytes)
 {
     int result;
@@ -347,7 +351,7 @@ int ku_os_rmtree(const char *path)
         ku_free(child);
     }
     ku_free(names);
-    return result < 0 || is_faulted(0) ? -1 : rmdir(path);
+    return result < 0 ? -1 : ku_os_rmdir(path);
 }
 
 int ku_os_memfd(const char *name, unsigned flags)

@@ -32,6 +32,7 @@ int ku_os_mkdir(const char *path, mode_t mode); /* the caller handles EEXIST */
 int ku_os_mkdirs(const char *path);             /* with parents; existing ones are accepted */
 int ku_os_rename(const char *from, const char *to);
 int ku_os_unlink(const char *path);
+int ku_os_rmdir(const char *path); /* an empty one */
 /*
  * Removes a file, or a folder and everything in it. Does not follow symbolic links. A missing path
  * is not an error.

@@ -74,6 +74,7 @@ static int choose_directory(struct run *r, struct opening *to)
     else
         KU_TRY(ku_rundir_make(o->settings.config, to->out, sizeof to->out));
     KU_TRY(ku_rundir_open(to->out, o->overwrite, resume, &r->dir));
+    r->dir.is_new |= o->out == NULL;
     return resume ? ku_resume_find(to->out, resume, o->resume_step, to->found) : KUMI_OK;
 }
 

@@ -164,6 +164,7 @@ static int move_aside(const struct ku_rundir *dir)
 
 int ku_rundir_begin(struct ku_rundir *dir)
 {
+    dir->is_new = false;
     if (!dir->replaces)
         return KUMI_OK;
     dir->replaces = 0;
@@ -184,7 +185,12 @@ static int open_it(const char *path, int overwrite, enum ku_resume resume, struc
     int has_checkpoints, has_metrics;
     struct stat info;
     KU_TRY(ku_utf8_check("run directory", path)); /* summary.json has it */
-    if (resume == KU_RESUME_YES && ku_os_stat(path, &info) < 0 && errno == ENOENT)
+    if (ku_os_stat(path, &info) < 0) {
+        dir->is_new = errno == ENOENT;
+        if (errno != ENOENT && errno != ENOTDIR) /* ENOTDIR: mkdirs says which part is a file */
+            return cannot(path, "read");
+    }
+    if (resume == KU_RESUME_YES && dir->is_new)
         return KU_ERR(KUMI_ENOCKPT,
                       "resume: %s: no checkpoint; start a new run with --overwrite or "
                       "--resume=auto",
@@ -220,8 +226,19 @@ int ku_rundir_open(const char *path, int overwrite, enum ku_resume resume, struc
     return status;
 }
 
+/* The lock is still held, so no other run has begun in the directory. */
+static void remove_new(const struct ku_rundir *dir)
+{
+    char *lock = file_of(dir, "lock");
+    if (lock && (ku_os_unlink(lock) < 0 || ku_os_rmdir(dir->path) < 0))
+        KU_LOG(TRAIN, DEBUG, "run directory: %s: not removed: %s", dir->path, ku_os_why());
+    ku_free(lock);
+}
+
 void ku_rundir_close(struct ku_rundir *dir)
 {
+    if (dir->is_new && dir->lock_fd >= 0)
+        remove_new(dir);
     if (dir->lock_fd >= 0)
         ku_os_close(dir->lock_fd);
     ku_free(dir->path);

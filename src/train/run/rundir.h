@@ -4,6 +4,7 @@
 
 #include "ckpt/snapshot/resume.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
@@ -25,6 +26,7 @@ struct ku_rundir {
     char *path;
     int lock_fd;  /* -1: not locked */
     int replaces; /* the directory has an old run until ku_rundir_begin */
+    bool is_new;  /* made for this run, and removed again if it fails before ku_rundir_begin */
 };
 /*
  * Open and lock the directory for a run. Called by one rank. Files of an earlier run are unchanged.
