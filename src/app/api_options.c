@@ -146,10 +146,7 @@ static int configure(const struct kumi_trainer_options *o, int64_t n, struct ku_
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
         KU_TRY(set_member(cfg, o, &members[i]));
     KU_TRY(ku_config_override(cfg, o->set, n_sets));
-    int status = ku_config_finish(cfg);
-    cfg->set = NULL; /* borrowed from the caller */
-    cfg->n_sets = 0;
-    return status;
+    return ku_config_finish(cfg);
 }
 
 /* A trainer counts steps and no epochs, and a decaying schedule needs an end. */
