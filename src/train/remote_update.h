@@ -66,16 +66,30 @@ struct ku_remote_layout {
     uint32_t n_push, n_pull;
     struct ku_remote_entry *push, *pull; /* [n_push], [n_pull] */
     size_t push_bytes[KU_REMOTE_MAX_SERVERS], pull_bytes[KU_REMOTE_MAX_SERVERS];
+    /* Bytes of a push without the gaps between parts: a step is complete when all are in. */
+    size_t push_payload[KU_REMOTE_MAX_SERVERS];
     /*
-     * Over everything above, the mode and the numerics of the update: equal on both sides, or the
-     * two must not talk.
+     * Over everything above and the numerics of the update: equal on both sides, or the two must
+     * not talk.
      */
     uint64_t checksum;
 };
+struct ku_graph;
+/*
+ * The layout of a compiled worker or server, from its graph.
+ *
+ *   g        after all passes
+ *   o        with o->mesh of the workers; o->remote
+ *   layout   out, destroyed by the caller
+ *
+ * Errors: KUMI_EINVAL, too many workers or servers; KUMI_ENOMEM.
+ */
+KU_STATUS ku_remote_layout_create(const struct ku_graph *g, const struct ku_compile_opts *o,
+                                  struct ku_remote_layout **layout);
+void ku_remote_layout_destroy(struct ku_remote_layout *l); /* NULL is allowed */
 /* The part of push entry i (is_push) or pull entry i in the space of a server. O(i). */
 struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool is_push, uint32_t i,
                                         int server);
-void ku_remote_layout_fini(struct ku_remote_layout *l);
 
 /*
  * What a worker needs of a transport. Calls come from the worker's threads, one at a time.
@@ -84,8 +98,9 @@ void ku_remote_layout_fini(struct ku_remote_layout *l);
  *           `data` is unchanged until `flush`. Ranges of a step do not overlap and together cover
  *           the space; a server counts bytes to know that a step is complete.
  *   flush   blocks until all pushes so far have been accepted by their servers
- *   pull    starts to read the whole pull space of `server` into `data` as of update `version` or
- *           later (sync: exactly); *seen is the update that it is. The result is valid after `wait`.
+ *   pull    starts to read the whole pull space of `server` into `data`: the parameters with which
+ *           this worker begins `step` (ku_remote_read); *seen is the number of updates in them.
+ *           Both are valid after `wait`.
  *   wait    blocks until all pulls so far are complete
  *
  * Errors: of any call the first error of the transport: KUMI_EPEER (a server died), ETIMEDOUT,
@@ -93,10 +108,10 @@ void ku_remote_layout_fini(struct ku_remote_layout *l);
  */
 struct ku_remote_link_ops {
     const char *name; /* "direct", "grpc" */
-    KU_STATUS (*push)
+    KU_STATUS(*push)
     (void *link, int server, int64_t step, size_t offset, const void *data, size_t bytes);
     KU_STATUS (*flush)(void *link);
-    KU_STATUS (*pull)(void *link, int server, int64_t version, void *data, int64_t *seen);
+    KU_STATUS (*pull)(void *link, int server, int64_t step, void *data, int64_t *seen);
     KU_STATUS (*wait)(void *link);
 };
 struct ku_remote_link {
@@ -106,32 +121,51 @@ struct ku_remote_link {
 };
 
 /*
- * What a transport needs of a server. The engine belongs to one server (a rank of the servers' job);
- * its own thread sums and updates in ku_remote_serve, and any threads of the transport call
- * receive and read.
+ * What a transport needs of a server. The engine belongs to one server, a rank of the servers'
+ * job. The thread of that rank sums and updates in ku_remote_serve; any threads of the transport
+ * call receive and read.
  */
 struct ku_remote_engine;
+struct ku_trainer;
+struct ku_remote_engine_opts {
+    enum ku_remote_mode mode;
+    int staleness;   /* ssp */
+    int backup;      /* sync: an update needs the pushes of n_workers - backup workers */
+    int64_t version; /* the number of updates in the trainer's state: 0, or of a checkpoint */
+};
+/*
+ * An engine on the state of a server's trainer, which is borrowed. Collective over its job.
+ * Errors: KUMI_EINVAL (options that this model cannot have); KUMI_ENOMEM.
+ */
+KU_STATUS ku_remote_engine_create(struct ku_trainer *t, const struct ku_remote_engine_opts *o,
+                                  struct ku_remote_engine **e);
+void ku_remote_engine_destroy(struct ku_remote_engine *e); /* NULL is allowed */
 const struct ku_remote_layout *ku_remote_engine_layout(const struct ku_remote_engine *e);
 int ku_remote_engine_server(const struct ku_remote_engine *e);
 /*
- * Take bytes of a worker's push into the engine's memory. A worker pushes its steps in order; in
- * sync mode a push of step t while t - 1 has not been applied yet is kept for later (one step), and
- * a push that came too late for its step (`backup`) is dropped.
+ * Take bytes of a worker's push into the engine's memory, which holds one push per worker. A worker
+ * pulls before it pushes again. A push that comes too late for its step (sync with `backup`) is
+ * dropped.
  *
- * Threads: any. Errors: KUMI_EINVAL (unknown worker, step out of order, range outside the space or
- * received twice), with nothing changed; the engine's own error once it has failed.
+ * Threads: any. Errors: KUMI_EINVAL (unknown worker, a step before the last one was applied, range
+ * outside of the space, more bytes than the push has), with nothing changed; the engine's own error
+ * once it has failed.
  */
 KU_STATUS ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                             const void *data, size_t bytes);
 /*
- * Copy bytes of the pull space as of update `version` or later.
+ * Copy bytes of the pull space: of the parameters with which `worker` begins `step`.
  *
- *   seen   out: the update that the bytes are of; -1: `version` is not there yet, nothing is copied.
- *          Ask again when `on_version` tells of it.
+ *     sync    after update `step`, which all workers begin with
+ *     async   after the worker's own push has been applied, whatever else has been
+ *     ssp     likewise, once the slowest worker has begun step `step` - staleness
+ *
+ *   seen   out: the number of updates in them; -1: they are not there yet, nothing is copied. Ask
+ *          again when on_version tells of an update.
  *
  * Threads: any. Errors: KUMI_EINVAL (range); the engine's own error once it has failed.
  */
-KU_STATUS ku_remote_read(struct ku_remote_engine *e, int worker, int64_t version, size_t offset,
+KU_STATUS ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                          void *data, size_t bytes, int64_t *seen);
 /* Callbacks of the engine, from ku_remote_serve's thread; all may be NULL. */
 struct ku_remote_events {
@@ -139,10 +173,15 @@ struct ku_remote_events {
     /* Update `version` may be read, or the engine has failed. Pending reads are tried again. */
     void (*on_version)(void *ctx, int64_t version);
     /*
-     * The push of `worker` for `step` is part of update `version`, in this order: the log from which
-     * a run is repeated.
+     * The push of `worker` for `step` is part of update `version`, in this order: the log from
+     * which a run is repeated.
      */
     KU_STATUS (*on_apply)(void *ctx, int64_t version, int worker, int64_t step);
+    /*
+     * Async, ssp, on server 0: the worker whose push update `version` applies, from such a log; -1:
+     * the first that is complete. NULL: always that.
+     */
+    int (*next)(void *ctx, int64_t version);
 };
 void ku_remote_engine_watch(struct ku_remote_engine *e, const struct ku_remote_events *events);
 /*

@@ -41,6 +41,8 @@ struct ku_trainer_opts {
     size_t loader_bytes;      /* of rows read ahead, per rank */
     struct ku_tier_opts tier; /* folder of arena `file` */
     int no_eval;
+    /* compile.remote: the index of this worker, which is its rank on the mesh */
+    int worker;
 };
 
 /* Ports that every step or evaluation reads or writes. */
@@ -106,7 +108,8 @@ struct ku_trainer {
     int64_t n_steps, step_bytes; /* steps of this rank; bytes it stored in their collectives */
     int64_t far_bytes;           /* bytes that it sent to other hosts in them */
     size_t pool_bytes;           /* chunk pools of exchanges between hosts, all ranks of this one */
-    size_t inbox_bytes;          /* per rank, allocated while a checkpoint is written */
+    struct ku_remote_layout *remote; /* of a worker or server (remote_update.h); NULL: neither */
+    size_t inbox_bytes;              /* per rank, allocated while a checkpoint is written */
 };
 
 /*

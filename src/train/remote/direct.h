@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_REMOTE_DIRECT_H
+#define KU_TRAIN_REMOTE_DIRECT_H
+
+#include "base/err.h"
+#include "train/remote_update.h"
+
+/*
+ * Workers and servers as threads of one process: a push is a copy into the server's slot, a pull
+ * waits for the engine's event and copies the parameters.
+ */
+struct ku_remote_direct;
+KU_STATUS ku_remote_direct_create(int n_workers, int n_servers, struct ku_remote_direct **d);
+void ku_remote_direct_destroy(struct ku_remote_direct *d); /* NULL is allowed */
+/*
+ * Publish a server's engine, and withdraw it; the engine's events are the link's meanwhile, and
+ * pass on to `events` (NULL: none). Threads: the server's.
+ */
+void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine *e,
+                             const struct ku_remote_events *events);
+/* The link of a worker; its calls wait until all servers are attached. Borrowed. */
+const struct ku_remote_link *ku_remote_direct_link(struct ku_remote_direct *d, int worker);
+/* A worker has made its last call; a server waits until all have, before it frees its engine. */
+void ku_remote_direct_leave(struct ku_remote_direct *d);
+void ku_remote_direct_linger(struct ku_remote_direct *d);
+/* End all waits with this status: a worker or server failed. Threads: any. */
+void ku_remote_direct_fail(struct ku_remote_direct *d, int status);
+
+#endif

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A parameter server leaves the bits of an all-reduce job with as many ranks as it has workers:
+ * workers and servers as threads of this process, over the direct link. tsan
+ */
+#include "dist.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "kumi/model.h"
+#include "train/remote/direct.h"
+#include "train/remote/worker.h"
+
+enum { STEPS = 3, IMAGE = 9, CLASSES = 7 };
+enum model { GPT2, RESNET, TRANSFORMER, N_MODELS };
+
+struct remote {
+    struct dist_case c; /* n: workers */
+    enum model model;
+    int n_servers;
+    struct ku_remote_engine_opts engine;
+    int n_updates;
+    const int *order; /* replayed */
+    int applied[64], n_applied;
+    struct ku_remote_direct *link;
+};
+
+/* Of a thread that runs one side. */
+struct side {
+    struct remote *r;
+    int worker; /* -1: the servers */
+    int status;
+    struct kumi_error error;
+    pthread_t thread;
+};
+
+static int build(const struct remote *r, struct ku_graph **g)
+{
+    const struct dist_case *c = &r->c;
+    struct kumi_graph *builder;
+    struct kumi_shape_of_batch batch = {.n = (int64_t)c->v * c->micro * c->k, .t = c->t};
+    KU_TRY(kumi_graph_create(&builder));
+    if (r->model == GPT2) {
+        kumi_gpt2_build(builder, &c->model, &batch);
+    } else if (r->model == RESNET) {
+        struct kumi_resnet m;
+        kumi_resnet_defaults(&m);
+        m.depth = 8, m.width = 8, m.num_classes = CLASSES, m.image_size = IMAGE;
+        m.stem = KUMI_STEM_CIFAR;
+        batch.t = 0;
+        kumi_resnet_build(builder, &m, &batch);
+    } else {
+        struct kumi_transformer m;
+        kumi_transformer_defaults(&m);
+        m.d_model = 24, m.num_heads = 3, m.ffn_dim = 40, m.max_positions = 12;
+        m.encoder_layers = m.decoder_layers = 1;
+        m.src_vocab_size = m.tgt_vocab_size = c->model.vocab_size;
+        m.share_embeddings = m.tie_word_embeddings = 1;
+        batch.s = c->t;
+        kumi_transformer_build(builder, &m, &batch);
+    }
+    int status = ku_builder_take(builder, g);
+    kumi_graph_destroy(builder);
+    return status;
+}
+
+/* Fills every input of a step from its rows' numbers. */
+static void fill(const struct remote *r, struct ku_trainer *t, int64_t step)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    for (uint32_t i = 0; i < p->n_inputs; i++) {
+        const char *name = p->name_of[p->input[i].name];
+        const bool is_image = strcmp(name, "images") == 0, is_len = strstr(name, "_len") != NULL;
+        for (int u = 0; u < ku_trainer_n_micro(t) && strcmp(name, "control") != 0; u++) {
+            int64_t first, n = ku_trainer_rows(t, u, &first);
+            size_t row_bytes;
+            void *row = host_of(ku_trainer_port(t, KU_PROG_TRAIN, name, u, &row_bytes));
+            const enum kumi_dtype dtype = (enum kumi_dtype)p->input[i].dtype;
+            const int64_t each = (int64_t)(row_bytes / kumi_dtype_bytes(dtype));
+            const uint32_t below = r->model == RESNET ? CLASSES : (uint32_t)r->c.model.vocab_size;
+            for (int64_t k = 0; k < n * each; k++) {
+                uint32_t x = ku_random_u32(7 + i, (uint32_t)step, 1, (uint64_t)(first * each + k));
+                ku_store_f64(row, dtype, k,
+                             is_image ? x % 256 / 128.0 - 1
+                             : is_len ? 1 + x % (uint32_t)r->c.t
+                                      : x % below);
+            }
+        }
+    }
+}
+
+static struct ku_trainer_opts opts_of(const struct remote *r, int update_by)
+{
+    struct ku_trainer_opts o = {.device = ku_device_find(r->c.device), .seed = 1337};
+    o.device_opts = (struct ku_device_opts){.n_threads = 1, .isa = ku_cpu_isa()};
+    o.compile = dist_compile_opts(&r->c);
+    if (r->c.optimizer == KU_OP_sgd)
+        o.compile.rule.momentum = 0.9;
+    if (update_by == KU_UPDATE_HERE)
+        return o;
+    o.compile.remote = (struct ku_remote_opts){.update_by = update_by,
+                                               .n_servers = r->n_servers,
+                                               .is_single = r->engine.mode != KU_REMOTE_SYNC};
+    return o;
+}
+
+static int create(const struct remote *r, struct ku_job *job, int update_by, int worker,
+                  struct ku_trainer **t)
+{
+    struct ku_trainer_opts o = opts_of(r, update_by);
+    struct ku_graph *g;
+    o.worker = worker;
+    KU_TRY(build(r, &g));
+    return ku_trainer_create(job, &g, 1, &o, t);
+}
+
+static int all_reduce_rank(struct ku_job *job, void *arg)
+{
+    struct remote *r = arg;
+    struct ku_trainer *t = NULL;
+    const double *report;
+    KU_TRY(create(r, job, KU_UPDATE_HERE, 0, &t));
+    KU_TRY(ku_trainer_init_state(t));
+    for (int step = 0; step < r->c.steps; step++) {
+        fill(r, t, step);
+        KU_TRY(ku_trainer_step(t, step, &report));
+        if (job->rank == 0)
+            r->c.loss[step] = report[KU_REPORT_LOSS];
+    }
+    KU_TRY(ku_trainer_digest_first(t, r->c.digest));
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+static int note(void *ctx, int64_t version, int worker, int64_t step)
+{
+    struct remote *r = ctx;
+    (void)version, (void)step;
+    assert_true(r->n_applied < 64);
+    r->applied[r->n_applied++] = worker;
+    return KUMI_OK;
+}
+
+static int replay(void *ctx, int64_t version)
+{
+    const struct remote *r = ctx;
+    return r->order[version - 1];
+}
+
+static int server_rank(struct ku_job *job, void *arg)
+{
+    struct remote *r = arg;
+    struct ku_trainer *t = NULL;
+    struct ku_remote_engine *e = NULL;
+    char digest[72];
+    const struct ku_remote_events events = {
+        .ctx = r, .on_apply = note, .next = r->order ? replay : NULL};
+    KU_TRY(create(r, job, KU_UPDATE_SERVER, 0, &t));
+    KU_TRY(ku_trainer_init_state(t));
+    KU_TRY(ku_remote_engine_create(t, &r->engine, &e));
+    ku_remote_direct_attach(r->link, e, job->rank == 0 ? &events : NULL);
+    int status = ku_remote_serve(e, r->n_updates);
+    if (status < 0)
+        ku_remote_direct_fail(r->link, status);
+    else
+        status = ku_trainer_digest_first(t, digest);
+    if (status == KUMI_OK && job->rank == 0)
+        memcpy(r->c.digest, digest, sizeof digest);
+    ku_remote_direct_linger(r->link);
+    ku_remote_engine_destroy(e);
+    ku_trainer_destroy(t);
+    return status;
+}
+
+static int worker_rank(struct ku_job *job, void *arg)
+{
+    struct side *x = arg;
+    struct remote *r = x->r;
+    struct ku_trainer *t = NULL;
+    struct ku_remote_worker *w = NULL;
+    KU_TRY(create(r, job, KU_UPDATE_WORKER, x->worker, &t));
+    KU_TRY(ku_remote_worker_create(t, ku_remote_direct_link(r->link, x->worker), &w));
+    for (int64_t step = 0; step <= r->c.steps; step++) {
+        const double *report;
+        KU_TRY(ku_remote_begin(w, &step, &report));
+        if (step > 0 && x->worker == 0)
+            r->c.loss[step - 1] = report[KU_REPORT_LOSS];
+        if (step == r->c.steps)
+            break;
+        fill(r, t, step);
+        KU_TRY(ku_remote_step(w, step));
+    }
+    ku_remote_direct_leave(r->link);
+    ku_remote_worker_destroy(w);
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+static void *run_side(void *arg)
+{
+    struct side *x = arg;
+    x->status = x->worker < 0 ? ku_comm_threads(x->r->n_servers, NULL, server_rank, x->r)
+                              : ku_comm_threads(1, NULL, worker_rank, x);
+    x->error = *ku_err_get();
+    if (x->status < 0)
+        ku_remote_direct_fail(x->r->link, x->status);
+    return NULL;
+}
+
+static void run_remote(struct remote *r)
+{
+    struct side side[1 + 8];
+    assert_int_equal(ku_remote_direct_create(r->c.n, r->n_servers, &r->link), 0);
+    for (int i = 0; i <= r->c.n; i++) {
+        side[i] = (struct side){.r = r, .worker = i - 1};
+        assert_int_equal(pthread_create(&side[i].thread, NULL, run_side, &side[i]), 0);
+    }
+    for (int i = 0; i <= r->c.n; i++)
+        pthread_join(side[i].thread, NULL);
+    for (int i = 0; i <= r->c.n; i++)
+        if (side[i].status < 0)
+            fail_msg("%s %d: %s", i ? "worker" : "servers", i - 1, side[i].error.text);
+    ku_remote_direct_destroy(r->link);
+}
+
+static struct remote case_of(enum model model, int n, int n_servers, int optimizer,
+                             enum kumi_dtype compute)
+{
+    struct remote r = {.c = {.n = n,
+                             .v = 4,
+                             .micro = 1,
+                             .k = 2,
+                             .steps = STEPS,
+                             .device = "cpu",
+                             .compute = compute,
+                             .optimizer = optimizer,
+                             .no_sharing = 1,
+                             .model = dist_model(),
+                             .t = 5},
+                       .model = model,
+                       .n_servers = n_servers,
+                       .n_updates = STEPS};
+    return r;
+}
+
+static void check_equal(struct remote r)
+{
+    struct remote all = r;
+    if (ku_comm_threads(r.c.n, NULL, all_reduce_rank, &all) < 0)
+        fail_msg("all-reduce: %s", ku_err_get()->text);
+    run_remote(&r);
+    assert_int_equal(strlen(all.c.digest), 71);
+    if (strcmp(all.c.digest, r.c.digest) != 0)
+        fail_msg("model %d, %d workers, %d servers, optimizer %d, dtype %d: %s, all-reduce %s",
+                 r.model, r.c.n, r.n_servers, r.c.optimizer, (int)r.c.compute, r.c.digest,
+                 all.c.digest);
+    for (int i = 0; i < r.c.steps; i++)
+        assert_true(all.c.loss[i] == r.c.loss[i]);
+}
+
+static void sync_is_all_reduce(void **state)
+{
+    static const int optimizer[] = {KU_OP_sgd, KU_OP_adamw, KU_OP_lamb};
+    static const enum kumi_dtype dtype[] = {KUMI_F32, KUMI_BF16};
+    struct sample s = {.plain = 20, .address = 60, .thread = 60};
+    (void)state;
+    for (int i = 0; i < N_MODELS * 3 * 2 * 3 * 3; i++) {
+        const int model = i % N_MODELS, k = i / 3 % 3, d = i / 9 % 2, n = 1 << i / 18 % 3;
+        if (sample_takes(&s, i, model, -1))
+            check_equal(case_of((enum model)model, n, 1 + i / 54, optimizer[k], dtype[d]));
+    }
+    sample_end(&s, "workers, servers, models, optimizers and dtypes");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sync_is_all_reduce)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
