@@ -152,6 +152,7 @@ int ku_remote_layout_create(const struct ku_graph *g, const struct ku_compile_op
         return KUMI_ENOMEM;
     }
     l->n_workers = n_workers, l->n_servers = n_servers;
+    l->is_single = o->remote.is_single != 0;
     const uint32_t n_ports = is_worker ? g->n_outputs : g->n_inputs;
     for (uint32_t i = 0; i < n_ports; i++) {
         const struct ku_port *port = is_worker ? &g->output[i] : &g->input[i];

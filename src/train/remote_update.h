@@ -63,6 +63,7 @@ struct ku_remote_part {
 
 struct ku_remote_layout {
     int n_workers, n_servers;
+    bool is_single; /* an update applies the push of one worker (async, ssp) */
     uint32_t n_push, n_pull;
     struct ku_remote_entry *push, *pull; /* [n_push], [n_pull] */
     size_t push_bytes[KU_REMOTE_MAX_SERVERS], pull_bytes[KU_REMOTE_MAX_SERVERS];
@@ -157,8 +158,10 @@ KU_STATUS ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step
  * Copy bytes of the pull space: of the parameters with which `worker` begins `step`.
  *
  *     sync    after update `step`, which all workers begin with
- *     async   after the worker's own push has been applied, whatever else has been
- *     ssp     likewise, once the slowest worker has begun step `step` - staleness
+ *     async   as of the update that applied the worker's last push
+ *     ssp     as of the first update after which also the slowest worker is at `step` - staleness
+ *
+ * A transport that reads in pieces starts again if *seen differs between them (sync with `backup`).
  *
  *   seen   out: the number of updates in them; -1: they are not there yet, nothing is copied. Ask
  *          again when on_version tells of an update.

@@ -6,6 +6,7 @@
 #include "dist.h"
 
 #include <pthread.h>
+#include <time.h>
 #include <stdlib.h>
 
 #include "kumi/model.h"
@@ -19,8 +20,10 @@ struct remote {
     struct dist_case c; /* n: workers */
     enum model model;
     int n_servers;
+    const char *const *freeze;
     struct ku_remote_engine_opts engine;
     int n_updates;
+    int late;         /* a worker that is slow; -1: none */
     const int *order; /* replayed */
     int applied[64], n_applied;
     struct ku_remote_direct *link;
@@ -97,6 +100,7 @@ static struct ku_trainer_opts opts_of(const struct remote *r, int update_by)
     o.compile = dist_compile_opts(&r->c);
     if (r->c.optimizer == KU_OP_sgd)
         o.compile.rule.momentum = 0.9;
+    o.compile.freeze = r->freeze;
     if (update_by == KU_UPDATE_HERE)
         return o;
     o.compile.remote = (struct ku_remote_opts){.update_by = update_by,
@@ -181,13 +185,15 @@ static int worker_rank(struct ku_job *job, void *arg)
     struct ku_remote_worker *w = NULL;
     KU_TRY(create(r, job, KU_UPDATE_WORKER, x->worker, &t));
     KU_TRY(ku_remote_worker_create(t, ku_remote_direct_link(r->link, x->worker), &w));
-    for (int64_t step = 0; step <= r->c.steps; step++) {
+    for (int64_t step = 0;; step++) {
         const double *report;
         KU_TRY(ku_remote_begin(w, &step, &report));
         if (step > 0 && x->worker == 0)
             r->c.loss[step - 1] = report[KU_REPORT_LOSS];
         if (step == r->c.steps)
             break;
+        if (x->worker == r->late)
+            nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
         fill(r, t, step);
         KU_TRY(ku_remote_step(w, step));
     }
@@ -240,6 +246,7 @@ static struct remote case_of(enum model model, int n, int n_servers, int optimiz
                              .t = 5},
                        .model = model,
                        .n_servers = n_servers,
+                       .late = -1,
                        .n_updates = STEPS};
     return r;
 }
@@ -273,8 +280,114 @@ static void sync_is_all_reduce(void **state)
     sample_end(&s, "workers, servers, models, optimizers and dtypes");
 }
 
+/* Every optimizer, and what else phase O does: 2 workers, 3 servers. */
+static void every_update(void **state)
+{
+    static const int optimizer[] = {KU_OP_adam,
+                                    KU_OP_adagrad,
+                                    KU_OP_lion,
+                                    KU_OP_rmsprop,
+                                    KU_OP_rmsprop_momentum,
+                                    KU_OP_rmsprop_centered,
+                                    KU_OP_rmsprop_both,
+                                    KU_OP_lars,
+                                    KU_OP_adafactor};
+    static const char *const match[] = {"*bias", NULL}, *const frozen[] = {"*h.0.*", NULL};
+    const struct ku_update_group bias = {.match = match,
+                                         .set = {{offsetof(struct ku_attrs, weight_decay), 0.3},
+                                                 {offsetof(struct ku_attrs, lr), 3e-3}},
+                                         .n_set = 2};
+    (void)state;
+    for (size_t i = 0; i < sizeof optimizer / sizeof *optimizer; i++)
+        check_equal(case_of(GPT2, 2, 3, optimizer[i], i % 2 ? KUMI_BF16 : KUMI_F32));
+    struct remote r = case_of(GPT2, 2, 3, KU_OP_adamw, KUMI_F32), x = r;
+    x.c.clip_value = 1e-3, x.c.ema = 0.9; /* averages */
+    check_equal(x);
+    x = r;
+    x.c.compute = KUMI_F16, x.c.loss_scale = 0x1p24, x.c.window = 2, x.c.steps = x.n_updates = 8;
+    check_equal(x); /* overflows, recovers, grows */
+    x = r;
+    x.c.reduce = KUMI_BF16; /* rounds operands and sums */
+    check_equal(x);
+    x.c.n = 4, x.n_servers = 1;
+    check_equal(x);
+    x = r;
+    x.c.compute = x.c.grads = KUMI_BF16, x.c.no_master = 1;
+    check_equal(x);
+    x.c.stochastic_rounding = 1;
+    check_equal(x);
+    x = r;
+    x.freeze = frozen;
+    check_equal(x);
+    x = r;
+    x.c.groups = &bias;
+    x.c.n_groups = 1;
+    check_equal(x);
+    x = r;
+    x.c.recompute = KU_RECOMPUTE_FULL, x.c.bucket_bytes = 1024, x.c.no_overlap = 1;
+    check_equal(x);
+    x = r;
+    x.c.compute = KUMI_F64, x.c.device = "ref";
+    check_equal(x);
+}
+
+/* How far a worker's pushes were ahead of those of the slowest worker, at most. */
+static int widest(const struct remote *r)
+{
+    int count[8] = {0}, most = 0;
+    for (int i = 0; i < r->n_applied; i++) {
+        count[r->applied[i]]++;
+        for (int w = 0; w < r->c.n; w++)
+            if (count[r->applied[i]] - count[w] > most)
+                most = count[r->applied[i]] - count[w];
+    }
+    return most;
+}
+
+/* Async and ssp: the order in which pushes were applied gives the bits, on any number of servers.
+ */
+static void order_is_all(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        struct remote r = case_of(k == 3 ? RESNET : GPT2, 2, 1 + k % 2, KU_OP_lamb, KUMI_F32);
+        r.engine.mode = k < 2 ? KU_REMOTE_ASYNC : KU_REMOTE_SSP;
+        r.engine.staleness = k == 2 ? 0 : 1;
+        r.n_updates = r.c.n * STEPS;
+        r.late = 1;
+        run_remote(&r);
+        assert_int_equal(r.n_applied, r.n_updates);
+        if (r.engine.mode == KU_REMOTE_SSP)
+            assert_true(widest(&r) <= r.engine.staleness + 1);
+        struct remote again = r;
+        again.order = r.applied, again.n_applied = 0, again.late = 0, again.n_servers = 3;
+        again.c.digest[0] = '\0';
+        run_remote(&again);
+        assert_memory_equal(again.applied, r.applied, sizeof r.applied);
+        assert_string_equal(again.c.digest, r.c.digest);
+        again.order = (const int[]){1, 0, 1, 0, 1, 0}, again.n_applied = 0;
+        run_remote(&again);
+        if (memcmp(again.applied, r.applied, sizeof r.applied) != 0)
+            assert_string_not_equal(again.c.digest, r.c.digest);
+    }
+}
+
+/* A late worker's push is dropped, and it goes on with the servers' step. */
+static void backup(void **state)
+{
+    (void)state;
+    struct remote r = case_of(GPT2, 4, 2, KU_OP_adamw, KUMI_F32);
+    r.engine.backup = 1;
+    r.late = 2;
+    r.c.steps = r.n_updates = 6;
+    run_remote(&r);
+    assert_in_range(r.n_applied, 18, 24);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sync_is_all_reduce)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_update),
+                                       cmocka_unit_test(order_is_all), cmocka_unit_test(backup),
+                                       cmocka_unit_test(sync_is_all_reduce)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,10 @@
  * wait until they have the same pushes. Norms over several servers are therefore exact in every
  * mode.
  *
+ * In async and ssp a worker gets the parameters as they were when it was allowed to begin its
+ * step: the next update copies them first. Hence the order of pushes alone gives all bits, on any
+ * number of servers.
+ *
  * `lock` protects the slots, version and failure. `state` is held for writing while an update runs,
  * and for reading while parameters are copied.
  */
@@ -36,7 +40,13 @@ struct slot {
     int64_t step;        /* of the bytes in it */
     int64_t next;    /* the first step that may be pushed: those below were applied or dropped */
     size_t received; /* 0: empty */
-    size_t dropped;  /* bytes so far of the late push of step next - 1 or before */
+    /*
+     * Async, ssp: what the worker begins step `next` with. begins: the update after which it may,
+     * -1: not yet; the state itself until the next update copies it to `kept`.
+     */
+    int64_t begins;
+    bool is_kept;
+    unsigned char *kept; /* [pull_bytes] */
 };
 
 struct ku_remote_engine {
@@ -137,7 +147,10 @@ static int allocate(struct ku_remote_engine *e)
     for (int w = 0; w < e->n_workers; w++) {
         e->slot[w].data = ku_calloc(l->push_bytes[e->server] + 1, 1);
         e->slot[w].next = e->slot[w].step = e->o.version;
-        if (e->slot[w].data == NULL)
+        if (e->layout->is_single)
+            e->slot[w].kept = ku_calloc(l->pull_bytes[e->server] + 1, 1);
+        e->slot[w].begins = e->o.version;
+        if (e->slot[w].data == NULL || (e->layout->is_single && e->slot[w].kept == NULL))
             return KUMI_ENOMEM;
     }
     return KUMI_OK;
@@ -148,6 +161,7 @@ int ku_remote_engine_create(struct ku_trainer *t, const struct ku_remote_engine_
 {
     struct ku_remote_engine *e = ku_calloc(1, sizeof *e);
     KU_ASSERT(t->remote != NULL && t->remote->n_servers == t->job->n);
+    KU_ASSERT(t->remote->is_single == (o->mode != KU_REMOTE_SYNC));
     if (e == NULL)
         return KUMI_ENOMEM;
     e->t = t;
@@ -178,8 +192,10 @@ void ku_remote_engine_destroy(struct ku_remote_engine *e)
 {
     if (e == NULL)
         return;
-    for (int w = 0; e->slot && w < e->n_workers; w++)
+    for (int w = 0; e->slot && w < e->n_workers; w++) {
         ku_free(e->slot[w].data);
+        ku_free(e->slot[w].kept);
+    }
     ku_free(e->slot);
     ku_free(e->push);
     ku_free(e->pull);
@@ -217,6 +233,7 @@ static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t of
         return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes more than the %zu bytes of step %lld",
                       worker, e->payload, (long long)step);
     x->step = step;
+    x->is_kept = false;
     *at = x->data + offset;
     return KUMI_OK;
 }
@@ -281,6 +298,14 @@ static int copy_part(const struct ku_remote_engine *e, uint32_t i, size_t offset
     return ku_range_read(r, data + (from - offset));
 }
 
+static int copy_space(const struct ku_remote_engine *e, size_t offset, size_t bytes,
+                      unsigned char *data)
+{
+    for (uint32_t i = 0; i < e->layout->n_pull; i++)
+        KU_TRY(copy_part(e, i, offset, bytes, data));
+    return KUMI_OK;
+}
+
 int ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t offset, void *data,
                    size_t bytes, int64_t *seen)
 {
@@ -292,11 +317,17 @@ int ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t 
                       offset + bytes, space);
     pthread_rwlock_rdlock(&e->state);
     pthread_mutex_lock(&e->lock);
+    const struct slot *x = &e->slot[worker];
     int status = failure_of(e);
-    *seen = status == KUMI_OK && is_ready(e, worker, step) ? e->version : -1;
+    *seen = status < 0 || !is_ready(e, worker, step) ? -1
+            : e->layout->is_single                   ? x->begins
+                                                     : e->version;
+    const unsigned char *kept = x->is_kept ? x->kept : NULL;
     pthread_mutex_unlock(&e->lock);
-    for (uint32_t i = 0; i < e->layout->n_pull && status == KUMI_OK && *seen >= 0; i++)
-        status = copy_part(e, i, offset, bytes, data);
+    if (*seen >= 0 && kept)
+        memcpy(data, kept + offset, bytes);
+    else if (*seen >= 0)
+        status = copy_space(e, offset, bytes, data);
     pthread_rwlock_unlock(&e->state);
     return status;
 }
@@ -410,13 +441,36 @@ static void release(struct ku_remote_engine *e, const struct choice *c)
         struct slot *x = &e->slot[c->worker[k]];
         x->next = x->step + 1;
         x->received = 0;
+        x->begins = -1;
+        x->is_kept = false;
     }
     e->version = done + 1;
+    for (int w = 0; w < e->n_workers; w++)
+        if (e->slot[w].begins < 0 && is_ready(e, w, e->slot[w].next))
+            e->slot[w].begins = e->version;
     for (int w = 0; w < e->n_workers && e->o.mode == KU_REMOTE_SYNC; w++)
         if (e->slot[w].next <= done) {
             e->slot[w].next = done + 1;
             e->slot[w].received = 0;
         }
+}
+
+/* Async, ssp: copies the parameters for the workers that may read them. `state` is held. */
+static int keep(struct ku_remote_engine *e)
+{
+    for (int w = 0; w < e->n_workers && e->layout->is_single; w++) {
+        struct slot *x = &e->slot[w];
+        pthread_mutex_lock(&e->lock);
+        const bool is_due = x->begins >= 0 && !x->is_kept && x->received == 0;
+        pthread_mutex_unlock(&e->lock);
+        if (!is_due)
+            continue;
+        KU_TRY(copy_space(e, 0, e->layout->pull_bytes[e->server], x->kept));
+        pthread_mutex_lock(&e->lock);
+        x->is_kept = x->received == 0;
+        pthread_mutex_unlock(&e->lock);
+    }
+    return KUMI_OK;
 }
 
 static int update(struct ku_remote_engine *e, const struct choice *c)
@@ -429,7 +483,9 @@ static int update(struct ku_remote_engine *e, const struct choice *c)
     for (uint32_t i = 0; i < e->layout->n_push; i++)
         KU_TRY(sum_entry(e, c, i));
     pthread_rwlock_wrlock(&e->state);
-    status = ku_trainer_step(e->t, e->version, &report);
+    status = keep(e);
+    if (status == KUMI_OK)
+        status = ku_trainer_step(e->t, e->version, &report);
     if (status == KUMI_OK) {
         memcpy(e->report, report, sizeof e->report);
         pthread_mutex_lock(&e->lock);

@@ -211,12 +211,31 @@ static int scatter(struct ku_remote_worker *w, uint32_t i)
     return KUMI_OK;
 }
 
-int ku_remote_begin(struct ku_remote_worker *w, int64_t *step, const double **report)
+/* Pulls from all servers, until those that apply one push of each worker are at one update. */
+static int pull_all(struct ku_remote_worker *w, int64_t *step)
 {
     const struct ku_remote_link_ops *ops = w->link->ops;
-    for (int s = 0; s < w->layout->n_servers; s++)
-        KU_TRY(ops->pull(w->link->ctx, s, *step, w->pulled[s], &w->seen[s]));
-    KU_TRY(ops->wait(w->link->ctx));
+    const int n = w->layout->n_servers;
+    bool is_even = false;
+    for (int s = 0; s < n; s++)
+        w->seen[s] = -1;
+    while (!is_even) {
+        for (int s = 0; s < n; s++)
+            if (w->seen[s] < *step || w->layout->is_single)
+                KU_TRY(ops->pull(w->link->ctx, s, *step, w->pulled[s], &w->seen[s]));
+        KU_TRY(ops->wait(w->link->ctx));
+        is_even = true;
+        for (int s = 0; s < n && !w->layout->is_single; s++)
+            *step = w->seen[s] > *step ? w->seen[s] : *step;
+        for (int s = 0; s < n && !w->layout->is_single; s++)
+            is_even = is_even && w->seen[s] == *step;
+    }
+    return KUMI_OK;
+}
+
+int ku_remote_begin(struct ku_remote_worker *w, int64_t *step, const double **report)
+{
+    KU_TRY(pull_all(w, step));
     for (uint32_t i = 0; i < w->layout->n_pull; i++)
         KU_TRY(scatter(w, i));
     memcpy(w->t->report, w->report, sizeof w->report);
