@@ -95,6 +95,9 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
 /*
  * What a worker needs of a transport. Calls come from the worker's threads, one at a time.
  *
+ *   connect blocks until all servers are there; compares `checksum` with that of their layouts, and
+ *           hands out the numerics keys of their run, as JSON (ku_session.numerics; borrowed).
+ *           checksum 0: it is not known yet
  *   push    starts to send bytes [offset, offset + bytes) of the push space of `server` for `step`.
  *           `data` is unchanged until `flush`. Ranges of a step do not overlap and together cover
  *           the space; a server counts bytes to know that a step is complete.
@@ -109,6 +112,7 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
  */
 struct ku_remote_link_ops {
     const char *name; /* "direct", "grpc" */
+    KU_STATUS (*connect)(void *link, uint64_t checksum, const char **numerics);
     KU_STATUS(*push)
     (void *link, int server, int64_t step, size_t offset, const void *data, size_t bytes);
     KU_STATUS (*flush)(void *link);
@@ -187,12 +191,17 @@ struct ku_remote_events {
     int (*next)(void *ctx, int64_t version);
 };
 void ku_remote_engine_watch(struct ku_remote_engine *e, const struct ku_remote_events *events);
+/* The report of the last update, and its number. Threads: that of ku_remote_serve. */
+const double *ku_remote_report(const struct ku_remote_engine *e, int64_t *version);
 /*
- * Run updates until update `n_updates` is done, or the engine is stopped, or fails. Collective over
- * the servers' job.
+ * Run updates until update `n_updates` is done, or the engine or job is stopped, or fails.
+ * Collective over the servers' job.
  */
 KU_STATUS ku_remote_serve(struct ku_remote_engine *e, int64_t n_updates);
-/* End ku_remote_serve early with this status, on this server. Threads: any. */
+/*
+ * End ku_remote_serve, and every later receive and read with this status and the error record of
+ * the thread, on this server. Threads: any.
+ */
 void ku_remote_stop(struct ku_remote_engine *e, int status);
 
 #endif

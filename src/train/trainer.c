@@ -797,7 +797,7 @@ int64_t ku_trainer_rows(const struct ku_trainer *t, int u, int64_t *first)
 const struct ku_program_port *ku_trainer_find_port(const struct ku_trainer *t,
                                                    enum ku_trainer_program p, const char *name)
 {
-    return ku_program_find_port(t->program[p], 1, name);
+    return t->program[p] ? ku_program_find_port(t->program[p], 1, name) : NULL;
 }
 
 struct ku_range ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p,

@@ -163,7 +163,7 @@ static int server_rank(struct ku_job *job, void *arg)
     KU_TRY(create(r, job, KU_UPDATE_SERVER, 0, &t));
     KU_TRY(ku_trainer_init_state(t));
     KU_TRY(ku_remote_engine_create(t, &r->engine, &e));
-    ku_remote_direct_attach(r->link, e, job->rank == 0 ? &events : NULL);
+    ku_remote_direct_attach(r->link, e, NULL, job->rank == 0 ? &events : NULL);
     int status = ku_remote_serve(e, r->n_updates);
     if (status < 0)
         ku_remote_direct_fail(r->link, status);

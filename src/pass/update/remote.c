@@ -76,7 +76,7 @@ static int check(const struct ku_graph *g, const struct ku_compile_opts *o)
     const struct ku_mesh *m = &g->mesh;
     if (m->extent[KU_AX_TP] > 1 || m->extent[KU_AX_PP] > 1)
         return KU_ERR(KUMI_EINVAL,
-                      "ps: a worker is one rank: set parallel.tp and parallel.pp to 1 "
+                      "ps: a worker is one rank; set parallel.tp and parallel.pp to 1 "
                       "(tp %d, pp %d)",
                       m->extent[KU_AX_TP], m->extent[KU_AX_PP]);
     if (m->extent[KU_AX_SHARD] > 1 || m->extent[KU_AX_LOCAL] > 1 ||

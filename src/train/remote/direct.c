@@ -23,6 +23,7 @@ struct ku_remote_direct {
     pthread_cond_t changed; /* an engine was attached, a version made, or all failed */
     int n_workers, n_servers, n_attached, n_left, status;
     uint64_t n_events;
+    char *numerics;    /* of the run; NULL: none were given */
     struct end *end;   /* [n_workers] */
     struct desk *desk; /* [n_servers] */
 };
@@ -41,6 +42,21 @@ static int meet(struct ku_remote_direct *d)
     const int status = d->status < 0 ? dead(d) : KUMI_OK;
     pthread_mutex_unlock(&d->lock);
     return status;
+}
+
+static int join_servers(void *link, uint64_t checksum, const char **numerics)
+{
+    struct end *x = link;
+    KU_TRY(meet(x->d));
+    const uint64_t is = ku_remote_engine_layout(x->d->desk[0].engine)->checksum;
+    if (checksum && checksum != is)
+        return KU_ERR(
+            KUMI_EMISMATCH,
+            "ps: worker %d: model or configuration differ from the servers' "
+            "(layout %016llx, of the servers %016llx); start both with the same configuration",
+            x->link.worker, (unsigned long long)checksum, (unsigned long long)is);
+    *numerics = x->d->numerics;
+    return KUMI_OK;
 }
 
 static int push(void *link, int server, int64_t step, size_t offset, const void *data, size_t bytes)
@@ -79,8 +95,12 @@ static int pull(void *link, int server, int64_t step, void *data, int64_t *seen)
     }
 }
 
-static const struct ku_remote_link_ops direct_ops = {
-    .name = "direct", .push = push, .flush = flush, .pull = pull, .wait = flush};
+static const struct ku_remote_link_ops direct_ops = {.name = "direct",
+                                                     .connect = join_servers,
+                                                     .push = push,
+                                                     .flush = flush,
+                                                     .pull = pull,
+                                                     .wait = flush};
 
 static void on_version(void *ctx, int64_t version)
 {
@@ -133,13 +153,14 @@ void ku_remote_direct_destroy(struct ku_remote_direct *d)
         return;
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
+    ku_free(d->numerics);
     ku_free(d->end);
     ku_free(d->desk);
     ku_free(d);
 }
 
 void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine *e,
-                             const struct ku_remote_events *events)
+                             const char *numerics, const struct ku_remote_events *events)
 {
     struct desk *x = &d->desk[ku_remote_engine_server(e)];
     const struct ku_remote_events own = {x, on_version, on_apply,
@@ -148,6 +169,8 @@ void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine
     ku_remote_engine_watch(e, &own);
     pthread_mutex_lock(&d->lock);
     x->engine = e;
+    if (ku_remote_engine_server(e) == 0 && numerics)
+        d->numerics = ku_strdup(numerics);
     d->n_attached++;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);

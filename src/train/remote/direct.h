@@ -14,10 +14,11 @@ KU_STATUS ku_remote_direct_create(int n_workers, int n_servers, struct ku_remote
 void ku_remote_direct_destroy(struct ku_remote_direct *d); /* NULL is allowed */
 /*
  * Publish a server's engine, and withdraw it; the engine's events are the link's meanwhile, and
- * pass on to `events` (NULL: none). Threads: the server's.
+ * pass on to `events` (NULL: none). numerics: what `connect` hands out, or NULL. Threads: the
+ * server's.
  */
 void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine *e,
-                             const struct ku_remote_events *events);
+                             const char *numerics, const struct ku_remote_events *events);
 /* The link of a worker; its calls wait until all servers are attached. Borrowed. */
 const struct ku_remote_link *ku_remote_direct_link(struct ku_remote_direct *d, int worker);
 /* A worker has made its last call; a server waits until all have, before it frees its engine. */

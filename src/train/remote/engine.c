@@ -391,9 +391,11 @@ static int next_choice(struct ku_remote_engine *e, struct choice *c)
 {
     int status = KUMI_OK;
     pthread_mutex_lock(&e->lock);
-    while (e->server == 0 && !e->is_stopped && !choose(e, c) && wait_a_while(e, &status))
+    c->n = 0;
+    while (e->server == 0 && !e->is_stopped && !ku_job_stop(e->t->job) && !choose(e, c) &&
+           wait_a_while(e, &status))
         ;
-    if (e->is_stopped)
+    if (e->is_stopped || ku_job_stop(e->t->job))
         c->n = 0;
     pthread_mutex_unlock(&e->lock);
     KU_TRY(status);
@@ -536,4 +538,12 @@ void ku_remote_stop(struct ku_remote_engine *e, int status)
     }
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
+    if (e->events.on_version)
+        e->events.on_version(e->events.ctx, -1);
+}
+
+const double *ku_remote_report(const struct ku_remote_engine *e, int64_t *version)
+{
+    *version = e->version;
+    return e->report;
 }

@@ -29,6 +29,7 @@ struct ku_remote_worker {
     unsigned char *pulled[KU_REMOTE_MAX_SERVERS]; /* [pull_bytes] */
     int64_t seen[KU_REMOTE_MAX_SERVERS];
     int64_t step;
+    bool has_pushed;
     double report[KU_REPORT_WORDS];
 };
 
@@ -166,6 +167,9 @@ int ku_remote_worker_create(struct ku_trainer *t, const struct ku_remote_link *l
     int status = t->n_shapes == 1
                      ? allocate(w)
                      : KU_ERR(KUMI_EINVAL, "ps: %d batch shapes; workers support one", t->n_shapes);
+    const char *ignored;
+    if (status == KUMI_OK)
+        status = link->ops->connect(link->ctx, t->remote->checksum, &ignored);
     if (status < 0) {
         ku_remote_worker_destroy(w);
         return status;
@@ -225,6 +229,8 @@ static int pull_all(struct ku_remote_worker *w, int64_t *step)
                 KU_TRY(ops->pull(w->link->ctx, s, *step, w->pulled[s], &w->seen[s]));
         KU_TRY(ops->wait(w->link->ctx));
         is_even = true;
+        if (!w->has_pushed && w->layout->is_single) /* every worker begins at the checkpoint */
+            *step = w->seen[0];
         for (int s = 0; s < n && !w->layout->is_single; s++)
             *step = w->seen[s] > *step ? w->seen[s] : *step;
         for (int s = 0; s < n && !w->layout->is_single; s++)
@@ -247,6 +253,7 @@ int ku_remote_step(struct ku_remote_worker *w, int64_t step)
 {
     const double *ignored;
     w->step = step;
+    w->has_pushed = true;
     KU_TRY(ku_trainer_step(w->t, step, &ignored));
     return w->link->ops->flush(w->link->ctx);
 }
