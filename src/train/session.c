@@ -244,6 +244,8 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     KU_TRY(ku_rule_scaler(c, o));
     ku_rule_optimizer(c, s->batch.global_batch, o);
     KU_TRY(check_tp(s, o));
+    if (s->remote.update_by == KU_UPDATE_SERVER) /* it stores its chunks of every parameter */
+        o->zero = 3, o->persist_below = 0;
     schedule_of(s, &o->rule);
     o->groups = s->groups;
     o->n_groups = s->groups ? c->optimizer_groups.n : 0;

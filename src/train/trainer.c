@@ -467,7 +467,7 @@ static int plan_shape(struct ku_trainer *t, struct ku_graph *graph, const struct
     int status = KUMI_OK;
     const struct ku_program *const *own = (const struct ku_program *const *)program;
     const bool is_piped = o->compile.mesh.extent[KU_AX_PP] > 1,
-               is_checked = !ku_env("KUMI_SKIP_CHECK") && !is_remote(&o->compile);
+               is_checked = !ku_env("KUMI_SKIP_CHECK");
     uint64_t hash[KU_MAX_PP * KU_N_PROGS] = {0};
     if (t->job->rank == 0 && is_checked)
         KU_TRY(ku_graph_copy(graph, &model));
@@ -497,7 +497,7 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     if (t->shape == NULL)
         return KUMI_ENOMEM;
     const unsigned eval = is_remote(&o->compile) ? 0 : 1u << KU_PROG_EVAL;
-    KU_TRY(plan_shape(t, graph[0], o, (KU_ALL_PROGS & ~(1u << KU_PROG_EVAL)) | eval, t->program));
+    KU_TRY(plan_shape(t, graph[0], o, KU_TRAIN_PROGS | eval, t->program));
     KU_TRY(note_params(graph[0], &t->param, &t->n_params));
     for (int i = 0; i < n; i++) {
         struct ku_program **program = t->shape[t->n_shapes++].program;
@@ -672,8 +672,8 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
     struct ku_trainer *t = ku_calloc(1, sizeof *t);
     int status = t ? KUMI_OK : KUMI_ENOMEM;
     struct ku_trainer_opts own = *o;
-    if (o->compile.remote.update_by == KU_UPDATE_SERVER)
-        own.compile.zero = 3, own.compile.persist_below = 0;
+    KU_ASSERT(o->compile.remote.update_by != KU_UPDATE_SERVER ||
+              (o->compile.zero == 3 && o->compile.persist_below == 0));
     own.compile.pp = ku_mesh_coord(&o->compile.mesh, job->rank).at[KU_AX_PP];
     if (t) {
         t->job = job;

@@ -31,6 +31,8 @@
  */
 enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DERIVE, KU_N_PROGS };
 #define KU_ALL_PROGS ((1u << KU_N_PROGS) - 1)
+/* Those of a worker or server of a parameter server, which do not evaluate. */
+#define KU_TRAIN_PROGS (KU_ALL_PROGS & ~(1u << KU_PROG_EVAL))
 
 struct ku_trainer_opts {
     struct ku_compile_opts compile; /* is_training 0: evaluation only, without optimizer state */

@@ -11,6 +11,7 @@
 
 #include "kumi/model.h"
 #include "train/remote/direct.h"
+#include "train/proof.h"
 #include "train/remote/worker.h"
 
 enum { STEPS = 3, IMAGE = 9, CLASSES = 7 };
@@ -103,6 +104,7 @@ static struct ku_trainer_opts opts_of(const struct remote *r, int update_by)
     o.compile.freeze = r->freeze;
     if (update_by == KU_UPDATE_HERE)
         return o;
+    o.compile.zero = update_by == KU_UPDATE_SERVER ? 3 : 0;
     o.compile.remote = (struct ku_remote_opts){.update_by = update_by,
                                                .n_servers = r->n_servers,
                                                .is_single = r->engine.mode != KU_REMOTE_SYNC};
@@ -384,9 +386,107 @@ static void backup(void **state)
     assert_in_range(r.n_applied, 18, 24);
 }
 
+/* The check of one side after an edit of its program; "" or the error. */
+static const char *prove(int update_by, void (*edit)(struct ku_program *p))
+{
+    static char text[512];
+    const struct remote r = case_of(GPT2, 2, 3, KU_OP_adamw, KUMI_F32);
+    const struct ku_trainer_opts o = opts_of(&r, update_by);
+    const struct ku_target target = {.query = o.device->query, .ranks_per_host = 1};
+    struct ku_program *p[KU_N_PROGS] = {NULL};
+    struct ku_check_report report[KU_N_PROGS];
+    struct ku_graph *g, *model;
+    assert_int_equal(build(&r, &g), 0);
+    assert_int_equal(ku_graph_copy(g, &model), 0);
+    assert_int_equal(ku_trainer_plan(g, &o.compile, &target, KU_TRAIN_PROGS, p), 0);
+    if (edit)
+        edit(p[KU_PROG_TRAIN]);
+    const int status =
+        ku_trainer_prove(model, &o.compile, &target, (const struct ku_program *const *)p, report);
+    snprintf(text, sizeof text, "%s", status < 0 ? ku_err_get()->text : "");
+    for (int i = 0; i < KU_N_PROGS; i++)
+        ku_program_destroy(p[i]);
+    ku_graph_destroy(model);
+    ku_graph_destroy(g);
+    return text;
+}
+
+static void drop_output(struct ku_program *p)
+{
+    p->n_outputs--;
+}
+
+/* Two gradients of one shape and dtype change places; those of two uses of a tensor add up. */
+static void swap(struct ku_program *p, struct ku_program_port *port, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = i + 1; k < n; k++)
+            if (port[i].shape == port[k].shape && port[i].dtype == port[k].dtype &&
+                port[i].layout == port[k].layout &&
+                strstr(p->name_of[port[i].name], "wte") == NULL) {
+                const ku_id buffer = port[i].buffer;
+                port[i].buffer = port[k].buffer;
+                port[k].buffer = buffer;
+                return;
+            }
+    fail_msg("no two ports are alike");
+}
+static void swap_outputs(struct ku_program *p)
+{
+    swap(p, p->output, p->n_outputs);
+}
+static void swap_inputs(struct ku_program *p)
+{
+    swap(p, p->input, p->n_inputs);
+}
+/* A micro-batch is left out of a sum. */
+static void drop_fold(struct ku_program *p)
+{
+    for (uint32_t i = 0; i < p->n_instrs; i++)
+        if (p->instr[i].kind == KU_COMPUTE && p->instr[i].accumulate) {
+            p->instr[i].accumulate = 0;
+            return;
+        }
+    fail_msg("no instruction accumulates");
+}
+/* The norm of one server is not summed over the others. */
+static void drop_axes(struct ku_program *p)
+{
+    for (uint32_t i = 0; i < p->n_instrs; i++)
+        if (p->instr[i].kind == KU_START && p->instr[i].op == KU_X_ALL_REDUCE) {
+            p->instr[i].reduce = KU_FOLD_MAX;
+            return;
+        }
+    fail_msg("no sum over servers");
+}
+
+static void check_refuses(void **state)
+{
+    static const struct {
+        int update_by;
+        void (*edit)(struct ku_program *p);
+        const char *text;
+    } row[] = {
+        {KU_UPDATE_WORKER, NULL, ""},
+        {KU_UPDATE_SERVER, NULL, ""},
+        {KU_UPDATE_WORKER, drop_output, "does not push every gradient and sum"},
+        {KU_UPDATE_WORKER, swap_outputs, "is not the sum over the worker's shards"},
+        {KU_UPDATE_WORKER, drop_fold, "check:"},
+        {KU_UPDATE_SERVER, swap_inputs, "check:"},
+        {KU_UPDATE_SERVER, drop_axes, "check:"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const char *got = prove(row[i].update_by, row[i].edit);
+        if (strstr(got, row[i].text) == NULL || (row[i].text[0] == '\0') != (got[0] == '\0'))
+            fail_msg("row %zu: wanted %s, got %s", i, row[i].text, got);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_update),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(check_refuses),
+                                       cmocka_unit_test(every_update),
                                        cmocka_unit_test(order_is_all), cmocka_unit_test(backup),
                                        cmocka_unit_test(sync_is_all_reduce)};
     return cmocka_run_group_tests(tests, NULL, NULL);
