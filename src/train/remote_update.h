@@ -194,8 +194,8 @@ void ku_remote_engine_watch(struct ku_remote_engine *e, const struct ku_remote_e
 /* The report of the last update, and its number. Threads: that of ku_remote_serve. */
 const double *ku_remote_report(const struct ku_remote_engine *e, int64_t *version);
 /*
- * Run updates until update `n_updates` is done, or the engine or job is stopped, or fails.
- * Collective over the servers' job.
+ * Run updates until update `n_updates` is done, or the job is stopped, or the engine fails.
+ * Collective over the servers' job. Errors: those of the job; what ku_remote_stop was given.
  */
 KU_STATUS ku_remote_serve(struct ku_remote_engine *e, int64_t n_updates);
 /*

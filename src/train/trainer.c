@@ -744,12 +744,15 @@ static int set_control(const struct ku_trainer *t, struct ku_range port, int64_t
 
 static int run_once(struct ku_trainer *t, int program)
 {
-    KU_TRY(load(t, t->program[program], &t->exec[program]));
+    if (t->exec[program] == NULL)
+        KU_TRY(load(t, t->program[program], &t->exec[program]));
     int status = set_control(t, ku_exec_port(t->exec[program], 1, "control"), 0);
     if (status == KUMI_OK)
         status = ku_exec_run(t->exec[program]);
-    ku_exec_unload(t->exec[program]);
-    t->exec[program] = NULL;
+    if (t->remote == NULL || program != KU_PROG_DERIVE) { /* a worker runs it in every step */
+        ku_exec_unload(t->exec[program]);
+        t->exec[program] = NULL;
+    }
     return status < 0 ? status : ku_trainer_read_scalars(t);
 }
 

@@ -85,9 +85,9 @@ struct ku_trainer {
     enum ku_isa isa;                        /* maximum instruction set */
     int n_threads;                          /* of this rank */
     struct ku_program *program[KU_N_PROGS]; /* of the current shape */
-    struct ku_exec *exec[KU_N_PROGS];       /* INIT and DERIVE: set only while they run */
-    struct ku_trainer_shape *shape;         /* all shapes; they use the same arenas in turn */
-    int n_shapes, shape_at;                 /* shape_at: the current shape */
+    struct ku_exec *exec[KU_N_PROGS]; /* INIT, DERIVE: while they run, and DERIVE of a worker */
+    struct ku_trainer_shape *shape;   /* all shapes; they use the same arenas in turn */
+    int n_shapes, shape_at;           /* shape_at: the current shape */
     struct ku_exec_comms comms;
     struct ku_memory *memory;
     struct ku_ckpt_tensor *tensor; /* state as files have it: parameters and optimizer */

@@ -24,8 +24,9 @@ struct remote {
     const char *const *freeze;
     struct ku_remote_engine_opts engine;
     int n_updates;
-    int late;         /* a worker that is slow; -1: none */
-    const int *order; /* replayed */
+    int late;               /* a worker that is slow; -1: none */
+    int broken, bad_update; /* a worker that fails in its step 1; an update that fails; -1: none */
+    const int *order;       /* replayed */
     int applied[64], n_applied;
     struct ku_remote_direct *link;
 };
@@ -142,7 +143,9 @@ static int all_reduce_rank(struct ku_job *job, void *arg)
 static int note(void *ctx, int64_t version, int worker, int64_t step)
 {
     struct remote *r = ctx;
-    (void)version, (void)step;
+    (void)step;
+    if (version == r->bad_update)
+        return KU_ERR(KUMI_ESTORAGE, "the log is full");
     assert_true(r->n_applied < 64);
     r->applied[r->n_applied++] = worker;
     return KUMI_OK;
@@ -173,36 +176,45 @@ static int server_rank(struct ku_job *job, void *arg)
         status = ku_trainer_digest_first(t, digest);
     if (status == KUMI_OK && job->rank == 0)
         memcpy(r->c.digest, digest, sizeof digest);
-    ku_remote_direct_linger(r->link);
+    ku_remote_direct_detach(r->link, e);
     ku_remote_engine_destroy(e);
     ku_trainer_destroy(t);
     return status;
 }
 
-static int worker_rank(struct ku_job *job, void *arg)
+static int work(const struct side *x, struct ku_trainer *t, struct ku_remote_worker *w)
 {
-    struct side *x = arg;
     struct remote *r = x->r;
-    struct ku_trainer *t = NULL;
-    struct ku_remote_worker *w = NULL;
-    KU_TRY(create(r, job, KU_UPDATE_WORKER, x->worker, &t));
-    KU_TRY(ku_remote_worker_create(t, ku_remote_direct_link(r->link, x->worker), &w));
     for (int64_t step = 0;; step++) {
         const double *report;
         KU_TRY(ku_remote_begin(w, &step, &report));
         if (step > 0 && x->worker == 0)
             r->c.loss[step - 1] = report[KU_REPORT_LOSS];
         if (step == r->c.steps)
-            break;
+            return KUMI_OK;
+        if (x->worker == r->broken && step == 1)
+            return KU_ERR(KUMI_EINPUT, "a sample is broken");
         if (x->worker == r->late)
             nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
         fill(r, t, step);
         KU_TRY(ku_remote_step(w, step));
     }
-    ku_remote_direct_leave(r->link);
+}
+
+static int worker_rank(struct ku_job *job, void *arg)
+{
+    const struct side *x = arg;
+    struct ku_trainer *t = NULL;
+    struct ku_remote_worker *w = NULL;
+    int status = create(x->r, job, KU_UPDATE_WORKER, x->worker, &t);
+    if (status == KUMI_OK)
+        status = ku_remote_worker_create(t, ku_remote_direct_link(x->r->link, x->worker), &w);
+    if (status == KUMI_OK)
+        status = work(x, t, w);
+    const struct kumi_error error = *ku_err_get();
     ku_remote_worker_destroy(w);
     ku_trainer_destroy(t);
-    return KUMI_OK;
+    return status < 0 ? ku_err_put(&error) : KUMI_OK;
 }
 
 static void *run_side(void *arg)
@@ -213,12 +225,14 @@ static void *run_side(void *arg)
     x->error = *ku_err_get();
     if (x->status < 0)
         ku_remote_direct_fail(x->r->link, x->status);
+    if (x->worker >= 0)
+        ku_remote_direct_leave(x->r->link);
     return NULL;
 }
 
-static void run_remote(struct remote *r)
+/* side: [1 + workers], the servers first */
+static void run_sides(struct remote *r, struct side *side)
 {
-    struct side side[1 + 8];
     assert_int_equal(ku_remote_direct_create(r->c.n, r->n_servers, &r->link), 0);
     for (int i = 0; i <= r->c.n; i++) {
         side[i] = (struct side){.r = r, .worker = i - 1};
@@ -226,10 +240,16 @@ static void run_remote(struct remote *r)
     }
     for (int i = 0; i <= r->c.n; i++)
         pthread_join(side[i].thread, NULL);
+    ku_remote_direct_destroy(r->link);
+}
+
+static void run_remote(struct remote *r)
+{
+    struct side side[1 + 8];
+    run_sides(r, side);
     for (int i = 0; i <= r->c.n; i++)
         if (side[i].status < 0)
             fail_msg("%s %d: %s", i ? "worker" : "servers", i - 1, side[i].error.text);
-    ku_remote_direct_destroy(r->link);
 }
 
 static struct remote case_of(enum model model, int n, int n_servers, int optimizer,
@@ -249,6 +269,8 @@ static struct remote case_of(enum model model, int n, int n_servers, int optimiz
                        .model = model,
                        .n_servers = n_servers,
                        .late = -1,
+                       .broken = -1,
+                       .bad_update = -1,
                        .n_updates = STEPS};
     return r;
 }
@@ -483,11 +505,27 @@ static void check_refuses(void **state)
     }
 }
 
+/* The failure of a worker or of a server ends all, with its status. */
+static void failure_ends_all(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        struct remote r = case_of(GPT2, 2, 1 + k % 2, KU_OP_adamw, KUMI_F32);
+        struct side side[1 + 8];
+        r.broken = k < 2 ? 1 : -1;
+        r.bad_update = k < 2 ? -1 : 2;
+        run_sides(&r, side);
+        for (int i = 0; i <= r.c.n; i++)
+            if (side[i].status != (k < 2 ? KUMI_EINPUT : KUMI_ESTORAGE))
+                fail_msg("row %d: side %d: %d %s", k, i - 1, side[i].status, side[i].error.text);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(check_refuses),
-                                       cmocka_unit_test(every_update),
-                                       cmocka_unit_test(order_is_all), cmocka_unit_test(backup),
-                                       cmocka_unit_test(sync_is_all_reduce)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(check_refuses),    cmocka_unit_test(every_update),
+        cmocka_unit_test(order_is_all),     cmocka_unit_test(backup),
+        cmocka_unit_test(failure_ends_all), cmocka_unit_test(sync_is_all_reduce)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -181,19 +181,28 @@ const struct ku_remote_link *ku_remote_direct_link(struct ku_remote_direct *d, i
     return &d->end[worker].link;
 }
 
+/* Waits until every worker has made its last call. */
+static void linger(struct ku_remote_direct *d)
+{
+    pthread_mutex_lock(&d->lock);
+    while (d->n_left < d->n_workers)
+        pthread_cond_wait(&d->changed, &d->lock);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void ku_remote_direct_detach(struct ku_remote_direct *d, struct ku_remote_engine *e)
+{
+    linger(d);
+    pthread_mutex_lock(&d->lock);
+    d->desk[ku_remote_engine_server(e)].engine = NULL;
+    pthread_mutex_unlock(&d->lock);
+}
+
 void ku_remote_direct_leave(struct ku_remote_direct *d)
 {
     pthread_mutex_lock(&d->lock);
     d->n_left++;
     pthread_cond_broadcast(&d->changed);
-    pthread_mutex_unlock(&d->lock);
-}
-
-void ku_remote_direct_linger(struct ku_remote_direct *d)
-{
-    pthread_mutex_lock(&d->lock);
-    while (d->n_left < d->n_workers && d->status == KUMI_OK)
-        pthread_cond_wait(&d->changed, &d->lock);
     pthread_mutex_unlock(&d->lock);
 }
 
@@ -203,4 +212,11 @@ void ku_remote_direct_fail(struct ku_remote_direct *d, int status)
     d->status = d->status < 0 ? d->status : status;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
+    for (int s = 0; s < d->n_servers; s++) {
+        pthread_mutex_lock(&d->lock);
+        struct ku_remote_engine *e = d->desk[s].engine;
+        pthread_mutex_unlock(&d->lock);
+        if (e)
+            ku_remote_stop(e, status);
+    }
 }

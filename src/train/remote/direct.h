@@ -21,10 +21,16 @@ void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine
                              const char *numerics, const struct ku_remote_events *events);
 /* The link of a worker; its calls wait until all servers are attached. Borrowed. */
 const struct ku_remote_link *ku_remote_direct_link(struct ku_remote_direct *d, int worker);
-/* A worker has made its last call; a server waits until all have, before it frees its engine. */
+/*
+ * A worker has made its last call, also one that failed or was never started. Every worker leaves
+ * once: the servers wait for it in detach, before they free their engines.
+ */
 void ku_remote_direct_leave(struct ku_remote_direct *d);
-void ku_remote_direct_linger(struct ku_remote_direct *d);
-/* End all waits with this status: a worker or server failed. Threads: any. */
+void ku_remote_direct_detach(struct ku_remote_direct *d, struct ku_remote_engine *e);
+/*
+ * A worker or server failed with the error record of this thread: all waits end, and all engines
+ * stop with it. A worker calls it before it leaves. Threads: any.
+ */
 void ku_remote_direct_fail(struct ku_remote_direct *d, int status);
 
 #endif

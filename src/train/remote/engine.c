@@ -523,8 +523,14 @@ int ku_remote_serve(struct ku_remote_engine *e, int64_t n_updates)
             e->events.on_version(e->events.ctx, e->version);
     }
     ku_free(c);
+    pthread_mutex_lock(&e->lock);
+    const int stopped = status == KUMI_OK ? failure_of(e) : KUMI_OK; /* by ku_remote_stop */
+    pthread_mutex_unlock(&e->lock);
     if (status < 0)
         fail(e, status);
+    status = status < 0 ? status : stopped;
+    if (status < 0 && status != KUMI_ESTOPPED && e->t->job->n > 1)
+        status = ku_job_fail(e->t->job); /* the other servers wait for this one */
     return status;
 }
 

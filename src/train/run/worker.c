@@ -76,6 +76,7 @@ struct worker_thread {
     pthread_t thread;
 };
 
+/* A server that fails before it has an engine ends the workers here. */
 static int run_server(struct ku_job *job, void *arg)
 {
     struct process *p = arg;
@@ -117,8 +118,7 @@ static int attach(void *ctx, struct ku_remote_engine *e, const char *numerics)
 
 static void detach(void *ctx, struct ku_remote_engine *e)
 {
-    (void)e;
-    ku_remote_direct_linger(ctx);
+    ku_remote_direct_detach(ctx, e);
 }
 
 /* The first failure of a worker, else that of the servers. */
@@ -157,6 +157,8 @@ int ku_run_in_process(const struct kumi_train_options *options, const struct ku_
         if (pthread_create(&t[n_started].thread, NULL, worker_main, &t[n_started]) != 0) {
             status = KU_ERR(KUMI_ENOMEM, "ps: cannot start a thread for worker %d", n_started);
             ku_remote_direct_fail(p.link, status);
+            for (int w = n_started; w < n_workers; w++)
+                ku_remote_direct_leave(p.link);
             break;
         }
     }
