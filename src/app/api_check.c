@@ -89,6 +89,7 @@ static int prove_files(struct subject *x, const struct ku_graph *model,
 /* Compiles the programs of a batch shape and checks them, or those of files in their place. */
 static int prove(struct ku_session *s, int shape, struct subject *x)
 {
+    const unsigned which = s->remote.update_by == KU_UPDATE_HERE ? KU_ALL_PROGS : KU_TRAIN_PROGS;
     struct ku_target target = ku_session_target(s);
     struct ku_check_report report[KU_N_PROGS];
     struct ku_compile_opts o;
@@ -101,7 +102,7 @@ static int prove(struct ku_session *s, int shape, struct subject *x)
     KU_TRY(ku_session_solve_recompute(s, &target, &o));
     KU_TRY(ku_session_graph(s, shape, &g));
     KU_TRY_OUT(ku_graph_copy(g, &model));
-    KU_TRY_OUT(ku_trainer_plan(g, &o, &target, KU_ALL_PROGS, p));
+    KU_TRY_OUT(ku_trainer_plan(g, &o, &target, which, p));
     for (int i = 0; i < KU_N_PROGS; i++)
         x->program[i] = p[i];
     if (x->path && o.mesh.extent[KU_AX_PP] > 1)
@@ -110,10 +111,10 @@ static int prove(struct ku_session *s, int shape, struct subject *x)
     if (x->path)
         KU_TRY_OUT(prove_files(x, model, &o, &target));
     else
-        KU_TRY_OUT(
-            ku_trainer_prove_job(model, &o, &target, KU_ALL_PROGS, x->program, hash, report));
+        KU_TRY_OUT(ku_trainer_prove_job(model, &o, &target, which, x->program, hash, report));
     for (int i = 0; i < KU_N_PROGS && x->path == NULL; i++)
-        print(name_of[i], &report[i], x->out);
+        if (p[i])
+            print(name_of[i], &report[i], x->out);
 out:
     for (int i = 0; i < KU_N_PROGS; i++)
         ku_program_destroy(p[i]);
@@ -122,20 +123,61 @@ out:
     return status;
 }
 
+static void print_head(struct ku_str *out)
+{
+    ku_str_add(out, "%-8s %12s %12s %9s %10s %9s %14s %9s\n", "program", "instructions",
+               "collectives", "terms", "gradients", "buffers", "ordering edges", "time");
+}
+
+/* The programs of a worker and of a server. */
+static int check_remote(const struct kumi_settings *settings, struct subject *x)
+{
+    struct ku_compile_line line;
+    for (int side = KU_UPDATE_WORKER; side <= KU_UPDATE_SERVER; side++) {
+        struct ku_session s = {0};
+        KU_TRY(ku_settings_configure_side(&s, settings, side));
+        if (side == KU_UPDATE_WORKER)
+            ku_str_add(x->out, "accepted: %d worker%s", s.batch.n_ranks,
+                       s.batch.n_ranks == 1 ? "" : "s");
+        else
+            ku_str_add(x->out, "%d server%s", s.remote.n_servers,
+                       s.remote.n_servers == 1 ? "" : "s");
+        ku_str_add(x->out, ", each\n");
+        print_head(x->out);
+        s.watch = ku_compile_line_start(&line);
+        int status = ku_session_open_shapes(&s);
+        if (status == KUMI_OK)
+            status = prove(&s, s.source->ops->largest_shape(s.source), x);
+        ku_compile_line_end(&line);
+        ku_session_fini(&s);
+        KU_TRY(status);
+    }
+    return KUMI_OK;
+}
+
 static int check(const struct kumi_settings *settings, int n_ranks, struct subject *x, char **text)
 {
     struct ku_session s = {0};
     struct ku_str out = {0};
     struct ku_compile_line line;
-    int status;
+    int status, n_workers;
     KU_GIVEN(text, "text");
     x->out = &out;
+    KU_TRY(ku_settings_workers(settings, &n_workers));
+    if (n_workers > 0 && x->path)
+        return KU_ERR(KUMI_EINVAL, "check: --program with ps.workers is not supported");
+    if (n_workers > 0) {
+        status = check_remote(settings, x);
+        status = status == KUMI_OK ? ku_text_take(&out, text) : status;
+        ku_str_fini(&out);
+        return status;
+    }
     KU_TRY(ku_settings_configure(&s, settings, n_ranks, NULL));
     KU_TRY_OUT(ku_session_open_shapes(&s));
-    ku_str_add(&out, "accepted: %d rank%s in %lld class%s\n%-8s %12s %12s %9s %10s %9s %14s %9s\n",
-               n_ranks > 0 ? n_ranks : 1, n_ranks > 1 ? "s" : "", (long long)s.cfg.parallel_pp,
-               s.cfg.parallel_pp > 1 ? "es" : "", "program", "instructions", "collectives", "terms",
-               "gradients", "buffers", "ordering edges", "time");
+    ku_str_add(&out, "accepted: %d rank%s in %lld class%s\n", n_ranks > 0 ? n_ranks : 1,
+               n_ranks > 1 ? "s" : "", (long long)s.cfg.parallel_pp,
+               s.cfg.parallel_pp > 1 ? "es" : "");
+    print_head(&out);
     s.watch = ku_compile_line_start(&line);
     status = prove(&s, s.source->ops->largest_shape(s.source), x);
     ku_compile_line_end(&line);

@@ -26,6 +26,7 @@
  *     state.c       the state before and after: what may be written, and what must be
  *     messages.c    sends and receives between the stages of a pipeline
  *     exchange.c    starts and waits: collectives and transfers of offloaded tensors
+ *     cut.c         the ports at which the step is cut for a parameter server
  *     live_range.c  live ranges from the instructions themselves, then overlap and arena bounds
  *
  * A buffer holds a term and, per rank axis, whether the term is complete, a partial sum (bit set in
@@ -47,8 +48,13 @@ enum ku_check_kind {
     KU_CHECK_INIT,   /* makes the initial state in new memory, which is zero */
     KU_CHECK_DERIVE, /* makes the derived tensors from loaded ones */
 };
+/* Of a parameter server: the whole step, what a worker runs of it, or phase O on the servers. */
+enum ku_check_part { KU_CHECK_WHOLE, KU_CHECK_WORKER, KU_CHECK_SERVER };
 struct ku_check_opts {
     enum ku_check_kind kind;
+    enum ku_check_part part;
+    struct ku_mesh mesh;       /* part: of the workers */
+    int is_single;             /* part: an update applies the push of one worker */
     enum kumi_dtype compute;   /* as struct ku_compile_opts, also below */
     enum kumi_dtype grads;     /* dtype of parameter gradients */
     const char *const *freeze; /* patterns of parameters without gradient; NULL: none */

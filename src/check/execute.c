@@ -136,7 +136,7 @@ int ku_proof_read(struct ku_proof *c, const struct ku_operand *o, struct ku_held
         return ku_proof_refuse(c, o->buffer, "reads chunks of another partition");
     KU_TRY(ku_proof_fits(c, o, o->buffer, 0));
     *value = *h;
-    if (c->p->buffer[o->buffer].arena == KU_AR_INPUT)
+    if (c->p->buffer[o->buffer].arena == KU_AR_INPUT && !ku_cut_is(c, KU_CHECK_SERVER))
         value->term = term_of_input(c, o, h->term);
     return KUMI_OK;
 }

@@ -41,6 +41,7 @@ struct derive {
         ku_id value;
         int by_micro, wire, is_max, is_stack;
         int is_common; /* ranks have added it up already */
+        uint64_t port; /* hash of its port's name, for a parameter server */
     } * list;
     uint32_t n_sums;
 };
@@ -208,7 +209,7 @@ static int apply(struct derive *d, ku_id node, const struct statement *s)
     if (kumi_dtype_bytes(d->c->o->grads) < kumi_dtype_bytes(KUMI_F32) &&
         makes_gradients(d, node, s))
         a.dtype = d->c->o->grads;
-    if (s->op == KU_OP_embedding_dw && d->c->p->mesh.extent[KU_AX_TP] > 1) {
+    if (s->op == KU_OP_embedding_dw && d->c->mesh.extent[KU_AX_TP] > 1) {
         const ku_id t = g->value[ku_in(g, &g->node[node], 0)].tensor;
         const uint32_t own = t ? ku_proof_state(d->c, ku_term_state(g->tensor[t].name, NULL)) : 0;
         a.axes = own && ku_proof_split_of_state(d->c, own - 1) ? 1 << KU_AX_TP : 0;
@@ -226,7 +227,7 @@ static int apply(struct derive *d, ku_id node, const struct statement *s)
 static int seed(struct derive *d)
 {
     struct ku_graph *g = d->g;
-    const struct ku_mesh *mesh = &d->c->p->mesh;
+    const struct ku_mesh *mesh = &d->c->mesh;
     ku_id loss = ku_graph_find_output(g, "loss_sum");
     struct ku_attrs a = ku_attrs_default;
     if (loss == 0 || g->value[loss].def == 0)
@@ -283,14 +284,27 @@ static void add_sum(struct derive *d, struct sum s)
     d->sum_of[s.value] = d->n_sums;
 }
 
+/* The port of the gradient of a use. */
+static uint64_t port_of_use(const struct derive *d, ku_id use)
+{
+    const struct ku_graph *m = d->c->model;
+    int nth = 0;
+    for (ku_id u = 1; u < use; u++)
+        nth += d->use_grad[u] && m->use[u].tensor == m->use[use].tensor;
+    return ku_cut_gradient(m, m->use[use].tensor, nth);
+}
+
 static void list_sums(struct derive *d)
 {
     const struct ku_graph *g = d->g;
     const signed char *wire = d->c->o->wire;
+    const bool is_cut = d->c->o->part != KU_CHECK_WHOLE;
+    uint32_t index = 0;
     for (ku_id u = 1; u < d->c->model->n_uses; u++)
         if (d->use_grad[u])
             add_sum(d, (struct sum){.value = d->use_grad[u],
-                                    .by_micro = d->c->p->mesh.mb_outer,
+                                    .port = is_cut ? port_of_use(d, u) : 0,
+                                    .by_micro = d->c->mesh.mb_outer,
                                     .wire = wire && g->value[d->use_grad[u]].dtype == KUMI_F32 &&
                                                     wire[g->use[u].tensor] != KUMI_F32
                                                 ? wire[g->use[u].tensor]
@@ -300,6 +314,7 @@ static void list_sums(struct derive *d)
         int op = def ? g->node[def].op : 0;
         if (op == KU_OP_exact_sum || op == KU_OP_count_valid || op == KU_OP_max_all)
             add_sum(d, (struct sum){.value = g->output[i].value,
+                                    .port = ku_cut_sum(index++, g->output[i].name),
                                     .wire = -1,
                                     .is_max = strncmp(g->output[i].name, "metric.max.", 11) == 0});
     }
@@ -311,6 +326,7 @@ static void list_sums(struct derive *d)
             d->partial[ku_in(g, node, 5)] = 1;
         if (node->op == KU_OP_batch_norm_moments && node->n_in == 4)
             add_sum(d, (struct sum){.value = ku_out(g, n, 2),
+                                    .port = ku_cut_sum(index++, g->name[node->path]),
                                     .wire = -1,
                                     .is_stack = 1,
                                     .is_common = g->attr[node->attr].sync});
@@ -367,7 +383,7 @@ static int evaluate(struct derive *d, int u)
             x.out_dtype[i] = g->value[ku_out(g, n, i)].dtype;
         if (node->op == KU_OP_loss_seed && d->c->o->rule.loss_scale != 0)
             x.in[x.n_in++] = ku_term_state("loss_scale", NULL);
-        if (u == 0 && d->c->p->mesh.extent[KU_AX_TP] > 1)
+        if (u == 0 && d->c->mesh.extent[KU_AX_TP] > 1)
             KU_TRY(ku_tensor_split(d->c, g, n, d->split));
         ku_term_results(d->c, &x, out);
         for (int i = 0; i < node->n_out; i++) {
@@ -382,7 +398,7 @@ static int evaluate(struct derive *d, int u)
         }
     }
     for (uint32_t s = 0; s < d->n_sums; s++)
-        d->sum[(size_t)s * (size_t)ku_mesh_n_micro(&d->c->p->mesh) + (size_t)u] =
+        d->sum[(size_t)s * (size_t)ku_mesh_n_micro(&d->c->mesh) + (size_t)u] =
             d->term[d->list[s].value];
     return KUMI_OK;
 }
@@ -402,8 +418,8 @@ static uint64_t tree(const struct sum *s, uint64_t *leaf, int n)
 
 static uint64_t complete(const struct derive *d, const struct sum *s, uint64_t term)
 {
-    int is_sum =
-        d->c->wide && !(s->is_stack && d->g->attr[d->g->node[d->g->value[s->value].def].attr].sync);
+    int is_sum = d->c->wide && !ku_cut_is(d->c, KU_CHECK_WORKER) &&
+                 !(s->is_stack && d->g->attr[d->g->node[d->g->value[s->value].def].attr].sync);
     return is_sum ? ku_term_of(KU_TERM_COMPLETE, term,
                                (uint64_t)(s->wire + 1) + 64u * (unsigned)s->is_max)
                   : term;
@@ -421,11 +437,13 @@ static uint64_t next_sum(const struct sum *s, uint64_t sum, uint64_t term, int m
 /* The complete sum of one value; leaf: [n_vs] scratch. */
 static uint64_t total(const struct derive *d, uint32_t which, uint64_t *leaf)
 {
-    const struct ku_mesh *mesh = &d->c->p->mesh;
+    const struct ku_mesh *mesh = &d->c->mesh;
     const struct sum *s = &d->list[which];
     const uint64_t *term = d->sum + (size_t)which * (size_t)ku_mesh_n_micro(mesh);
     int n_vs = mesh->extent[KU_AX_VS], n_mb = mesh->extent[KU_AX_MB];
     uint64_t sum = 0;
+    if (ku_cut_is(d->c, KU_CHECK_SERVER))
+        return ku_cut_input(s->port);
     for (int m = 0; s->by_micro && m < n_mb; m++) {
         for (int v = 0; v < n_vs; v++)
             leaf[v] = term[m * n_vs + v];
@@ -455,10 +473,24 @@ static int add_use(struct derive *d, ku_id u, uint64_t sum)
                                                      .dtype = d->g->value[d->use_grad[u]].dtype});
 }
 
+/* A worker pushes every sum. */
+static int expect_all(struct derive *d, uint64_t *leaf)
+{
+    for (uint32_t i = 0; i < d->n_sums; i++)
+        KU_TRY(ku_cut_expect(d->c, d->list[i].port, total(d, i, leaf), !d->list[i].is_common));
+    if (d->c->n_cuts < d->c->p->n_outputs)
+        return ku_proof_refuse(d->c, 0, "a worker pushes more than the model's gradients and sums");
+    for (ku_id u = 1; u < d->c->model->n_uses; u++)
+        d->c->report_of.n_gradients += d->use_grad[u] != 0;
+    return KUMI_OK;
+}
+
 static int add_up(struct derive *d, uint64_t *leaf)
 {
     struct ku_proof *c = d->c;
     uint32_t index = 0;
+    if (ku_cut_is(c, KU_CHECK_WORKER))
+        return expect_all(d, leaf);
     for (ku_id u = 1; u < c->model->n_uses; u++)
         if (d->use_grad[u])
             KU_TRY(add_use(d, u, total_of(d, d->use_grad[u], leaf)));
@@ -490,7 +522,7 @@ static int derive_all(struct derive *d)
 {
     struct ku_proof *c = d->c;
     const struct ku_graph *m = c->model;
-    int n_micro = ku_mesh_n_micro(&c->p->mesh);
+    int n_micro = ku_mesh_n_micro(&c->mesh);
     KU_TRY(ku_tensor_divide(c, d->g));
     d->n_forward = d->g->n_nodes;
     d->adjoint = ku_calloc(d->g->n_values, sizeof *d->adjoint);
@@ -513,7 +545,7 @@ static int derive_all(struct derive *d)
     d->split = ku_calloc(d->g->n_values, 1);
     d->list = ku_calloc(max, sizeof *d->list);
     d->sum_of = ku_calloc(d->g->n_values, sizeof *d->sum_of);
-    d->leaf = ku_calloc((size_t)c->p->mesh.extent[KU_AX_VS] + 1, sizeof *d->leaf);
+    d->leaf = ku_calloc((size_t)c->mesh.extent[KU_AX_VS] + 1, sizeof *d->leaf);
     if (!d->attr || !d->term || !d->partial || !d->split || !d->list || !d->sum_of || !d->leaf)
         return KUMI_ENOMEM;
     for (ku_id a = 1; a < d->g->n_attrs; a++)
@@ -522,7 +554,7 @@ static int derive_all(struct derive *d)
     d->sum = ku_calloc(((size_t)d->n_sums + 1) * (size_t)n_micro, sizeof *d->sum);
     if (d->sum == NULL)
         return KUMI_ENOMEM;
-    for (int u = 0; u < n_micro; u++)
+    for (int u = 0; u < n_micro && !ku_cut_is(c, KU_CHECK_SERVER); u++)
         KU_TRY(evaluate(d, u));
     return add_up(d, d->leaf);
 }

@@ -92,6 +92,7 @@ static void close_proof(struct ku_proof *c)
     ku_free(c->terms.slot);
     ku_free(c->streams.slot);
     ku_free(c->gradient);
+    ku_free(c->cut);
     ku_free(c->output);
     ku_free(c->attr_hash);
     ku_free(c->shape_hash);
@@ -115,6 +116,8 @@ static void close_proof(struct ku_proof *c)
 static int open_proof(struct ku_proof *c)
 {
     c->wide = ku_mesh_wide(&c->p->mesh, KU_DP_AXES);
+    c->mesh = ku_cut_is(c, KU_CHECK_SERVER) ? c->o->mesh : c->p->mesh;
+    KU_TRY(ku_cut_open(c));
     c->report_of.n_instrs = c->p->n_instrs;
     KU_TRY(prepare(c));
     c->at = c->p->n_instrs;

@@ -58,7 +58,16 @@ enum {
     KU_HELD_TOTALS = 2 /* a sum over tensors, in any order */
 };
 
+/* A port that a worker's program must have. */
+struct ku_cut {
+    uint64_t name, term; /* name: its hash; 0: found */
+    bool is_partial;
+};
+
 struct ku_proof {
+    struct ku_mesh mesh; /* of forward and backward: a server's program has another */
+    struct ku_cut *cut;  /* [n_cuts] of a worker */
+    uint32_t n_cuts;
     const struct ku_graph *model;
     const struct ku_check_opts *o;
     const struct ku_program *p;
@@ -129,6 +138,20 @@ uint64_t ku_term_state(const char *param, const char *suffix);
 
 /* proof.c: the state with this term, + 1; 0: the program has none. */
 uint32_t ku_proof_state(const struct ku_proof *c, uint64_t term);
+
+/* cut.c. Whether the program is this part of a step of training. */
+bool ku_cut_is(const struct ku_proof *c, enum ku_check_part part);
+/* Hashes of the names of ports: the gradient of the nth use of a tensor; another sum. */
+uint64_t ku_cut_gradient(const struct ku_graph *m, ku_id t, int nth);
+uint64_t ku_cut_sum(uint32_t index, const char *path);
+/* The term of a server's input. */
+uint64_t ku_cut_input(uint64_t name);
+KU_STATUS ku_cut_open(struct ku_proof *c);
+/* A worker must push this. */
+KU_STATUS ku_cut_expect(struct ku_proof *c, uint64_t name, uint64_t term, bool is_partial);
+/* A server's inputs, as the step begins; a worker's output, as it ends. */
+void ku_cut_hold(struct ku_proof *c);
+KU_STATUS ku_cut_finish(struct ku_proof *c, const struct ku_program_port *port);
 
 KU_STATUS ku_model_derive(struct ku_proof *c); /* model.c */
 /* update.c: the end of a step of training, or of evaluation. */

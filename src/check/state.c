@@ -41,6 +41,7 @@ int ku_proof_hold(struct ku_proof *c)
                                                        .shape = c->shape_hash[p->input[i].shape],
                                                        .dtype = p->input[i].dtype,
                                                        .flags = KU_HELD_DEFINED};
+    ku_cut_hold(c);
     return KUMI_OK;
 }
 
@@ -160,6 +161,7 @@ int ku_proof_finish(struct ku_proof *c)
         if (c->state_of[b])
             KU_TRY(finish_state(c, b, c->state_of[b] - 1));
     for (uint32_t i = 0; i < p->n_outputs; i++)
-        KU_TRY(finish_port(c, &p->output[i]));
+        KU_TRY(ku_cut_is(c, KU_CHECK_WORKER) ? ku_cut_finish(c, &p->output[i])
+                                             : finish_port(c, &p->output[i]));
     return KUMI_OK;
 }

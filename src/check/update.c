@@ -92,8 +92,9 @@ int ku_update_statistics(struct ku_proof *c, const struct ku_node *moments, uint
         state[i] = ku_term_state(x->name, NULL);
         dtype[i] = x->dtype;
     }
-    a.scale = 1.0 / (c->p->mesh.extent[KU_AX_VS] * (a.sync ? 1 : ku_mesh_dp(&c->p->mesh)));
-    up.words = c->p->mesh.extent[KU_AX_MB];
+    a.scale =
+        1.0 / (c->mesh.extent[KU_AX_VS] * (a.sync || c->o->is_single ? 1 : ku_mesh_dp(&c->mesh)));
+    up.words = c->mesh.extent[KU_AX_MB];
     KU_TRY(apply(c, KU_OP_batch_norm_track, &a, (uint64_t[]){state[0], state[1], seen, 0}, dtype, 2,
                  out));
     KU_TRY(apply(c, KU_OP_count_up, &up, (uint64_t[]){state[2], 0}, &dtype[2], 1, &count));

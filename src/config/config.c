@@ -22,8 +22,9 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_PATH_BYTES = 256, MAX_KEYS = 256 };
 
-static const char *const sections[] = {"model",     "data",   "train",    "optimizer", "schedule",
-                                       "precision", "memory", "parallel", "checkpoint"};
+static const char *const sections[] = {"model",    "data",      "train",  "optimizer",
+                                       "schedule", "precision", "memory", "parallel",
+                                       "ps",       "checkpoint"};
 enum { N_SECTIONS = sizeof sections / sizeof sections[0] };
 
 const char *ku_config_place(const struct ku_config *o, const char *path, char out[KU_WHERE_BYTES])

@@ -105,6 +105,7 @@ int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *
     if (m == NULL)
         return KUMI_ENOMEM;
     m->job = job;
+    m->mesh_rank = job->rank;
     m->ops = ops;
     m->device = device;
     for (int i = 0; i < n_programs; i++)

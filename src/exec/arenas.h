@@ -31,6 +31,7 @@ struct ku_memory {
     struct ku_tier_file *file;                                     /* likewise */
     unsigned char *base[KU_N_ARENAS]; /* the device's address; NULL for the file arena */
     size_t bytes[KU_N_ARENAS];
+    int mesh_rank; /* whose coordinate on the mesh programs run with: job->rank, or a worker's */
     int is_protected;
     struct ku_guard *guard[KU_N_ARENAS]; /* NULL unless protected */
 };

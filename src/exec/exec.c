@@ -60,6 +60,9 @@ struct ku_exec {
     struct ku_poison *poison; /* NULL unless built with AddressSanitizer */
     ku_exec_gate *gate;
     void *gate_ctx;
+    const uint32_t *notice_of; /* [n_instrs]; NULL: none */
+    ku_exec_notice *notice;
+    void *notice_ctx;
 };
 
 static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int micro,
@@ -362,7 +365,7 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                           .comms = comms ? *comms : (struct ku_exec_comms){.group = NULL},
                           .n_parts = (int64_t)n_parts,
                           .first_once = first_once,
-                          .coord = ku_mesh_coord(&p->mesh, memory->job->rank)};
+                          .coord = ku_mesh_coord(&p->mesh, memory->mesh_rank)};
     e->step = ku_calloc(p->n_instrs + 1, sizeof *e->step);
     e->work = ku_calloc(p->n_handles + 1, sizeof *e->work);
     e->squares = ku_calloc(p->n_handles + 1, sizeof *e->squares);
@@ -520,6 +523,8 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
         KU_TRY(status);
         if (see && s->kind == COMPUTE)
             KU_TRY(show(e, at, see, ctx));
+        if (e->notice_of && e->notice_of[at])
+            KU_TRY(e->notice(e->notice_ctx, e->notice_of[at]));
     }
     ku_job_tick(job);
     int64_t end = ku_clock_ns();
@@ -534,6 +539,13 @@ void ku_exec_set_gate(struct ku_exec *e, ku_exec_gate *gate, void *ctx)
 {
     e->gate = gate;
     e->gate_ctx = ctx;
+}
+
+void ku_exec_set_notice(struct ku_exec *e, const uint32_t *of, ku_exec_notice *notice, void *ctx)
+{
+    e->notice_of = of;
+    e->notice = notice;
+    e->notice_ctx = ctx;
 }
 
 void ku_exec_stamp(struct ku_exec *e, int64_t *stamp)

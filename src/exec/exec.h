@@ -59,6 +59,15 @@ KU_STATUS ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
 typedef int ku_exec_gate(void *ctx, uint32_t instr);
 void ku_exec_set_gate(struct ku_exec *exec, ku_exec_gate *gate, void *ctx);
 /*
+ * Later runs call `notice` after each instruction i with of[i] > 0, with that number. A result < 0
+ * ends the run.
+ *
+ *   of   [n_instrs], borrowed; NULL removes it
+ */
+typedef int ku_exec_notice(void *ctx, uint32_t number);
+void ku_exec_set_notice(struct ku_exec *exec, const uint32_t *of, ku_exec_notice *notice,
+                        void *ctx);
+/*
  * Later runs store the time before each instruction and at the end in stamp [n_instrs + 1], in ns.
  * NULL stops this.
  */

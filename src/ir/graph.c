@@ -314,7 +314,7 @@ static int add_port(struct ku_graph *g, enum intern_kind kind, const char *name,
         return KUMI_ENOMEM;
     KU_TRY(KU_GROW(list, *n, &g->cap[kind == INTERN_INPUT ? CAP_INPUT : CAP_OUTPUT]));
     KU_TRY(note_named(g, kind, name, *n + 1));
-    (*list)[(*n)++] = (struct ku_port){g->name[text], value};
+    (*list)[(*n)++] = (struct ku_port){.name = g->name[text], .value = value};
     return KUMI_OK;
 }
 

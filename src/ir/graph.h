@@ -109,10 +109,19 @@ struct ku_node {
     uint64_t verified; /* fingerprint of the last verification */
 };
 
+/* Of a port at which the step is cut for a parameter server (pass/update/remote.c). */
+struct ku_pushed {
+    bool is_pushed;
+    uint8_t reduce; /* enum ku_fold: how the servers combine the workers' values */
+    uint8_t wire;   /* dtype in messages: the value's or a narrower one */
+    ku_id tensor;   /* the parameter whose gradient it is; 0: none */
+};
+
 /* A named result that the trainer reads after the program. */
 struct ku_port {
     const char *name;
     ku_id value;
+    struct ku_pushed pushed;
 };
 
 /*

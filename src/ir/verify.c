@@ -153,14 +153,16 @@ static int verify_sources(const struct ku_graph *g)
     }
     for (uint32_t i = 0; i < g->n_inputs; i++) {
         const struct ku_layout *l = &g->layout[g->value[g->input[i].value].layout];
-        if (ku_layout_has(l, KU_P) || ku_layout_has(l, KU_Z))
+        const bool is_cut = g->input[i].pushed.is_pushed && (g->has & KU_HAS_UPDATE);
+        if (ku_layout_has(l, KU_P) || (ku_layout_has(l, KU_Z) && !is_cut))
             return KU_ERR(KUMI_EBUG, "verify: port %s is a partial sum or in blocks",
                           g->input[i].name);
     }
     return KUMI_OK;
 }
 
-/* After the update pass: a partial sum in the next state or in an output is not complete. */
+/* After the update pass: a partial sum in the next state or in an output is not complete, but for
+ * what a worker pushes, which is partial over data-parallel ranks. */
 static int verify_complete(const struct ku_graph *g)
 {
     for (ku_id t = 1; t < g->n_tensors; t++)
@@ -168,7 +170,8 @@ static int verify_complete(const struct ku_graph *g)
             return KU_ERR(KUMI_EBUG, "verify: %s: its next version is a partial sum",
                           g->tensor[t].name);
     for (uint32_t i = 0; i < g->n_outputs; i++)
-        if (ku_layout_has(&g->layout[g->value[g->output[i].value].layout], KU_P))
+        if (ku_layout_axes(&g->layout[g->value[g->output[i].value].layout], KU_P) &
+            ~(g->output[i].pushed.is_pushed ? KU_DP_AXES : 0))
             return KU_ERR(KUMI_EBUG, "verify: output %s is a partial sum", g->output[i].name);
     return KUMI_OK;
 }

@@ -38,6 +38,17 @@ struct ku_offload {
     int64_t buffer_bytes; /* exceeded when a tensor that cannot be split needs more */
 };
 
+/*
+ * Where phase O runs: on each rank; or on the servers of a parameter server, to which workers push
+ * their parts of all gradients (update/remote.c).
+ */
+enum ku_update_by { KU_UPDATE_HERE, KU_UPDATE_WORKER, KU_UPDATE_SERVER };
+struct ku_remote_opts {
+    int update_by; /* enum ku_update_by */
+    int n_servers; /* ranks of the servers' job */
+    int is_single; /* an update applies the push of one worker; else of all */
+};
+
 /* Options of the passes: those that define the bits of a result first, then the parallel layout and
  * memory options, which must leave every bit equal. */
 struct ku_compile_opts {
@@ -57,7 +68,8 @@ struct ku_compile_opts {
     const struct ku_pp_schedule *schedule;
     const int *stage_layers; /* [n_stages of the schedule] */
     int pp;
-    int is_training; /* 0: forward, loss and metrics only */
+    int is_training;              /* 0: forward, loss and metrics only */
+    struct ku_remote_opts remote; /* `mesh` is the workers' on both sides */
     const char *const
         *freeze;   /* patterns of parameters without gradient, NULL-terminated; NULL = none */
     int optimizer; /* KU_OP_adamw, KU_OP_sgd, .. */
@@ -112,7 +124,7 @@ KU_STATUS ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o,
 /* Part of fuse (fuse/batch_norm.c): batch norm with ReLU and residual sum. */
 KU_STATUS ku_fuse_batch_norm(struct ku_graph *g);
 /* Part of update (update/running_statistics.c): phase O updates batch norm's running statistics. */
-KU_STATUS ku_update_track(struct ku_graph *g);
+KU_STATUS ku_update_track(struct ku_graph *g, const struct ku_compile_opts *o);
 KU_STATUS ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o,
                        const struct ku_target *t);
 /* The number of neighbouring ranks that partition a gathered unit between forward and backward; 0:

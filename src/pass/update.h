@@ -64,6 +64,9 @@ KU_STATUS ku_update_write(struct ku_graph *g, const struct ku_compile_opts *o, k
 /* ku_update_read of the parameter's next version. 0 on failure. */
 ku_id ku_update_read_next(struct ku_graph *g, ku_id tensor, ku_id grad);
 
+/* update/remote.c: cuts the step for a parameter server; nothing if the update runs here. */
+KU_STATUS ku_update_cut(struct ku_graph *g, const struct ku_compile_opts *o);
+
 /* update/groups.c: the optimizer attributes of one parameter, with its group's overrides. */
 struct ku_attrs ku_update_attrs(const struct ku_graph *g, const struct ku_compile_opts *o,
                                 ku_id tensor);

@@ -14,7 +14,9 @@
 #include "plan/advice.h"
 #include "plan/picture.h"
 #include "plan/plan.h"
+#include "plan/remote_table.h"
 #include "plan/volume_table.h"
+#include "train/configure.h"
 #include "config/precision_policy.h"
 
 static const char *scope_of(int arena, const struct ku_plan *p)
@@ -240,7 +242,10 @@ int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_j
     KU_GIVEN(text, "text");
     struct ku_plan p;
     struct ku_advice advice[KU_MAX_ADVICE];
-    int n_advice;
+    int n_advice, n_workers;
+    KU_TRY(ku_settings_workers(settings, &n_workers));
+    if (n_workers > 0)
+        return ku_plan_remote(settings, as_json, text);
     KU_TRY(ku_plan_init_advised(&p, settings, n_ranks, advice, &n_advice));
     int status = (as_json ? plan_json : plan_print)(&p, advice, n_advice, text);
     ku_plan_fini(&p);

@@ -7,6 +7,8 @@
 #include "job/segment.h"
 #include "device/device.h"
 #include "config/deepspeed.h"
+#include "model/model.h"
+#include "train/remote_update.h"
 
 enum { MAX_MORE = 16 };
 
@@ -54,6 +56,30 @@ int ku_settings_configure(struct ku_session *s, const struct kumi_settings *sett
         ku_deepspeed_warn(&s->cfg);
     ku_free(set);
     return status;
+}
+
+int ku_settings_workers(const struct kumi_settings *settings, int *n)
+{
+    struct ku_config cfg;
+    KU_TRY(ku_settings_check(settings));
+    KU_TRY(ku_config_load(settings->config, settings->set, settings->n_sets, ku_model_hidden_size,
+                          &cfg));
+    *n = cfg.ps_workers == KU_NULL ? 0 : (int)cfg.ps_workers;
+    ku_config_fini(&cfg);
+    return KUMI_OK;
+}
+
+int ku_settings_configure_side(struct ku_session *s, const struct kumi_settings *settings,
+                               int update_by)
+{
+    int n_workers;
+    KU_TRY(ku_settings_workers(settings, &n_workers));
+    KU_ASSERT(n_workers > 0);
+    *s = (struct ku_session){.remote = {.update_by = update_by}, .host_ranks = 1};
+    KU_TRY(ku_settings_configure(s, settings, n_workers, NULL));
+    s->remote.n_servers = (int)s->cfg.ps_servers;
+    s->remote.is_single = s->cfg.ps_mode != KU_REMOTE_SYNC;
+    return KUMI_OK;
 }
 
 int ku_session_open_shapes(struct ku_session *s)

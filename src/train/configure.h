@@ -20,6 +20,15 @@ enum { KU_MAX_PLANNED = 1 << 20 };
  */
 KU_STATUS ku_settings_configure(struct ku_session *s, const struct kumi_settings *settings,
                                 int n_ranks, const char *const *more);
+/* ps.workers; 0: no parameter server. */
+KU_STATUS ku_settings_workers(const struct kumi_settings *settings, int *n);
+/*
+ * Configure one side of the parameter server of ps.workers, for plans and checks.
+ *
+ *   update_by   KU_UPDATE_WORKER or KU_UPDATE_SERVER
+ */
+KU_STATUS ku_settings_configure_side(struct ku_session *s, const struct kumi_settings *settings,
+                                     int update_by);
 /* Open the data if the batch shapes depend on it (a parallel corpus). */
 KU_STATUS ku_session_open_shapes(struct ku_session *s);
 /* The compiler's description of the configured device. */

@@ -15,21 +15,27 @@ int ku_trainer_check_opts(const struct ku_compile_opts *o, enum ku_check_kind ki
         return KUMI_ENOMEM;
     for (ku_id t = 1; t < model->n_tensors; t++)
         (*wire)[t] = (signed char)ku_precision_wire(model, o, t);
-    *check = (struct ku_check_opts){.kind = kind,
-                                    .compute = o->compute,
-                                    .grads = o->grads,
-                                    .freeze = o->freeze,
-                                    .wire = *wire,
-                                    .optimizer = o->optimizer,
-                                    .rule = o->rule,
-                                    .decay = o->decay,
-                                    .adapt = o->adapt,
-                                    .decay_patterns = o->decay_patterns,
-                                    .adapt_patterns = o->adapt_patterns,
-                                    .groups = o->groups,
-                                    .n_groups = o->n_groups,
-                                    .stochastic_rounding = o->stochastic_rounding,
-                                    .initial_accumulator_value = o->initial_accumulator_value};
+    *check =
+        (struct ku_check_opts){.kind = kind,
+                               .part = o->remote.update_by == KU_UPDATE_WORKER   ? KU_CHECK_WORKER
+                                       : o->remote.update_by == KU_UPDATE_SERVER ? KU_CHECK_SERVER
+                                                                                 : KU_CHECK_WHOLE,
+                               .mesh = o->mesh,
+                               .is_single = o->remote.is_single,
+                               .compute = o->compute,
+                               .grads = o->grads,
+                               .freeze = o->freeze,
+                               .wire = *wire,
+                               .optimizer = o->optimizer,
+                               .rule = o->rule,
+                               .decay = o->decay,
+                               .adapt = o->adapt,
+                               .decay_patterns = o->decay_patterns,
+                               .adapt_patterns = o->adapt_patterns,
+                               .groups = o->groups,
+                               .n_groups = o->n_groups,
+                               .stochastic_rounding = o->stochastic_rounding,
+                               .initial_accumulator_value = o->initial_accumulator_value};
     return KUMI_OK;
 }
 

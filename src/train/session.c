@@ -8,6 +8,7 @@
 
 #include "base/env.h"
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/json/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -21,6 +22,7 @@
 #include "config/precision_policy.h"
 #include "config/optimizer.h"
 #include "pass/pipe/schedule.h"
+#include "train/remote_update.h"
 #include "sim/kernel_choice.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
@@ -51,6 +53,11 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
     const struct ku_config *c = &s->cfg;
     if (s->is_eval_only) /* the model is evaluated whole on each rank */
         s->cfg.parallel_tp = s->cfg.parallel_pp = 1;
+    if (s->remote.update_by != KU_UPDATE_HERE && (c->parallel_tp > 1 || c->parallel_pp > 1))
+        return KU_ERR(KUMI_EINVAL,
+                      "ps: a worker is one rank; set parallel.tp and parallel.pp to 1 (tp %lld, "
+                      "pp %lld)",
+                      (long long)c->parallel_tp, (long long)c->parallel_pp);
     KU_TRY(ku_sharding_resolve(c, n_ranks, s->host_ranks, &s->sharding));
     KU_TRY(ku_sharding_share(c, s->host_ranks, s->has_even_hosts, &s->sharding));
     s->batch = (struct ku_batch){
@@ -197,6 +204,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     const struct ku_config *c = &s->cfg;
     *o = (struct ku_compile_opts){
         .is_training = !s->is_eval_only,
+        .remote = s->remote,
         .watch = s->watch,
         .freeze = (const char *const *)c->train_freeze.item,
         .rule = ku_attrs_default,
@@ -236,6 +244,8 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     KU_TRY(ku_rule_scaler(c, o));
     ku_rule_optimizer(c, s->batch.global_batch, o);
     KU_TRY(check_tp(s, o));
+    if (s->remote.update_by == KU_UPDATE_SERVER) /* it stores its chunks of every parameter */
+        o->zero = 3, o->persist_below = 0;
     schedule_of(s, &o->rule);
     o->groups = s->groups;
     o->n_groups = s->groups ? c->optimizer_groups.n : 0;
@@ -349,6 +359,17 @@ static void tell_common(const struct ku_session *s, const struct ku_job *job)
                "parameters; to offload them, use parallel.host_state private and parallel.zero 3");
 }
 
+/* Workers and servers of different numerics keys must not talk. */
+static int mix_numerics(struct ku_session *s)
+{
+    char *text = ku_json_print(s->numerics, JSON_SORT_KEYS | JSON_COMPACT);
+    if (text == NULL)
+        return KUMI_ENOMEM;
+    s->t->remote->checksum = ku_hash64_mix(s->t->remote->checksum, ku_hash64(text, strlen(text)));
+    ku_free(text);
+    return KUMI_OK;
+}
+
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 {
     struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device),
@@ -359,7 +380,9 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     KU_TRY(ku_session_check_ranks(s, job));
     KU_TRY(ku_session_compile_opts(s, &o.compile));
     KU_TRY(ku_session_plan_pipeline(s, &o.compile));
-    KU_TRY(ku_session_solve_recompute(s, &target, &o.compile));
+    if (s->remote.update_by != KU_UPDATE_SERVER) /* it has no activations */
+        KU_TRY(ku_session_solve_recompute(s, &target, &o.compile));
+    o.worker = s->worker;
     o.tier = (struct ku_tier_opts){s->cfg.memory_offload.path,
                                    (enum ku_aio_kind)s->cfg.memory_offload.io};
     tell_common(s, job);
@@ -384,6 +407,10 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
         for (int i = 0; i < made; i++)
             ku_graph_destroy(graph[i]);
     ku_free(graph);
+    if (status == KUMI_OK && s->t->remote)
+        status = mix_numerics(s);
+    if (s->remote.update_by == KU_UPDATE_SERVER) /* workers read the data */
+        return status;
     return status == KUMI_OK ? ku_session_resolve_feed(s) : status;
 }
 

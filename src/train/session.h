@@ -41,6 +41,8 @@ struct ku_session {
     const char *stored;
     struct ku_companions companions; /* rank 0: files that go into every checkpoint */
     int is_eval_only;                /* evaluation only: parameters without optimizer state */
+    struct ku_remote_opts remote;    /* a worker or server; all zero: neither */
+    int worker;                      /* its index */
     const struct ku_graph *graph;    /* a program's own graph, instead of model; else NULL */
     int host_ranks;                  /* as ku_sharding_resolve takes it */
     bool has_even_hosts;             /* as ku_sharding_share takes it */

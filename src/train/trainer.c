@@ -18,6 +18,7 @@
 #include "pass/pipe/schedule.h"
 #include "sim/between_hosts.h"
 #include "train/proof.h"
+#include "train/remote_update.h"
 
 static int note_params(const struct ku_graph *g, char ***params, int *n_params)
 {
@@ -327,7 +328,8 @@ static const struct ku_program **all_programs(const struct ku_trainer *t, int *n
         all[(*n)++] = t->program[p];
     for (int i = 0; i < t->n_shapes && all; i++)
         for (int p = 0; p < 2; p++)
-            all[(*n)++] = t->shape[i].program[p];
+            if (t->shape[i].program[p])
+                all[(*n)++] = t->shape[i].program[p];
     return all;
 }
 
@@ -336,11 +338,13 @@ size_t ku_trainer_host_bytes(const struct ku_trainer *t)
     size_t most[KU_N_ARENAS] = {0}, total = 0;
     for (int a = 0; a < KU_N_ARENAS; a++) { /* programs use the same arenas in turn */
         for (int p = 0; p < KU_N_PROGS; p++)
-            if (t->program[p]->arena_bytes[a] > most[a])
+            if (t->program[p] && t->program[p]->arena_bytes[a] > most[a])
                 most[a] = t->program[p]->arena_bytes[a];
-        for (int i = 0; i < 2 * t->n_shapes; i++)
-            if (t->shape[i / 2].program[i % 2]->arena_bytes[a] > most[a])
-                most[a] = t->shape[i / 2].program[i % 2]->arena_bytes[a];
+        for (int i = 0; i < 2 * t->n_shapes; i++) {
+            const struct ku_program *p = t->shape[i / 2].program[i % 2];
+            if (p && p->arena_bytes[a] > most[a])
+                most[a] = p->arena_bytes[a];
+        }
         if (a != KU_AR_FILE)
             total += ku_arena_is_common(a) ? most[a] : most[a] * (size_t)t->job->local_n;
     }
@@ -444,6 +448,12 @@ static int compare_checked(const struct ku_trainer *t, const struct ku_program *
     return KUMI_OK;
 }
 
+/* Whether the program is one side of a parameter server: it has no evaluation. */
+static bool is_remote(const struct ku_compile_opts *o)
+{
+    return o->remote.update_by != KU_UPDATE_HERE;
+}
+
 /*
  * Compile the programs of a batch shape. Rank 0 checks them, which are the same for all ranks of a
  * coordinate of axis pp (they compare their hashes), and all learn the verdict.
@@ -486,14 +496,15 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     t->shape = ku_calloc((size_t)n, sizeof *t->shape);
     if (t->shape == NULL)
         return KUMI_ENOMEM;
-    KU_TRY(plan_shape(t, graph[0], o, KU_ALL_PROGS, t->program));
+    const unsigned eval = is_remote(&o->compile) ? 0 : 1u << KU_PROG_EVAL;
+    KU_TRY(plan_shape(t, graph[0], o, KU_TRAIN_PROGS | eval, t->program));
     KU_TRY(note_params(graph[0], &t->param, &t->n_params));
     for (int i = 0; i < n; i++) {
         struct ku_program **program = t->shape[t->n_shapes++].program;
         if (i == 0)
             memcpy(program, t->program, sizeof t->shape->program);
         else
-            KU_TRY(plan_shape(t, graph[i], o, 1u << KU_PROG_TRAIN | 1u << KU_PROG_EVAL, program));
+            KU_TRY(plan_shape(t, graph[i], o, 1u << KU_PROG_TRAIN | eval, program));
         KU_TRY(check_shape(t->program[KU_PROG_TRAIN], program[KU_PROG_TRAIN], i));
     }
     t->compile_ns = ku_clock_ns() - begin;
@@ -605,7 +616,9 @@ static void find_ports(struct ku_trainer *t)
         struct ku_trainer_shape *s = &t->shape[i / 2];
         for (int k = 0; k < KU_N_STEP_PORTS; k++)
             s->port[i % 2][k] =
-                ku_program_find_port(s->program[i % 2], k == KU_PORT_CONTROL, name[k]);
+                s->program[i % 2]
+                    ? ku_program_find_port(s->program[i % 2], k == KU_PORT_CONTROL, name[k])
+                    : NULL;
     }
 }
 
@@ -626,7 +639,9 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     int status =
         all ? ku_memory_create(t->job, t->ops, t->device, all, n_programs, &o->tier, &t->memory)
             : KUMI_ENOMEM;
-    if (status == KUMI_OK)
+    if (status == KUMI_OK && o->compile.remote.update_by == KU_UPDATE_WORKER)
+        t->memory->mesh_rank = o->worker;
+    else if (status == KUMI_OK)
         status = open_comms(t, all, n_programs, ku_zero_group(&o->compile));
     ku_free(all);
     KU_TRY(status);
@@ -636,9 +651,11 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     find_ports(t);
     for (int i = 0; i < n; i++)
         for (int p = t->is_training ? 0 : 1; p < (o->no_eval ? 1 : 2); p++)
-            KU_TRY(load(t, t->shape[i].program[p], &t->shape[i].exec[p]));
+            if (t->shape[i].program[p])
+                KU_TRY(load(t, t->shape[i].program[p], &t->shape[i].exec[p]));
     ku_trainer_use(t, 0);
-    return KUMI_OK;
+    return is_remote(&o->compile) ? ku_remote_layout_create(graph[0], &o->compile, &t->remote)
+                                  : KUMI_OK;
 }
 
 void ku_trainer_use(struct ku_trainer *t, int i)
@@ -655,6 +672,8 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
     struct ku_trainer *t = ku_calloc(1, sizeof *t);
     int status = t ? KUMI_OK : KUMI_ENOMEM;
     struct ku_trainer_opts own = *o;
+    KU_ASSERT(o->compile.remote.update_by != KU_UPDATE_SERVER ||
+              (o->compile.zero == 3 && o->compile.persist_below == 0));
     own.compile.pp = ku_mesh_coord(&o->compile.mesh, job->rank).at[KU_AX_PP];
     if (t) {
         t->job = job;
@@ -702,6 +721,7 @@ void ku_trainer_destroy(struct ku_trainer *t)
     for (int p = t->n_shapes ? KU_PROG_INIT : 0; p < KU_N_PROGS; p++)
         ku_program_destroy(t->program[p]);
     ku_trainer_drop_metrics(t);
+    ku_remote_layout_destroy(t->remote);
     ku_free(t->shape);
     for (int i = 0; i < t->n_params; i++)
         ku_free(t->param[i]);
@@ -724,12 +744,15 @@ static int set_control(const struct ku_trainer *t, struct ku_range port, int64_t
 
 static int run_once(struct ku_trainer *t, int program)
 {
-    KU_TRY(load(t, t->program[program], &t->exec[program]));
+    if (t->exec[program] == NULL)
+        KU_TRY(load(t, t->program[program], &t->exec[program]));
     int status = set_control(t, ku_exec_port(t->exec[program], 1, "control"), 0);
     if (status == KUMI_OK)
         status = ku_exec_run(t->exec[program]);
-    ku_exec_unload(t->exec[program]);
-    t->exec[program] = NULL;
+    if (t->remote == NULL || program != KU_PROG_DERIVE) { /* a worker runs it in every step */
+        ku_exec_unload(t->exec[program]);
+        t->exec[program] = NULL;
+    }
     return status < 0 ? status : ku_trainer_read_scalars(t);
 }
 
@@ -752,7 +775,7 @@ int ku_trainer_n_micro(const struct ku_trainer *t)
 static void port_part(const struct ku_trainer *t, const struct ku_program *p,
                       const struct ku_program_port *port, int u, struct ku_part *part)
 {
-    struct ku_coord at = ku_mesh_coord(&p->mesh, t->job->rank);
+    struct ku_coord at = ku_mesh_coord(&p->mesh, t->memory->mesh_rank);
     struct ku_operand o = {
         .buffer = port->buffer, .shape = port->shape, .layout = port->layout, .dtype = port->dtype};
     ku_program_part(p, &o, &at, u, part);
@@ -777,7 +800,7 @@ int64_t ku_trainer_rows(const struct ku_trainer *t, int u, int64_t *first)
 const struct ku_program_port *ku_trainer_find_port(const struct ku_trainer *t,
                                                    enum ku_trainer_program p, const char *name)
 {
-    return ku_program_find_port(t->program[p], 1, name);
+    return t->program[p] ? ku_program_find_port(t->program[p], 1, name) : NULL;
 }
 
 struct ku_range ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p,
@@ -821,8 +844,9 @@ int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report)
     t->step_bytes += (int64_t)(ku_job_moved_bytes(t->job) - before);
     t->far_bytes += (int64_t)(ku_job_far_bytes(t->job) - far_before);
     KU_TRY(ku_trainer_read_scalars(t));
-    KU_TRY(read_port(ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_REPORT), t->report,
-                     sizeof t->report));
+    const struct ku_range made = ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_REPORT);
+    if (made.bytes) /* a worker gets it from the servers */
+        KU_TRY(read_port(made, t->report, sizeof t->report));
     *report = t->report;
     return KUMI_OK;
 }

@@ -31,6 +31,8 @@
  */
 enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DERIVE, KU_N_PROGS };
 #define KU_ALL_PROGS ((1u << KU_N_PROGS) - 1)
+/* Those of a worker or server of a parameter server, which do not evaluate. */
+#define KU_TRAIN_PROGS (KU_ALL_PROGS & ~(1u << KU_PROG_EVAL))
 
 struct ku_trainer_opts {
     struct ku_compile_opts compile; /* is_training 0: evaluation only, without optimizer state */
@@ -41,6 +43,8 @@ struct ku_trainer_opts {
     size_t loader_bytes;      /* of rows read ahead, per rank */
     struct ku_tier_opts tier; /* folder of arena `file` */
     int no_eval;
+    /* compile.remote: the index of this worker, which is its rank on the mesh */
+    int worker;
 };
 
 /* Ports that every step or evaluation reads or writes. */
@@ -81,9 +85,9 @@ struct ku_trainer {
     enum ku_isa isa;                        /* maximum instruction set */
     int n_threads;                          /* of this rank */
     struct ku_program *program[KU_N_PROGS]; /* of the current shape */
-    struct ku_exec *exec[KU_N_PROGS];       /* INIT and DERIVE: set only while they run */
-    struct ku_trainer_shape *shape;         /* all shapes; they use the same arenas in turn */
-    int n_shapes, shape_at;                 /* shape_at: the current shape */
+    struct ku_exec *exec[KU_N_PROGS]; /* INIT, DERIVE: while they run, and DERIVE of a worker */
+    struct ku_trainer_shape *shape;   /* all shapes; they use the same arenas in turn */
+    int n_shapes, shape_at;           /* shape_at: the current shape */
     struct ku_exec_comms comms;
     struct ku_memory *memory;
     struct ku_ckpt_tensor *tensor; /* state as files have it: parameters and optimizer */
@@ -106,7 +110,8 @@ struct ku_trainer {
     int64_t n_steps, step_bytes; /* steps of this rank; bytes it stored in their collectives */
     int64_t far_bytes;           /* bytes that it sent to other hosts in them */
     size_t pool_bytes;           /* chunk pools of exchanges between hosts, all ranks of this one */
-    size_t inbox_bytes;          /* per rank, allocated while a checkpoint is written */
+    struct ku_remote_layout *remote; /* of a worker or server (remote_update.h); NULL: neither */
+    size_t inbox_bytes;              /* per rank, allocated while a checkpoint is written */
 };
 
 /*

@@ -38,7 +38,9 @@ static int find_ports(struct ku_trainer *t, struct ku_graph *const *graph)
             return KUMI_ENOMEM;
         s->metric[i % 2] = port;
         for (int k = 0; k < t->n_metrics; k++)
-            port[k] = ku_program_find_port(s->program[i % 2], 0, t->metric[k].port);
+            port[k] = s->program[i % 2] == NULL
+                          ? NULL
+                          : ku_program_find_port(s->program[i % 2], 0, t->metric[k].port);
     }
     for (int i = 0; i < t->n_shapes; i++) {
         double *count = ku_calloc((size_t)t->n_metrics + 1, sizeof *count);
@@ -53,7 +55,8 @@ static int find_ports(struct ku_trainer *t, struct ku_graph *const *graph)
 
 int ku_trainer_note_metrics(struct ku_trainer *t, struct ku_graph *const *graph)
 {
-    const struct ku_program *p = t->program[KU_PROG_EVAL];
+    const struct ku_program *p =
+        t->program[t->program[KU_PROG_EVAL] ? KU_PROG_EVAL : KU_PROG_TRAIN];
     t->metric = ku_calloc(p->n_outputs + 1, sizeof *t->metric);
     if (t->metric == NULL)
         return KUMI_ENOMEM;

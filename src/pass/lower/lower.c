@@ -121,7 +121,10 @@ static struct ku_program_port port_of(const struct ku_lower *l, const struct ku_
 static int add_port_buffer(struct ku_lower *l, ku_id v)
 {
     struct ku_program *p = l->p;
-    ku_id b = ku_lower_buffer(l, v, KU_AR_INPUT, KU_CL_INPUT);
+    const ku_id layout = l->g->value[v].layout;
+    const bool is_kept = ku_layout_has(&l->g->layout[layout], KU_Z);
+    ku_id b = is_kept ? ku_lower_kept_buffer(l, v, layout, KU_AR_INPUT, KU_CL_INPUT)
+                      : ku_lower_buffer(l, v, KU_AR_INPUT, KU_CL_INPUT);
     if (b == 0)
         return ku_err_get()->status;
     l->buffer[v] = b;
@@ -140,6 +143,7 @@ static int add_inputs(struct ku_lower *l)
     if (p->input == NULL)
         return KUMI_ENOMEM;
     for (uint32_t i = 0; i < l->g->n_inputs; i++) {
+        l->owner[l->g->input[i].value] = l->g->input[i].pushed.tensor;
         KU_TRY(add_port_buffer(l, l->g->input[i].value));
         p->input[p->n_inputs++] = port_of(l, &l->g->input[i]);
     }

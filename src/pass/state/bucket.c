@@ -27,9 +27,10 @@ static bool is_rank_convert(const struct ku_graph *g, ku_id n)
     const struct ku_node *node = &g->node[n];
     if (node->op != KU_OP_convert || node->phase != KU_PH_O)
         return 0;
-    const struct ku_value *from = &g->value[ku_in(g, node, 0)];
+    const struct ku_value *from = &g->value[ku_in(g, node, 0)], *to = &g->value[ku_out(g, n, 0)];
+    const int left = ku_layout_axes(&g->layout[to->layout], KU_P); /* a worker pushes them */
     return g->node[from->def].phase != KU_PH_O &&
-           ku_layout_axes(&g->layout[from->layout], KU_P) & KU_DP_AXES;
+           ku_layout_axes(&g->layout[from->layout], KU_P) & ~left & KU_DP_AXES;
 }
 
 /* An all-gather of a partitioned parameter that forward or backward reads. */

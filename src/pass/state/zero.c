@@ -228,6 +228,11 @@ static int partition_update(struct ku_graph *g, int axes)
             struct ku_value *v = &g->value[ku_out(g, n, 0)];
             v->layout = ku_zero_in_blocks(g, v->layout, axes);
         }
+    for (uint32_t i = 0; i < g->n_inputs; i++) /* of a server: it gets the chunks that it owns */
+        if (g->input[i].pushed.tensor) {
+            struct ku_value *v = &g->value[g->input[i].value];
+            v->layout = ku_zero_in_blocks(g, v->layout, axes);
+        }
     for (ku_id x = 1; x < g->n_tensors;
          x++) /* each rank updates its owned shard of running statistics */
         if (g->tensor[x].kind == KU_T_BUFFER && is_common) {

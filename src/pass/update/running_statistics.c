@@ -31,13 +31,14 @@ static int move(struct ku_graph *g, int op, const struct ku_attrs *a, const ku_i
     return ku_place_node(g, node);
 }
 
-static int track(struct ku_graph *g, ku_id node)
+static int track(struct ku_graph *g, const struct ku_compile_opts *o, ku_id node)
 {
     int k = g->mesh.extent[KU_AX_MB];
     ku_id seen = ku_out(g, node, 2), tensor[3];
     struct ku_attrs a = ku_attrs_default, rule = g->attr[g->node[node].attr];
     int is_partial = (ku_layout_axes(&g->layout[g->value[seen].layout], KU_P) & KU_DP_AXES) != 0;
-    int n_shards = g->mesh.extent[KU_AX_VS] * (is_partial ? ku_mesh_dp(&g->mesh) : 1);
+    int n_shards =
+        g->mesh.extent[KU_AX_VS] * (is_partial && !o->remote.is_single ? ku_mesh_dp(&g->mesh) : 1);
     for (int i = 0; i < 3; i++)
         tensor[i] = g->value[ku_in(g, &g->node[node], i + 1)].tensor;
     a.axes = (1 << KU_N_AXES) - 1;
@@ -60,11 +61,11 @@ static int track(struct ku_graph *g, ku_id node)
     return KUMI_OK;
 }
 
-int ku_update_track(struct ku_graph *g)
+int ku_update_track(struct ku_graph *g, const struct ku_compile_opts *o)
 {
     ku_id n_nodes = g->n_nodes;
     for (ku_id n = 1; n < n_nodes; n++)
         if (g->node[n].op == KU_OP_batch_norm_moments && g->node[n].n_in == 4)
-            KU_TRY(track(g, n));
+            KU_TRY(track(g, o, n));
     return KUMI_OK;
 }

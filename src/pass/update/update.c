@@ -348,7 +348,7 @@ int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const st
         return node ? ku_graph_output(g, "report", ku_out(g, node, 0)) : ku_err_get()->status;
     }
     KU_TRY(ku_update_check_groups(g, o));
-    KU_TRY(ku_update_track(g));
+    KU_TRY(ku_update_track(g, o));
     ku_id n_params = g->n_tensors;
     ku_id *grad = ku_calloc(n_params, sizeof *grad), *next = chain_uses(g);
     int status = grad && next ? KUMI_OK : KUMI_ENOMEM;
@@ -357,8 +357,10 @@ int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const st
             grad[p] = gradient(g, o, p, next);
             status = grad[p] ? KUMI_OK : ku_err_get()->status;
         }
-    if (status == KUMI_OK)
+    if (status == KUMI_OK && o->remote.update_by != KU_UPDATE_WORKER)
         status = report_and_optimize(g, o, grad, n_params);
+    if (status == KUMI_OK)
+        status = ku_update_cut(g, o);
     ku_free(grad);
     ku_free(next);
     return status;

@@ -100,7 +100,7 @@ static void say_resumed(const struct ku_run_report_start *at, long long all)
 
 void ku_run_report_announce(const struct ku_run_report *r, const struct ku_run_report_start *at)
 {
-    struct ku_str batch = {0};
+    struct ku_str batch = {0}, ranks = {0};
     if (!is_first(r))
         return;
     if (r->s->sharding.tp > 1)
@@ -109,10 +109,16 @@ void ku_run_report_announce(const struct ku_run_report *r, const struct ku_run_r
     r->s->source->ops->print(r->s->source, &batch);
     ku_str_add(&batch, ", ");
     ku_precision_print(&r->s->cfg, &batch);
-    KU_MESSAGE(INFO, "kumi: %s: %lld parameters, %d rank%s, %s on %s, %s",
+    if (r->s->t->remote)
+        ku_str_add(&ranks, "%d worker%s, ", r->s->batch.n_ranks,
+                   r->s->batch.n_ranks == 1 ? "" : "s");
+    ku_str_add(&ranks, "%d %s%s", r->job->n, r->s->t->remote ? "server" : "rank",
+               r->job->n == 1 ? "" : "s");
+    KU_MESSAGE(INFO, "kumi: %s: %lld parameters, %s, %s on %s, %s",
                r->s->model.path ? r->s->model.path : ku_model_type(&r->s->model),
-               (long long)r->s->n_params, r->job->n, r->job->n == 1 ? "" : "s", ku_str_get(&batch),
+               (long long)r->s->n_params, ku_str_get(&ranks), ku_str_get(&batch),
                ku_cpu_isa_name(r->s->t->isa), at->dir);
+    ku_str_fini(&ranks);
     ku_str_fini(&batch);
     ku_session_print_recompute(r->s, &batch);
     if (batch.bytes)
@@ -247,7 +253,9 @@ void ku_run_report_after(struct ku_run_report *r, int64_t step)
 int ku_run_report_step(struct ku_run_report *r, int64_t step, const double *numbers,
                        int64_t data_ns)
 {
-    const struct ku_exec_times times = ku_exec_times(r->s->t->exec[KU_PROG_TRAIN]);
+    struct ku_exec_times times = ku_exec_times(r->s->t->exec[KU_PROG_TRAIN]);
+    if (r->update_ns)
+        times.run_ns = r->update_ns;
     r->loss = numbers[KU_REPORT_LOSS];
     ku_step_times_note(r->trial, &times, data_ns, (int64_t)numbers[KU_REPORT_TOKENS]);
     return write_step(r, step, numbers, &times, data_ns);

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/json/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "ckpt/snapshot/snapshot.h"
@@ -38,6 +39,8 @@
 enum { MAX_SKIPPED = 100, WORD_TIME = 1, WORD_SIGNAL = 2 };
 
 struct run {
+    const struct ku_run_server *server; /* NULL: ranks that train by themselves */
+    struct ku_remote_engine *engine;
     const struct kumi_train_options *o;
     struct kumi_train_result *result;
     struct ku_job *job;
@@ -135,11 +138,17 @@ static int check_numerics(struct run *r, const json_t *was)
 static int configure_session(struct run *r)
 {
     const struct kumi_settings *set = &r->o->settings;
-    r->s.host_ranks = ku_job_host_ranks(r->job);
+    const int n_ranks = r->server ? r->server->n_workers : r->job->n;
+    r->s.host_ranks = r->server ? 1 : ku_job_host_ranks(r->job);
     r->s.has_even_hosts = ku_job_hosts_are_even(r->job);
+    if (r->server)
+        r->s.remote =
+            (struct ku_remote_opts){.update_by = KU_UPDATE_SERVER,
+                                    .n_servers = r->job->n,
+                                    .is_single = r->server->engine.mode != KU_REMOTE_SYNC};
     struct ku_ckpt c;
     if (r->found[0] == '\0')
-        return ku_session_configure(&r->s, set->config, set->set, set->n_sets, NULL, r->job->n);
+        return ku_session_configure(&r->s, set->config, set->set, set->n_sets, NULL, n_ranks);
     KU_TRY(ku_ckpt_open(r->found, &c));
     json_t *was = json_object_get(c.manifest.root, "numerics");
     r->stored = ku_asprintf("%s/model", r->found);
@@ -147,7 +156,7 @@ static int configure_session(struct run *r)
     ku_origin_of(&c, &r->was);
     int status = r->stored == NULL ? KUMI_ENOMEM
                                    : ku_session_configure(&r->s, set->config, set->set, set->n_sets,
-                                                          was, r->job->n);
+                                                          was, n_ranks);
     if (status == KUMI_OK)
         status = check_numerics(r, was);
     ku_ckpt_close(&c);
@@ -220,7 +229,8 @@ static int check_complete(struct run *r)
     if (r->found[0] == '\0' || r->step < r->end)
         return KUMI_OK;
     if (is_first(r))
-        word = ku_summary_is_of(r->dir.path, r->step, r->s.source->eval_samples > 0,
+        word = ku_summary_is_of(r->dir.path, r->step,
+                                r->s.source->eval_samples > 0 && r->server == NULL,
                                 &r->result->val_loss) ||
                r->step > r->end || r->o->resume_step > 0;
     KU_TRY(ku_agree_max(r->job, &word));
@@ -241,6 +251,35 @@ static int create_trainer(struct run *r)
     return status;
 }
 
+/* Workers may begin. */
+static int open_engine(struct run *r)
+{
+    struct ku_remote_engine_opts o = r->server->engine;
+    o.version = r->step;
+    if (o.mode != KU_REMOTE_SYNC && r->s.cfg.train_epochs != KU_NULL)
+        return KU_ERR(KUMI_EINVAL,
+                      "train.epochs: with ps.mode async and ssp the length is a number "
+                      "of pushes; set train.steps");
+    KU_TRY(ku_remote_engine_create(r->s.t, &o, &r->engine));
+    char *numerics = ku_json_print(r->s.numerics, JSON_SORT_KEYS | JSON_COMPACT);
+    const int status =
+        numerics ? r->server->attach(r->server->ctx, r->engine, numerics) : KUMI_ENOMEM;
+    ku_free(numerics);
+    return status;
+}
+
+/* Workers end, whatever they wait for, before their engine does. */
+static void close_engine(struct run *r, int status)
+{
+    if (r->engine == NULL)
+        return;
+    if (status == KUMI_OK)
+        status = KU_ERR(KUMI_ESTOPPED, "ps: training is complete");
+    ku_remote_stop(r->engine, status);
+    r->server->detach(r->server->ctx, r->engine);
+    ku_remote_engine_destroy(r->engine);
+}
+
 static int prepare(struct run *r)
 {
     KU_TRY(open_directory(r));
@@ -256,6 +295,7 @@ static int prepare(struct run *r)
     KU_TRY(ku_session_take_companions(&r->s, r->job));
     KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
     KU_TRY(check_complete(r));
+    KU_TRY(r->server ? open_engine(r) : KUMI_OK);
     const struct ku_run_report_start at = {r->dir.path, r->found, r->step, r->end, r->is_complete};
     KU_TRY(ku_run_report_prepare(&r->report, &at));
     ku_run_report_announce(&r->report, &at);
@@ -331,7 +371,7 @@ static int save(struct run *r, int is_final)
 static int evaluate(struct run *r)
 {
     double loss;
-    if (r->o->is_trial)
+    if (r->o->is_trial || r->server) /* kumi eval reads a server's checkpoints */
         return KUMI_OK;
     KU_TRY(ku_session_evaluate(&r->s, &loss));
     ku_run_report_eval(&r->report, r->step, loss);
@@ -390,9 +430,30 @@ static bool is_due(struct ku_span every, int64_t step, const struct run *r)
     return n > 0 && step % n == 0;
 }
 
+/* The update of a parameter server; r->step stays if the job was stopped before it. */
+static int one_update(struct run *r)
+{
+    int64_t version;
+    const double scale = ku_trainer_loss_scale(r->s.t);
+    const int64_t begin_ns = ku_clock_ns();
+    KU_TRY(ku_remote_serve(r->engine, r->step + 1));
+    r->report.update_ns = ku_clock_ns() - begin_ns;
+    const double *report = ku_remote_report(r->engine, &version);
+    if (version == r->step)
+        return KUMI_OK;
+    if (report[KU_REPORT_APPLY] == 0)
+        KU_TRY(nonfinite(r, report, scale));
+    else
+        r->n_skipped = 0;
+    KU_TRY(begin_writing(r));
+    return ku_run_report_step(&r->report, ++r->step, report, 0);
+}
+
 static int one_step(struct run *r)
 {
     const double *report;
+    if (r->engine)
+        return one_update(r);
     int64_t begin = ku_clock_ns();
     KU_TRY(ku_agree_local(r->job, ku_session_fill_train(&r->s, r->step)));
     int64_t data_ns = ku_clock_ns() - begin;
@@ -494,9 +555,10 @@ static int run_all(struct run *r)
 }
 
 int ku_run_rank(struct ku_job *job, int heeds_signals, const struct kumi_train_options *options,
-                struct kumi_train_result *result)
+                const struct ku_run_server *server, struct kumi_train_result *result)
 {
     struct run r = {.o = options,
+                    .server = server,
                     .result = result,
                     .job = job,
                     .dir = {.lock_fd = -1},
@@ -507,6 +569,7 @@ int ku_run_rank(struct ku_job *job, int heeds_signals, const struct kumi_train_o
     if (status == KUMI_OK)
         status = run_all(&r);
     struct kumi_error error = *ku_err_get();
+    close_engine(&r, status);
     result->is_reported = status < 0;
     if (status == KUMI_ESTOPPED && is_first(&r) && !ku_job_has_failed(job))
         KU_MESSAGE(WARN, "kumi: %s", error.text);

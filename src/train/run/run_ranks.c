@@ -25,6 +25,8 @@
 struct joining {
     struct ku_job_opts opts;
     int is_threaded;
+    int n_workers, n_servers; /* of a parameter server; 0: none */
+    struct ku_remote_engine_opts engine;
 };
 
 static struct joining joining_of(const struct kumi_settings *set)
@@ -39,6 +41,11 @@ static struct joining joining_of(const struct kumi_settings *set)
     if (ku_config_load(set->config, set->set, set->n_sets, ku_model_hidden_size, &cfg) == KUMI_OK) {
         timeout_s = cfg.parallel_timeout_s;
         j.is_threaded = strcmp(cfg.parallel_transport, "thread") == 0;
+        if (cfg.ps_workers != KU_NULL)
+            j.n_workers = (int)cfg.ps_workers, j.n_servers = (int)cfg.ps_servers;
+        j.engine = (struct ku_remote_engine_opts){.mode = (enum ku_remote_mode)cfg.ps_mode,
+                                                  .staleness = (int)cfg.ps_staleness,
+                                                  .backup = (int)cfg.ps_backup};
         for (size_t i = 0; i < sizeof far / sizeof *far; i++)
             if (strcmp(cfg.parallel_transport, far[i]) == 0)
                 j.opts.transport = far[i];
@@ -63,7 +70,7 @@ struct threads {
 static int train_thread(struct ku_job *job, void *arg)
 {
     struct threads *t = arg;
-    int status = ku_run_rank(job, job->rank == 0, t->options, &t->result[job->rank]);
+    int status = ku_run_rank(job, job->rank == 0, t->options, NULL, &t->result[job->rank]);
     if (status != KUMI_ESTOPPED)
         return status;
     if (job->rank == 0)
@@ -93,6 +100,33 @@ static int train_threads(const struct kumi_train_options *options, const struct 
         result->is_reported |= t.result[i].is_reported;
     ku_free(t.result);
     return status == KUMI_OK && t.stopped.status < 0 ? ku_err_put(&t.stopped) : status;
+}
+
+/* Workers and servers of a parameter server, as threads. */
+static int train_remote(const struct kumi_train_options *options, const struct joining *j,
+                        struct kumi_train_result *result)
+{
+    struct ku_job_opts opts = j->opts;
+    sigset_t stops, old;
+    if (ku_env_threads() == 0)
+        opts.threads = ku_os_n_cpus() / j->n_workers; /* 0 means 1 */
+    opts.transport = "thread";
+    ku_os_stop_signals(&stops);
+    pthread_sigmask(SIG_BLOCK, &stops, &old);
+    const int status =
+        ku_run_in_process(options, &opts, j->n_workers, j->n_servers, &j->engine, result);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return status;
+}
+
+static int check_remote(const struct ku_job *job, const struct kumi_train_options *o)
+{
+    if (job->n == 1 && o->ranks <= 1)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL,
+                  "ps.workers: %d ranks; kumi train runs workers and servers as threads of one "
+                  "process: start it without -n, or set ps.workers to null",
+                  job->n > 1 ? job->n : o->ranks);
 }
 
 static int check_ranks(const struct ku_job *job, int ranks, int is_threaded)
@@ -148,16 +182,21 @@ int kumi_train(const struct kumi_train_options *options, struct kumi_train_resul
         return status;
     }
     status = check_options(options);
-    if (status == KUMI_OK)
+    if (status == KUMI_OK && j.n_workers)
+        status = check_remote(job, options);
+    else if (status == KUMI_OK)
         status = check_ranks(job, options->ranks, j.is_threaded);
     if (status < 0) {
         status = ku_job_fail(job);
         result->is_reported = 1;
+    } else if (j.n_workers) {
+        KU_TRY(ku_comm_leave(job));
+        return train_remote(options, &j, result);
     } else if (options->ranks > 1) {
         KU_TRY(ku_comm_leave(job));
         return train_threads(options, &j, result);
     } else {
-        status = ku_run_rank(job, 1, options, result);
+        status = ku_run_rank(job, 1, options, NULL, result);
     }
     struct kumi_error error = *ku_err_get();
     int left = ku_comm_leave(job);

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/remote_table.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "train/configure.h"
+#include "train/remote_update.h"
+#include "train/session.h"
+
+/* One side: its programs, and the layout, which is the same on both. */
+struct side {
+    size_t arena_bytes; /* of the programs, offloaded tensors included, files not */
+    struct ku_remote_layout *layout;
+    int64_t n_params;
+};
+
+static size_t bytes_of(struct ku_program *const *program)
+{
+    size_t most[KU_N_ARENAS] = {0}, total = 0;
+    for (int i = 0; i < KU_N_PROGS; i++)
+        for (int a = 0; a < KU_N_ARENAS && program[i]; a++)
+            if (program[i]->arena_bytes[a] > most[a])
+                most[a] = program[i]->arena_bytes[a];
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        total += a == KU_AR_FILE ? 0 : most[a];
+    return total;
+}
+
+static int compile(struct ku_session *s, struct side *side)
+{
+    const struct ku_target target = {.query = ku_device_find(s->cfg.parallel_device)->query,
+                                     .ranks_per_host = 1};
+    struct ku_program *program[KU_N_PROGS] = {NULL};
+    struct ku_compile_opts o;
+    struct ku_graph *g;
+    KU_TRY(ku_session_open_shapes(s));
+    KU_TRY(ku_session_compile_opts(s, &o));
+    if (s->remote.update_by == KU_UPDATE_WORKER)
+        KU_TRY(ku_session_solve_recompute(s, &target, &o));
+    KU_TRY(ku_session_graph(s, s->source->ops->largest_shape(s->source), &g));
+    side->n_params = ku_graph_n_params(g);
+    int status = ku_trainer_plan(g, &o, &target, KU_TRAIN_PROGS, program);
+    if (status == KUMI_OK)
+        status = ku_remote_layout_create(g, &o, &side->layout);
+    side->arena_bytes = bytes_of(program);
+    for (int i = 0; i < KU_N_PROGS; i++)
+        ku_program_destroy(program[i]);
+    ku_graph_destroy(g);
+    return status;
+}
+
+static int plan_side(const struct kumi_settings *settings, int update_by, struct side *side)
+{
+    struct ku_session s = {0};
+    KU_TRY(ku_settings_configure_side(&s, settings, update_by));
+    const int status = compile(&s, side);
+    ku_session_fini(&s);
+    return status;
+}
+
+/* Sums and maxima over the servers. */
+struct bytes {
+    uint64_t push, pull;           /* of a worker, all servers */
+    uint64_t most_push, most_pull; /* of a worker, on the server with most */
+};
+
+static struct bytes add_up(const struct ku_remote_layout *l)
+{
+    struct bytes b = {0};
+    for (int s = 0; s < l->n_servers; s++) {
+        b.push += l->push_bytes[s];
+        b.pull += l->pull_bytes[s];
+        b.most_push = l->push_bytes[s] > b.most_push ? l->push_bytes[s] : b.most_push;
+        b.most_pull = l->pull_bytes[s] > b.most_pull ? l->pull_bytes[s] : b.most_pull;
+    }
+    return b;
+}
+
+static void print(const struct side side[2], struct ku_str *out)
+{
+    const struct ku_remote_layout *l = side[0].layout;
+    const struct bytes b = add_up(l);
+    const uint64_t n = (uint64_t)l->n_workers, copies = l->is_single ? n : 0;
+    const uint64_t own[2] = {b.pull, n * b.most_push + copies * b.most_pull};
+    char text[2][16];
+    ku_str_add(out, "parameter server: %d worker%s, %d server%s; %lld parameters\n", l->n_workers,
+               l->n_workers == 1 ? "" : "s", l->n_servers, l->n_servers == 1 ? "" : "s",
+               (long long)side[0].n_params);
+    ku_str_add(out, "  %-22s %14s %14s\n", "", "each worker", "each server");
+    const struct {
+        const char *what;
+        uint64_t worker, server;
+    } row[] = {
+        {"gradients, a step", b.push, n * b.most_push},
+        {"parameters, a step", b.pull, n * b.most_pull},
+        {"memory of programs", side[0].arena_bytes, side[1].arena_bytes},
+        {"memory of messages", own[0], own[1]},
+        {"memory", side[0].arena_bytes + own[0], side[1].arena_bytes + own[1]},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        ku_str_add(out, "  %-22s %14s %14s\n", row[i].what, ku_text_bytes(row[i].worker, text[0]),
+                   ku_text_bytes(row[i].server, text[1]));
+    if (l->is_single)
+        ku_str_add(out, "  gradients and parameters are those of one push of every worker\n");
+}
+
+static json_t *json_of(const struct side side[2])
+{
+    const struct ku_remote_layout *l = side[0].layout;
+    const struct bytes b = add_up(l);
+    const int64_t n = l->n_workers;
+    const int64_t copies = l->is_single ? n : 0;
+    return json_pack("{s:i, s:i, s:{s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I}}", "workers",
+                     l->n_workers, "servers", l->n_servers, "worker", "push_bytes",
+                     (json_int_t)b.push, "pull_bytes", (json_int_t)b.pull, "program_bytes",
+                     (json_int_t)side[0].arena_bytes, "message_bytes", (json_int_t)b.pull, "server",
+                     "push_bytes", (json_int_t)(n * (int64_t)b.most_push), "pull_bytes",
+                     (json_int_t)(n * (int64_t)b.most_pull), "program_bytes",
+                     (json_int_t)side[1].arena_bytes, "message_bytes",
+                     (json_int_t)(n * (int64_t)b.most_push + copies * (int64_t)b.most_pull));
+}
+
+int ku_plan_remote(const struct kumi_settings *settings, int as_json, char **text)
+{
+    struct side side[2] = {{0}};
+    struct ku_str out = {0};
+    int status = plan_side(settings, KU_UPDATE_WORKER, &side[0]);
+    if (status == KUMI_OK)
+        status = plan_side(settings, KU_UPDATE_SERVER, &side[1]);
+    if (status == KUMI_OK && as_json) {
+        json_t *root = json_of(side);
+        *text = root ? ku_json_print(root, JSON_INDENT(2)) : NULL;
+        status = *text ? KUMI_OK : KUMI_ENOMEM;
+        json_decref(root);
+    } else if (status == KUMI_OK) {
+        print(side, &out);
+        status = ku_text_take(&out, text);
+    }
+    ku_str_fini(&out);
+    ku_remote_layout_destroy(side[0].layout);
+    ku_remote_layout_destroy(side[1].layout);
+    return status;
+}

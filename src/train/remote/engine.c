@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine of one server: takes pushes, decides which of them an update applies, sums these, and
+ * runs the program of phase O.
+ *
+ *     transport threads    ku_remote_receive ──> slot of the worker ──┐       ┌──> ku_remote_read
+ *     ku_remote_serve            choose ──> sum into the ports ──> step ──> version + 1
+ *
+ * A slot holds one push. With several servers all apply the same pushes in the same order: where
+ * the order is open (async, ssp, backup), server 0 chooses among its complete slots, and the others
+ * wait until they have the same pushes. Norms over several servers are therefore exact in every
+ * mode.
+ *
+ * In async and ssp a worker gets the parameters as they were when it was allowed to begin its
+ * step: the next update copies them first. Hence the order of pushes alone gives all bits, on any
+ * number of servers.
+ *
+ * `lock` protects the slots, version and failure. `state` is held for writing while an update runs,
+ * and for reading while parameters are copied.
+ */
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "comm/coll.h"
+#include "comm/consensus.h"
+#include "comm/sum.h"
+#include "exec/exec.h"
+#include "ir/state.h"
+#include "tensor/dtype.h"
+#include "train/remote_update.h"
+#include "train/trainer.h"
+
+/* The push of one worker: of `step`, complete if all bytes of it are in. */
+struct slot {
+    unsigned char *data; /* [push_bytes] */
+    int64_t step;        /* of the bytes in it */
+    int64_t next;    /* the first step that may be pushed: those below were applied or dropped */
+    size_t received; /* 0: empty */
+    /*
+     * Async, ssp: what the worker begins step `next` with. begins: the update after which it may,
+     * -1: not yet; the state itself until the next update copies it to `kept`.
+     */
+    int64_t begins;
+    bool is_kept;
+    unsigned char *kept; /* [pull_bytes] */
+};
+
+struct ku_remote_engine {
+    struct ku_trainer *t;
+    const struct ku_remote_layout *layout;
+    struct ku_remote_engine_opts o;
+    struct ku_remote_events events;
+    const struct ku_sum_kernels *kernels;
+    int server, n_workers;
+    size_t payload;
+    struct slot *slot;           /* [n_workers] */
+    struct ku_remote_part *push; /* [n_push] this server's */
+    struct ku_remote_part *pull; /* [n_pull] */
+    struct ku_range *port;       /* [n_push] input ports */
+    struct ku_range *source;     /* [n_pull] state tensors; bytes 0: the report */
+    double report[KU_REPORT_WORDS];
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a slot is complete, or stop */
+    pthread_rwlock_t state;
+    int64_t version;
+    int status; /* < 0: it failed */
+    struct kumi_error error;
+    bool is_stopped;
+};
+
+/* What an update applies, equal on all servers. */
+struct choice {
+    int32_t n;
+    int32_t worker[KU_REMOTE_MAX_WORKERS];
+};
+
+const struct ku_remote_layout *ku_remote_engine_layout(const struct ku_remote_engine *e)
+{
+    return e->layout;
+}
+
+int ku_remote_engine_server(const struct ku_remote_engine *e)
+{
+    return e->server;
+}
+
+void ku_remote_engine_watch(struct ku_remote_engine *e, const struct ku_remote_events *events)
+{
+    e->events = *events;
+}
+
+/* Statistics of batch norm are means over all shards, and some workers do not have all of them. */
+static int check_opts(const struct ku_remote_engine *e)
+{
+    const struct ku_program *p = e->t->program[KU_PROG_TRAIN];
+    const struct ku_remote_engine_opts *o = &e->o;
+    if (o->backup < 0 || o->backup >= e->n_workers)
+        return KU_ERR(KUMI_EINVAL, "ps.backup: %d; %d workers: at most %d late ones", o->backup,
+                      e->n_workers, e->n_workers - 1);
+    if (o->staleness < 0)
+        return KU_ERR(KUMI_EINVAL, "ps.staleness: %d; at least 0", o->staleness);
+    for (uint32_t i = 0; i < p->n_instrs && o->backup > 0; i++)
+        if (p->instr[i].kind == KU_COMPUTE && p->instr[i].op == KU_OP_batch_norm_track)
+            return KU_ERR(KUMI_EINVAL,
+                          "ps.backup: %d; batch norm %s keeps means over the samples of all "
+                          "workers; set ps.backup to 0",
+                          o->backup, p->name_of[p->instr[i].path]);
+    return KUMI_OK;
+}
+
+static int find_memory(struct ku_remote_engine *e)
+{
+    const struct ku_remote_layout *l = e->layout;
+    const struct ku_program *p = e->t->program[KU_PROG_TRAIN];
+    for (uint32_t i = 0; i < l->n_push; i++) {
+        e->push[i] = ku_remote_part_of(l, true, i, e->server);
+        e->port[i] = ku_exec_port(e->t->exec[KU_PROG_TRAIN], 1, l->push[i].name);
+        KU_ASSERT(e->port[i].bytes >=
+                  (size_t)(e->push[i].end - e->push[i].begin) * kumi_dtype_bytes(l->push[i].dtype));
+    }
+    for (uint32_t i = 0; i < l->n_pull; i++) {
+        e->pull[i] = ku_remote_part_of(l, false, i, e->server);
+        for (uint32_t s = 0; s < p->n_states; s++)
+            if (strcmp(p->name_of[p->state[s].name], l->pull[i].name) == 0)
+                e->source[i] = ku_memory_state(e->t->memory, &p->state[s]);
+        if (e->source[i].memory)
+            e->source[i].bytes =
+                (size_t)(e->pull[i].end - e->pull[i].begin) * kumi_dtype_bytes(l->pull[i].dtype);
+    }
+    return KUMI_OK;
+}
+
+static int allocate(struct ku_remote_engine *e)
+{
+    const struct ku_remote_layout *l = e->layout;
+    e->slot = ku_calloc((size_t)e->n_workers, sizeof *e->slot);
+    e->push = ku_calloc(l->n_push + 1, sizeof *e->push);
+    e->pull = ku_calloc(l->n_pull + 1, sizeof *e->pull);
+    e->port = ku_calloc(l->n_push + 1, sizeof *e->port);
+    e->source = ku_calloc(l->n_pull + 1, sizeof *e->source);
+    if (!e->slot || !e->push || !e->pull || !e->port || !e->source)
+        return KUMI_ENOMEM;
+    for (int w = 0; w < e->n_workers; w++) {
+        e->slot[w].data = ku_calloc(l->push_bytes[e->server] + 1, 1);
+        e->slot[w].next = e->slot[w].step = e->o.version;
+        if (e->layout->is_single)
+            e->slot[w].kept = ku_calloc(l->pull_bytes[e->server] + 1, 1);
+        e->slot[w].begins = e->o.version;
+        if (e->slot[w].data == NULL || (e->layout->is_single && e->slot[w].kept == NULL))
+            return KUMI_ENOMEM;
+    }
+    return KUMI_OK;
+}
+
+int ku_remote_engine_create(struct ku_trainer *t, const struct ku_remote_engine_opts *o,
+                            struct ku_remote_engine **out)
+{
+    struct ku_remote_engine *e = ku_calloc(1, sizeof *e);
+    KU_ASSERT(t->remote != NULL && t->remote->n_servers == t->job->n);
+    KU_ASSERT(t->remote->is_single == (o->mode != KU_REMOTE_SYNC));
+    if (e == NULL)
+        return KUMI_ENOMEM;
+    e->t = t;
+    e->layout = t->remote;
+    e->o = *o;
+    e->server = t->job->rank;
+    e->n_workers = t->remote->n_workers;
+    e->payload = t->remote->push_payload[e->server];
+    e->version = o->version;
+    e->kernels = ku_sum_choose();
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->changed, NULL);
+    pthread_rwlock_init(&e->state, NULL);
+    int status = check_opts(e);
+    if (status == KUMI_OK)
+        status = allocate(e);
+    if (status == KUMI_OK)
+        status = find_memory(e);
+    if (status < 0) {
+        ku_remote_engine_destroy(e);
+        return status;
+    }
+    *out = e;
+    return KUMI_OK;
+}
+
+void ku_remote_engine_destroy(struct ku_remote_engine *e)
+{
+    if (e == NULL)
+        return;
+    for (int w = 0; e->slot && w < e->n_workers; w++) {
+        ku_free(e->slot[w].data);
+        ku_free(e->slot[w].kept);
+    }
+    ku_free(e->slot);
+    ku_free(e->push);
+    ku_free(e->pull);
+    ku_free(e->port);
+    ku_free(e->source);
+    pthread_rwlock_destroy(&e->state);
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->lock);
+    ku_free(e);
+}
+
+/* -- transport threads ------------------------------------------------------------------------ */
+
+/* lock is held. */
+static int failure_of(const struct ku_remote_engine *e)
+{
+    return e->status < 0 ? KU_ERR(e->status, "%s", e->error.text) : KUMI_OK;
+}
+
+/* Notes that bytes arrive; *at NULL: they came too late and are dropped. lock is held. */
+static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t offset, size_t bytes,
+                 unsigned char **at)
+{
+    struct slot *x = &e->slot[worker];
+    const bool is_late = step < x->next && e->o.mode == KU_REMOTE_SYNC && e->o.backup > 0;
+    *at = NULL;
+    KU_TRY(failure_of(e));
+    if (is_late)
+        return KUMI_OK;
+    if (step < x->next || (x->received > 0 && step != x->step))
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes step %lld; server %d expects step %lld",
+                      worker, (long long)step, e->server,
+                      (long long)(x->received ? x->step : x->next));
+    if (x->received + bytes > e->payload)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes more than the %zu bytes of step %lld",
+                      worker, e->payload, (long long)step);
+    x->step = step;
+    x->is_kept = false;
+    *at = x->data + offset;
+    return KUMI_OK;
+}
+
+int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                      const void *data, size_t bytes)
+{
+    const size_t space = e->layout->push_bytes[e->server];
+    unsigned char *at;
+    if (worker < 0 || worker >= e->n_workers)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d; there are %d", worker, e->n_workers);
+    if (offset > space || bytes > space - offset)
+        return KU_ERR(KUMI_EINVAL, "ps: bytes %zu to %zu of a push of %zu bytes", offset,
+                      offset + bytes, space);
+    pthread_mutex_lock(&e->lock);
+    int status = admit(e, worker, step, offset, bytes, &at);
+    pthread_mutex_unlock(&e->lock);
+    if (status < 0 || at == NULL)
+        return status;
+    memcpy(at, data, bytes); /* the slot is not read before it is complete */
+    pthread_mutex_lock(&e->lock);
+    struct slot *x = &e->slot[worker];
+    if (x->step == step && x->next <= step) {
+        x->received += bytes;
+        if (x->received == e->payload)
+            pthread_cond_broadcast(&e->changed);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return KUMI_OK;
+}
+
+/* Whether a worker may begin a step. lock is held. */
+static bool is_ready(const struct ku_remote_engine *e, int worker, int64_t step)
+{
+    int64_t slowest = INT64_MAX;
+    if (e->o.mode == KU_REMOTE_SYNC)
+        return e->version >= step;
+    for (int w = 0; w < e->n_workers; w++)
+        slowest = e->slot[w].next < slowest ? e->slot[w].next : slowest;
+    return e->slot[worker].next >= step &&
+           (e->o.mode == KU_REMOTE_ASYNC || step - slowest <= e->o.staleness);
+}
+
+/* Copy the bytes of the pull space that a part and [offset, offset + bytes) have in common. */
+static int copy_part(const struct ku_remote_engine *e, uint32_t i, size_t offset, size_t bytes,
+                     unsigned char *data)
+{
+    const struct ku_remote_part *part = &e->pull[i];
+    const size_t all =
+        (size_t)(part->end - part->begin) * kumi_dtype_bytes(e->layout->pull[i].wire);
+    const size_t from = part->offset > offset ? part->offset : offset;
+    const size_t to = part->offset + all < offset + bytes ? part->offset + all : offset + bytes;
+    if (from >= to)
+        return KUMI_OK;
+    if (e->source[i].bytes == 0) {
+        memcpy(data + (from - offset), (const char *)e->report + (from - part->offset), to - from);
+        return KUMI_OK;
+    }
+    struct ku_range r = e->source[i];
+    r.at += from - part->offset;
+    r.bytes = to - from;
+    return ku_range_read(r, data + (from - offset));
+}
+
+static int copy_space(const struct ku_remote_engine *e, size_t offset, size_t bytes,
+                      unsigned char *data)
+{
+    for (uint32_t i = 0; i < e->layout->n_pull; i++)
+        KU_TRY(copy_part(e, i, offset, bytes, data));
+    return KUMI_OK;
+}
+
+int ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t offset, void *data,
+                   size_t bytes, int64_t *seen)
+{
+    const size_t space = e->layout->pull_bytes[e->server];
+    if (worker < 0 || worker >= e->n_workers)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d; there are %d", worker, e->n_workers);
+    if (offset > space || bytes > space - offset)
+        return KU_ERR(KUMI_EINVAL, "ps: bytes %zu to %zu of a pull of %zu bytes", offset,
+                      offset + bytes, space);
+    pthread_rwlock_rdlock(&e->state);
+    pthread_mutex_lock(&e->lock);
+    const struct slot *x = &e->slot[worker];
+    int status = failure_of(e);
+    *seen = status < 0 || !is_ready(e, worker, step) ? -1
+            : e->layout->is_single                   ? x->begins
+                                                     : e->version;
+    const unsigned char *kept = x->is_kept ? x->kept : NULL;
+    pthread_mutex_unlock(&e->lock);
+    if (*seen >= 0 && kept)
+        memcpy(data, kept + offset, bytes);
+    else if (*seen >= 0)
+        status = copy_space(e, offset, bytes, data);
+    pthread_rwlock_unlock(&e->state);
+    return status;
+}
+
+/* -- the server's thread ---------------------------------------------------------------------- */
+
+static bool is_complete(const struct ku_remote_engine *e, int worker)
+{
+    const struct slot *x = &e->slot[worker];
+    return x->received == e->payload && x->next <= x->step;
+}
+
+/* The slots that the next update may apply. lock is held. */
+static bool choose(struct ku_remote_engine *e, struct choice *c)
+{
+    const bool is_sync = e->o.mode == KU_REMOTE_SYNC;
+    const int wanted = is_sync ? e->n_workers - e->o.backup : 1;
+    int first = e->events.next && !is_sync ? e->events.next(e->events.ctx, e->version + 1) : -1;
+    c->n = 0;
+    if (first >= 0 && first < e->n_workers) {
+        c->worker[0] = first;
+        c->n = is_complete(e, first);
+        return c->n > 0;
+    }
+    for (int k = 0; k < e->n_workers; k++) /* async: turn by turn among those that are complete */
+        if (is_complete(e, first = is_sync ? k : (int)((e->version + k) % e->n_workers)) &&
+            (!is_sync || e->slot[first].step >= e->version) && (is_sync || c->n == 0))
+            c->worker[c->n++] = first;
+    return c->n >= wanted;
+}
+
+/* Waits for a while. lock is held. Returns false if the engine was stopped, or the job failed. */
+static bool wait_a_while(struct ku_remote_engine *e, int *status)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 20000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&e->changed, &e->lock, &until);
+    ku_job_tick(e->t->job);
+    *status = ku_job_progress(e->t->job);
+    return !e->is_stopped && *status == KUMI_OK;
+}
+
+/* Waits until this server has all pushes of a choice. */
+static int wait_for(struct ku_remote_engine *e, const struct choice *c)
+{
+    int status = KUMI_OK, n = 0;
+    pthread_mutex_lock(&e->lock);
+    do
+        for (n = 0; n < c->n && is_complete(e, c->worker[n]);)
+            n++;
+    while (n < c->n && wait_a_while(e, &status));
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+/* The pushes of the next update; n 0: the engine was stopped. Collective. */
+static int next_choice(struct ku_remote_engine *e, struct choice *c)
+{
+    int status = KUMI_OK;
+    pthread_mutex_lock(&e->lock);
+    c->n = 0;
+    while (e->server == 0 && !e->is_stopped && !ku_job_stop(e->t->job) && !choose(e, c) &&
+           wait_a_while(e, &status))
+        ;
+    if (e->is_stopped || ku_job_stop(e->t->job))
+        c->n = 0;
+    pthread_mutex_unlock(&e->lock);
+    KU_TRY(status);
+    if (e->t->job->n > 1) {
+        KU_TRY(ku_agree_bytes(e->t->job, &c->n, sizeof c->n));
+        KU_TRY(ku_agree_bytes(e->t->job, c->worker, (size_t)c->n * sizeof *c->worker));
+    }
+    return wait_for(e, c);
+}
+
+/* One entry of the chosen pushes, summed in the order of the workers into its port. */
+static int sum_entry(struct ku_remote_engine *e, const struct choice *c, uint32_t i)
+{
+    const struct ku_remote_entry *x = &e->layout->push[i];
+    const void *src[KU_REMOTE_MAX_WORKERS];
+    bool in_wire[KU_REMOTE_MAX_WORKERS];
+    struct ku_mapping map;
+    const struct ku_remote_part part = e->push[i];
+    struct ku_range r = e->port[i];
+    if (part.begin == part.end)
+        return KUMI_OK;
+    r.bytes = (size_t)(part.end - part.begin) * kumi_dtype_bytes(x->dtype);
+    KU_TRY(ku_range_map(r, KU_ACCESS_WRITE, &map));
+    for (int k = 0; k < c->n; k++) {
+        src[k] = e->slot[c->worker[k]].data + part.offset;
+        in_wire[k] = x->wire != x->dtype;
+    }
+    ku_sum(e->kernels, &(struct ku_sum){.n_src = c->n,
+                                        .n_dst = 1,
+                                        .src = src,
+                                        .dst = &map.data,
+                                        .count = part.end - part.begin,
+                                        .dtype = x->dtype,
+                                        .wire = x->wire,
+                                        .reduce = x->reduce,
+                                        .in_wire = in_wire});
+    return ku_range_unmap(&map);
+}
+
+/* The slots of a choice are empty again; late ones in sync mode too. */
+static void release(struct ku_remote_engine *e, const struct choice *c)
+{
+    const int64_t done = e->version;
+    for (int k = 0; k < c->n; k++) {
+        struct slot *x = &e->slot[c->worker[k]];
+        x->next = x->step + 1;
+        x->received = 0;
+        x->begins = -1;
+        x->is_kept = false;
+    }
+    e->version = done + 1;
+    for (int w = 0; w < e->n_workers; w++)
+        if (e->slot[w].begins < 0 && is_ready(e, w, e->slot[w].next))
+            e->slot[w].begins = e->version;
+    for (int w = 0; w < e->n_workers && e->o.mode == KU_REMOTE_SYNC; w++)
+        if (e->slot[w].next <= done) {
+            e->slot[w].next = done + 1;
+            e->slot[w].received = 0;
+        }
+}
+
+/* Async, ssp: copies the parameters for the workers that may read them. `state` is held. */
+static int keep(struct ku_remote_engine *e)
+{
+    for (int w = 0; w < e->n_workers && e->layout->is_single; w++) {
+        struct slot *x = &e->slot[w];
+        pthread_mutex_lock(&e->lock);
+        const bool is_due = x->begins >= 0 && !x->is_kept && x->received == 0;
+        pthread_mutex_unlock(&e->lock);
+        if (!is_due)
+            continue;
+        KU_TRY(copy_space(e, 0, e->layout->pull_bytes[e->server], x->kept));
+        pthread_mutex_lock(&e->lock);
+        x->is_kept = x->received == 0;
+        pthread_mutex_unlock(&e->lock);
+    }
+    return KUMI_OK;
+}
+
+static int update(struct ku_remote_engine *e, const struct choice *c)
+{
+    const double *report;
+    int status = KUMI_OK;
+    for (int k = 0; k < c->n && e->events.on_apply; k++)
+        KU_TRY(e->events.on_apply(e->events.ctx, e->version + 1, c->worker[k],
+                                  e->slot[c->worker[k]].step));
+    for (uint32_t i = 0; i < e->layout->n_push; i++)
+        KU_TRY(sum_entry(e, c, i));
+    pthread_rwlock_wrlock(&e->state);
+    status = keep(e);
+    if (status == KUMI_OK)
+        status = ku_trainer_step(e->t, e->version, &report);
+    if (status == KUMI_OK) {
+        memcpy(e->report, report, sizeof e->report);
+        pthread_mutex_lock(&e->lock);
+        release(e, c);
+        pthread_mutex_unlock(&e->lock);
+    }
+    pthread_rwlock_unlock(&e->state);
+    return status;
+}
+
+static void fail(struct ku_remote_engine *e, int status)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->status == KUMI_OK) {
+        e->status = status;
+        e->error = *ku_err_get();
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (e->events.on_version)
+        e->events.on_version(e->events.ctx, -1);
+}
+
+int ku_remote_serve(struct ku_remote_engine *e, int64_t n_updates)
+{
+    struct choice *c = ku_calloc(1, sizeof *c);
+    int status = c ? KUMI_OK : KUMI_ENOMEM;
+    while (status == KUMI_OK && e->version < n_updates) {
+        status = next_choice(e, c);
+        if (status < 0 || c->n == 0 || e->is_stopped)
+            break;
+        status = update(e, c);
+        if (status == KUMI_OK && e->events.on_version)
+            e->events.on_version(e->events.ctx, e->version);
+    }
+    ku_free(c);
+    pthread_mutex_lock(&e->lock);
+    const int stopped = status == KUMI_OK ? failure_of(e) : KUMI_OK; /* by ku_remote_stop */
+    pthread_mutex_unlock(&e->lock);
+    if (status < 0)
+        fail(e, status);
+    status = status < 0 ? status : stopped;
+    if (status < 0 && status != KUMI_ESTOPPED && e->t->job->n > 1)
+        status = ku_job_fail(e->t->job); /* the other servers wait for this one */
+    return status;
+}
+
+void ku_remote_stop(struct ku_remote_engine *e, int status)
+{
+    pthread_mutex_lock(&e->lock);
+    e->is_stopped = true;
+    if (status < 0 && e->status == KUMI_OK) {
+        e->status = status;
+        e->error = *ku_err_get();
+    }
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    if (e->events.on_version)
+        e->events.on_version(e->events.ctx, -1);
+}
+
+const double *ku_remote_report(const struct ku_remote_engine *e, int64_t *version)
+{
+    *version = e->version;
+    return e->report;
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The push and pull spaces of a parameter server. Both sides make them from their own graph: the
+ * cut gives ports of equal names in equal order (pass/update/remote.c), and the tensors of the
+ * model precede what the update adds. Chunks are dealt as pass zero deals them over the servers.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "ir/graph.h"
+#include "tensor/blocks.h"
+#include "tensor/dtype.h"
+#include "train/remote_update.h"
+
+enum { ALIGN_BYTES = 64 };
+
+static size_t wire_bytes(const struct ku_remote_entry *x, int64_t count)
+{
+    return (size_t)count * kumi_dtype_bytes(x->wire);
+}
+
+static void range_of(const struct ku_remote_layout *l, const struct ku_remote_entry *x, int server,
+                     struct ku_remote_part *part)
+{
+    part->begin = 0, part->end = x->count;
+    if (x->is_split)
+        ku_blocks_range(x->count, KU_BLOCK_COUNT, x->first_block, l->n_servers, server,
+                        &part->begin, &part->end);
+}
+
+struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool is_push, uint32_t n,
+                                        int server)
+{
+    const struct ku_remote_entry *entry = is_push ? l->push : l->pull;
+    struct ku_remote_part part = {0};
+    size_t at = 0;
+    KU_ASSERT(n < (is_push ? l->n_push : l->n_pull) && server >= 0 && server < l->n_servers);
+    for (uint32_t i = 0; i <= n; i++) {
+        range_of(l, &entry[i], server, &part);
+        part.offset = at;
+        const size_t bytes = wire_bytes(&entry[i], part.end - part.begin);
+        at += (bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1);
+    }
+    return part;
+}
+
+/* Bytes of a space, and of its parts alone. */
+static size_t space_of(const struct ku_remote_layout *l, bool is_push, int server, size_t *payload)
+{
+    const uint32_t n = is_push ? l->n_push : l->n_pull;
+    const struct ku_remote_entry *entry = is_push ? l->push : l->pull;
+    size_t total = 0;
+    *payload = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct ku_remote_part part;
+        range_of(l, &entry[i], server, &part);
+        const size_t bytes = wire_bytes(&entry[i], part.end - part.begin);
+        *payload += bytes;
+        total += (bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1);
+    }
+    return total;
+}
+
+/* Per tensor the server that owns the first odd chunk, as pass zero sets first_block. */
+static int32_t *deal(const struct ku_graph *g, int n_servers)
+{
+    int32_t *first = ku_calloc(g->n_tensors, sizeof *first);
+    int64_t next = 0;
+    for (ku_id t = 1; t < g->n_tensors && first; t++) {
+        const struct ku_tensor *x = &g->tensor[t];
+        if (x->kind == KU_T_COUNTER || x->of)
+            continue;
+        const int64_t count = ku_shape_count(&g->shape[x->shape]);
+        first[t] = (int32_t)next;
+        next = (next + (count + KU_BLOCK_COUNT - 1) / KU_BLOCK_COUNT) % n_servers;
+    }
+    return first;
+}
+
+static void add_pushed(struct ku_remote_layout *l, const struct ku_graph *g,
+                       const struct ku_port *port, const int32_t *first)
+{
+    const struct ku_value *v = &g->value[port->value];
+    struct ku_remote_entry *x = &l->push[l->n_push++];
+    *x =
+        (struct ku_remote_entry){.dtype = (enum kumi_dtype)v->dtype,
+                                 .wire = (enum kumi_dtype)port->pushed.wire,
+                                 .reduce = port->pushed.reduce == KU_FOLD_MAX ? KUMI_MAX : KUMI_SUM,
+                                 .is_split = port->pushed.tensor != 0,
+                                 .count = ku_shape_count(&g->shape[v->shape]),
+                                 .first_block = first[port->pushed.tensor]};
+    snprintf(x->name, sizeof x->name, "%s", port->name);
+}
+
+/* Whether a worker reads this tensor: the model's, and the loss scale. */
+static bool is_pulled(const struct ku_tensor *x)
+{
+    return ku_tensor_is_model(x) || (x->kind == KU_T_COUNTER && x->dtype == KUMI_F64);
+}
+
+static void add_pulled(struct ku_remote_layout *l, const struct ku_graph *g, ku_id t,
+                       const int32_t *first)
+{
+    const struct ku_tensor *y = &g->tensor[t];
+    struct ku_remote_entry *x = &l->pull[l->n_pull++];
+    *x = (struct ku_remote_entry){.dtype = (enum kumi_dtype)y->dtype,
+                                  .wire = (enum kumi_dtype)y->dtype,
+                                  .is_split = y->kind == KU_T_PARAM,
+                                  .count = ku_shape_count(&g->shape[y->shape]),
+                                  .first_block = first[t]};
+    snprintf(x->name, sizeof x->name, "%s", y->name);
+}
+
+static uint64_t hash_entries(uint64_t h, const struct ku_remote_entry *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t word[] = {ku_hash64(x[i].name, strlen(x[i].name)),
+                                 (uint64_t)x[i].dtype,
+                                 (uint64_t)x[i].wire,
+                                 (uint64_t)x[i].reduce,
+                                 x[i].is_split,
+                                 (uint64_t)x[i].count,
+                                 (uint64_t)x[i].first_block};
+        h = ku_hash64_mix(h, ku_hash64(word, sizeof word));
+    }
+    return ku_hash64_mix(h, n);
+}
+
+static int allocate(struct ku_remote_layout *l, const struct ku_graph *g)
+{
+    l->push = ku_calloc(g->n_inputs + g->n_outputs + 1, sizeof *l->push);
+    l->pull = ku_calloc(g->n_tensors + 1, sizeof *l->pull);
+    return l->push && l->pull ? KUMI_OK : KUMI_ENOMEM;
+}
+
+int ku_remote_layout_create(const struct ku_graph *g, const struct ku_compile_opts *o,
+                            struct ku_remote_layout **out)
+{
+    const int n_workers = ku_mesh_dp(&o->mesh), n_servers = o->remote.n_servers;
+    const bool is_worker = o->remote.update_by == KU_UPDATE_WORKER;
+    if (n_servers < 1 || n_servers > KU_REMOTE_MAX_SERVERS || n_workers > KU_REMOTE_MAX_WORKERS)
+        return KU_ERR(KUMI_EINVAL, "ps: %d workers and %d servers; at most %d and %d", n_workers,
+                      n_servers, KU_REMOTE_MAX_WORKERS, KU_REMOTE_MAX_SERVERS);
+    struct ku_remote_layout *l = ku_calloc(1, sizeof *l);
+    int32_t *first = deal(g, n_servers);
+    if (l == NULL || first == NULL || allocate(l, g) < 0) {
+        ku_remote_layout_destroy(l);
+        ku_free(first);
+        return KUMI_ENOMEM;
+    }
+    l->n_workers = n_workers, l->n_servers = n_servers;
+    l->is_single = o->remote.is_single != 0;
+    const uint32_t n_ports = is_worker ? g->n_outputs : g->n_inputs;
+    for (uint32_t i = 0; i < n_ports; i++) {
+        const struct ku_port *port = is_worker ? &g->output[i] : &g->input[i];
+        if (port->pushed.is_pushed)
+            add_pushed(l, g, port, first);
+    }
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        if (is_pulled(&g->tensor[t])) {
+            KU_ASSERT(is_worker || g->tensor[t].kind != KU_T_PARAM ||
+                      first[t] == g->tensor[t].first_block);
+            add_pulled(l, g, t, first);
+        }
+    l->pull[l->n_pull] = (struct ku_remote_entry){
+        .name = "report", .dtype = KUMI_F64, .wire = KUMI_F64, .count = KU_REPORT_WORDS};
+    l->n_pull++;
+    uint64_t h = ku_hash64_mix((uint64_t)n_workers, (uint64_t)n_servers);
+    h = hash_entries(hash_entries(h, l->push, l->n_push), l->pull, l->n_pull);
+    l->checksum = ku_hash64_mix(h, (uint64_t)o->remote.is_single);
+    for (int s = 0; s < n_servers; s++) {
+        size_t ignored;
+        l->push_bytes[s] = space_of(l, true, s, &l->push_payload[s]);
+        l->pull_bytes[s] = space_of(l, false, s, &ignored);
+    }
+    ku_free(first);
+    *out = l;
+    return KUMI_OK;
+}
+
+void ku_remote_layout_destroy(struct ku_remote_layout *l)
+{
+    if (l == NULL)
+        return;
+    ku_free(l->push);
+    ku_free(l->pull);
+    ku_free(l);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_REMOTE_UPDATE_H
+#define KU_TRAIN_REMOTE_UPDATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "kumi/comm.h"
+#include "kumi/dtype.h"
+#include "pass/pass.h"
+
+/*
+ * The parameter server between training and transport. Workers run forward and backward, servers
+ * run phase O. The step is cut where phase O sums values of all data-parallel ranks: what a worker
+ * would give to that sum it pushes, and the servers sum the pushes of all workers in canonical
+ * order (comm/sum.h), so that the bits are those of an all-reduce job with as many ranks.
+ *
+ *     worker w                          transport              server s
+ *     forward, backward
+ *       use complete ── push(s, step, offset, bytes) ──> ku_remote_receive
+ *                                                        all workers in: sum, program of phase O
+ *     next forward <─── pull(s, version) <────────────── ku_remote_read, when the version is there
+ *
+ * A transport moves bytes only. Every pair of worker and server has two flat spaces of bytes, which
+ * follow from the layout: the push space (one step's gradients and sums of a worker, the part of
+ * server s) and the pull space (the parameters and scalars that server s holds). Both sides derive
+ * the layout from the model and the configuration, and compare its checksum when they connect.
+ *
+ *     push space of server s     | use 0: its chunks | use 1: its chunks | .. | loss, counts, ..|
+ *     pull space of server s     | parameter 0: its chunks | parameter 1 | .. | state scalars   |
+ *
+ * Gradients and parameters are split by ZeRO's canonical chunks over the servers. Everything else
+ * (loss, counts, metrics, batch statistics; loss scale, running statistics) is small and goes to,
+ * and comes from, every server whole.
+ */
+
+enum { KU_REMOTE_MAX_SERVERS = 64, KU_REMOTE_MAX_WORKERS = 1024 };
+
+/* When the servers apply which push. */
+enum ku_remote_mode {
+    KU_REMOTE_SYNC,  /* update t: step t of all workers (but `backup` late ones) */
+    KU_REMOTE_ASYNC, /* every push by itself, in the order of arrival at server 0 */
+    KU_REMOTE_SSP    /* as ASYNC; a worker is at most `staleness` steps ahead of the slowest one */
+};
+
+/* One tensor of a push or pull space. */
+struct ku_remote_entry {
+    char name[KU_NAME_BYTES]; /* of the port in the programs, or of the state tensor */
+    enum kumi_dtype dtype;    /* of its elements in the programs */
+    enum kumi_dtype wire;     /* of its elements in the space: dtype or narrower */
+    enum kumi_reduce reduce;  /* push: how workers combine */
+    bool is_split;            /* divided over the servers; else every server has all of it */
+    int64_t count;            /* elements of the whole tensor */
+    int32_t first_block;      /* is_split: server that owns the first odd chunk */
+};
+/* The part of an entry in the space of one server. */
+struct ku_remote_part {
+    int64_t begin, end; /* elements of the tensor */
+    size_t offset;      /* bytes from the start of the space, a multiple of 64 */
+};
+
+struct ku_remote_layout {
+    int n_workers, n_servers;
+    bool is_single; /* an update applies the push of one worker (async, ssp) */
+    uint32_t n_push, n_pull;
+    struct ku_remote_entry *push, *pull; /* [n_push], [n_pull] */
+    size_t push_bytes[KU_REMOTE_MAX_SERVERS], pull_bytes[KU_REMOTE_MAX_SERVERS];
+    /* Bytes of a push without the gaps between parts: a step is complete when all are in. */
+    size_t push_payload[KU_REMOTE_MAX_SERVERS];
+    /*
+     * Over everything above and the numerics of the update: equal on both sides, or the two must
+     * not talk.
+     */
+    uint64_t checksum;
+};
+struct ku_graph;
+/*
+ * The layout of a compiled worker or server, from its graph.
+ *
+ *   g        after all passes
+ *   o        with o->mesh of the workers; o->remote
+ *   layout   out, destroyed by the caller
+ *
+ * Errors: KUMI_EINVAL, too many workers or servers; KUMI_ENOMEM.
+ */
+KU_STATUS ku_remote_layout_create(const struct ku_graph *g, const struct ku_compile_opts *o,
+                                  struct ku_remote_layout **layout);
+void ku_remote_layout_destroy(struct ku_remote_layout *l); /* NULL is allowed */
+/* The part of push entry i (is_push) or pull entry i in the space of a server. O(i). */
+struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool is_push, uint32_t i,
+                                        int server);
+
+/*
+ * What a worker needs of a transport. Calls come from the worker's threads, one at a time.
+ *
+ *   connect blocks until all servers are there; compares `checksum` with that of their layouts, and
+ *           hands out the numerics keys of their run, as JSON (ku_session.numerics; borrowed).
+ *           checksum 0: it is not known yet
+ *   push    starts to send bytes [offset, offset + bytes) of the push space of `server` for `step`.
+ *           `data` is unchanged until `flush`. Ranges of a step do not overlap and together cover
+ *           the space; a server counts bytes to know that a step is complete.
+ *   flush   blocks until all pushes so far have been accepted by their servers
+ *   pull    starts to read the whole pull space of `server` into `data`: the parameters with which
+ *           this worker begins `step` (ku_remote_read); *seen is the number of updates in them.
+ *           Both are valid after `wait`.
+ *   wait    blocks until all pulls so far are complete
+ *
+ * Errors: of any call the first error of the transport: KUMI_EPEER (a server died), ETIMEDOUT,
+ * EMISMATCH (checksum), or that of the server's engine. After an error the link is dead.
+ */
+struct ku_remote_link_ops {
+    const char *name; /* "direct", "grpc" */
+    KU_STATUS (*connect)(void *link, uint64_t checksum, const char **numerics);
+    KU_STATUS(*push)
+    (void *link, int server, int64_t step, size_t offset, const void *data, size_t bytes);
+    KU_STATUS (*flush)(void *link);
+    KU_STATUS (*pull)(void *link, int server, int64_t step, void *data, int64_t *seen);
+    KU_STATUS (*wait)(void *link);
+};
+struct ku_remote_link {
+    const struct ku_remote_link_ops *ops;
+    void *ctx;
+    int worker; /* 0 .. n_workers - 1 */
+};
+
+/*
+ * What a transport needs of a server. The engine belongs to one server, a rank of the servers'
+ * job. The thread of that rank sums and updates in ku_remote_serve; any threads of the transport
+ * call receive and read.
+ */
+struct ku_remote_engine;
+struct ku_trainer;
+struct ku_remote_engine_opts {
+    enum ku_remote_mode mode;
+    int staleness;   /* ssp */
+    int backup;      /* sync: an update needs the pushes of n_workers - backup workers */
+    int64_t version; /* the number of updates in the trainer's state: 0, or of a checkpoint */
+};
+/*
+ * An engine on the state of a server's trainer, which is borrowed. Collective over its job.
+ * Errors: KUMI_EINVAL (options that this model cannot have); KUMI_ENOMEM.
+ */
+KU_STATUS ku_remote_engine_create(struct ku_trainer *t, const struct ku_remote_engine_opts *o,
+                                  struct ku_remote_engine **e);
+void ku_remote_engine_destroy(struct ku_remote_engine *e); /* NULL is allowed */
+const struct ku_remote_layout *ku_remote_engine_layout(const struct ku_remote_engine *e);
+int ku_remote_engine_server(const struct ku_remote_engine *e);
+/*
+ * Take bytes of a worker's push into the engine's memory, which holds one push per worker. A worker
+ * pulls before it pushes again. A push that comes too late for its step (sync with `backup`) is
+ * dropped.
+ *
+ * Threads: any. Errors: KUMI_EINVAL (unknown worker, a step before the last one was applied, range
+ * outside of the space, more bytes than the push has), with nothing changed; the engine's own error
+ * once it has failed.
+ */
+KU_STATUS ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                            const void *data, size_t bytes);
+/*
+ * Copy bytes of the pull space: of the parameters with which `worker` begins `step`.
+ *
+ *     sync    after update `step`, which all workers begin with
+ *     async   as of the update that applied the worker's last push
+ *     ssp     as of the first update after which also the slowest worker is at `step` - staleness
+ *
+ * A transport that reads in pieces starts again if *seen differs between them (sync with `backup`).
+ *
+ *   seen   out: the number of updates in them; -1: they are not there yet, nothing is copied. Ask
+ *          again when on_version tells of an update.
+ *
+ * Threads: any. Errors: KUMI_EINVAL (range); the engine's own error once it has failed.
+ */
+KU_STATUS ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                         void *data, size_t bytes, int64_t *seen);
+/* Callbacks of the engine, from ku_remote_serve's thread; all may be NULL. */
+struct ku_remote_events {
+    void *ctx;
+    /* Update `version` may be read, or the engine has failed. Pending reads are tried again. */
+    void (*on_version)(void *ctx, int64_t version);
+    /*
+     * The push of `worker` for `step` is part of update `version`, in this order: the log from
+     * which a run is repeated.
+     */
+    KU_STATUS (*on_apply)(void *ctx, int64_t version, int worker, int64_t step);
+    /*
+     * Async, ssp, on server 0: the worker whose push update `version` applies, from such a log; -1:
+     * the first that is complete. NULL: always that.
+     */
+    int (*next)(void *ctx, int64_t version);
+};
+void ku_remote_engine_watch(struct ku_remote_engine *e, const struct ku_remote_events *events);
+/* The report of the last update, and its number. Threads: that of ku_remote_serve. */
+const double *ku_remote_report(const struct ku_remote_engine *e, int64_t *version);
+/*
+ * Run updates until update `n_updates` is done, or the job is stopped, or the engine fails.
+ * Collective over the servers' job. Errors: those of the job; what ku_remote_stop was given.
+ */
+KU_STATUS ku_remote_serve(struct ku_remote_engine *e, int64_t n_updates);
+/*
+ * End ku_remote_serve, and every later receive and read with this status and the error record of
+ * the thread, on this server. Threads: any.
+ */
+void ku_remote_stop(struct ku_remote_engine *e, int status);
+
+#endif
