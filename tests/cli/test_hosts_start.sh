@@ -63,7 +63,7 @@ blind() { # HOSTS NAMED..: host 0 has the run directory, no other has
     cat "$dir"/log[0-9]* >"$dir/log"
     [ "$codes" = "$(printf '2 %.0s' $(seq "$n"))" ] && [ "$(grep -c 'kumi: error' "$dir/log")" = 1 ] &&
         grep -qF "run directory: run/x: $2; give a path on a file system that all hosts share" "$dir/log" || say "blind $n: exit $codes: $(cat "$dir/log")"
-    [ "$(ls -A "$dir/at0/run/x")" = lock ] || say "blind $n: left: $(ls -A "$dir/at0/run/x")"
+    [ ! -e "$dir/at0/run/x" ] || say "blind $n: left: $(ls -A "$dir/at0/run/x")"
     rm -f "$dir"/log[0-9]*
 }
 more=()
