@@ -16,6 +16,7 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -316,6 +317,59 @@ ssize_t ku_os_datagram_recv(int fd, void *data, size_t bytes, int *fd_in, uid_t 
         }
     }
     return n;
+}
+
+static int unix_path(const char *path, struct sockaddr_un *at)
+{
+    *at = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof at->sun_path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memcpy(at->sun_path, path, strlen(path) + 1);
+    return 0;
+}
+
+int ku_os_unix_listen(const char *path, int backlog)
+{
+    struct sockaddr_un at;
+    int fd = unix_path(path, &at) < 0 || ku_fault_is_due(KU_FAULT_OS)
+                 ? -1
+                 : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    /* the mode of the socket becomes that of its file: there is no moment with another one */
+    if (fchmod(fd, 0600) < 0 || ku_fault_is_due(KU_FAULT_OS) ||
+        bind(fd, (const struct sockaddr *)&at, sizeof at) < 0)
+        return close_keeping_errno(fd);
+    if (listen(fd, backlog) < 0) {
+        close_keeping_errno(fd);
+        unlink(path);
+        return -1;
+    }
+    return fd;
+}
+
+int ku_os_unix_is_served(const char *path)
+{
+    struct sockaddr_un at;
+    int fd = unix_path(path, &at) < 0
+                 ? -1
+                 : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    int failed = connect(fd, (const struct sockaddr *)&at, sizeof at);
+    close_keeping_errno(fd);
+    if (failed == 0 || errno == EAGAIN) /* its queue is full */
+        return 1;
+    return errno == ECONNREFUSED || errno == ENOENT ? 0 : -1;
+}
+
+pid_t ku_os_unix_peer(int fd)
+{
+    struct ucred peer = {0};
+    socklen_t bytes = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0 ? 0 : peer.pid;
 }
 
 int ku_os_epoll(void)

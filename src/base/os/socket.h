@@ -62,6 +62,16 @@ int ku_os_datagram_send(int fd, const char *name, const void *data, size_t bytes
 /* Bytes received; *fd_in: the descriptor, or -1; *uid: the sender's user. EAGAIN: none. */
 ssize_t ku_os_datagram_recv(int fd, void *data, size_t bytes, int *fd_in, uid_t *uid);
 
+/*
+ * Listens on a new socket file that its owner alone may use (mode 0600), not blocking; accepted
+ * with ku_os_tcp_accept. EADDRINUSE: the path exists.
+ */
+int ku_os_unix_listen(const char *path, int backlog);
+/* 1: a process listens on this socket file; 0: none does, or there is none; -1 with the reason. */
+int ku_os_unix_is_served(const char *path);
+/* The process at the other end, 0: unknown. */
+pid_t ku_os_unix_peer(int fd);
+
 int ku_os_epoll(void);
 /* Watches fd for EPOLLIN and EPOLLOUT as events say; 0 forgets it. */
 int ku_os_epoll_set(int epoll, int fd, bool is_new, uint32_t events, void *tag);

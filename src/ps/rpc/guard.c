@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ps/rpc/private.h"
+
+#include <errno.h>
+#include <grpc/grpc_posix.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "base/os/process.h"
+
+/*
+ * The guard thread: accepts plain connections within the limits, hands them to gRPC, and ends on
+ * their deadlines calls and connections.
+ *
+ *     epoll   listeners | duplicates of connections (the end shows as EPOLLHUP) | eventfd
+ *
+ * gRPC's own listener ends for good at the first accept that fails (out of descriptors, a
+ * connection that was reset in the queue); this one goes on.
+ */
+enum { N_EVENTS = 64, ACCEPTS = 32 /* per turn, so that deadlines are looked at */ };
+
+static void set_peer(struct ku_rpc_conn *c, bool is_unix, const struct ku_os_address *peer)
+{
+    const uint8_t *ip = peer->ip;
+    if (is_unix)
+        snprintf(c->peer, sizeof c->peer, "unix:pid %d", (int)ku_os_unix_peer(c->dup));
+    else if (ku_os_address_is_v4(peer))
+        snprintf(c->peer, sizeof c->peer, "%u.%u.%u.%u:%u", ip[12], ip[13], ip[14], ip[15],
+                 peer->port);
+    else
+        snprintf(c->peer, sizeof c->peer, "[%x:%x:%x:%x:%x:%x:%x:%x]:%u", ip[0] << 8 | ip[1],
+                 ip[2] << 8 | ip[3], ip[4] << 8 | ip[5], ip[6] << 8 | ip[7], ip[8] << 8 | ip[9],
+                 ip[10] << 8 | ip[11], ip[12] << 8 | ip[13], ip[14] << 8 | ip[15], peer->port);
+}
+
+void ku_rpc_conn_drop(struct ku_rpc_server *s, struct ku_rpc_conn *c)
+{
+    if (c->next)
+        c->next->prev = c->prev;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        s->conns = c->next;
+    s->n_conns--;
+    (void)ku_os_epoll_set(s->epoll, c->dup, false, 0, NULL); /* gRPC's descriptor may be open */
+    ku_os_close(c->dup);
+    c->is_gone = true;
+    if (c->n_calls == 0)
+        ku_free(c);
+}
+
+struct ku_rpc_conn *ku_rpc_conn_begin(struct ku_rpc_server *s, const char *grpc_peer)
+{
+    struct ku_rpc_conn *c = NULL;
+    if (strncmp(grpc_peer, "fd:", 3) != 0)
+        return NULL;
+    const long fd = strtol(grpc_peer + 3, NULL, 10);
+    pthread_mutex_lock(&s->lock);
+    for (c = s->conns; c && c->fd != fd; c = c->next)
+        ;
+    if (c) {
+        c->n_calls++;
+        c->is_used = true;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return c;
+}
+
+void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c)
+{
+    (void)s; /* its lock is held */
+    c->since_ns = ku_clock_ns();
+    if (--c->n_calls == 0 && c->is_gone)
+        ku_free(c);
+}
+
+/* Whether the connection may be; with the lock. */
+static bool has_room(struct ku_rpc_server *s)
+{
+    if (s->n_conns < s->limits.connections && !s->is_stopping)
+        return true;
+    s->refused++;
+    return false;
+}
+
+static void hand_over(struct ku_rpc_server *s, int fd, bool is_unix,
+                      const struct ku_os_address *peer)
+{
+    const int on = 1;
+    struct ku_rpc_conn *c = ku_calloc(1, sizeof *c), *old;
+    int dup = c ? ku_os_dup_above(fd, 3) : -1;
+    pthread_mutex_lock(&s->lock);
+    const bool is_taken = dup >= 0 && has_room(s) &&
+                          ku_os_epoll_set(s->epoll, dup, true, EPOLLHUP | EPOLLERR, c) == 0;
+    if (is_taken) {
+        for (old = s->conns; old && old->fd != fd; old = old->next)
+            ;
+        if (old) /* gRPC has closed that descriptor; its end has not been looked at yet */
+            ku_rpc_conn_drop(s, old);
+        c->fd = fd;
+        c->dup = dup;
+        c->since_ns = ku_clock_ns();
+        set_peer(c, is_unix, peer);
+        c->next = s->conns;
+        if (s->conns)
+            s->conns->prev = c;
+        s->conns = c;
+        s->n_conns++;
+        s->accepted++;
+    }
+    const int n = s->n_conns;
+    pthread_mutex_unlock(&s->lock);
+    if (is_taken) {
+        if (!is_unix)
+            (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        grpc_server_add_channel_from_fd(s->grpc, fd, s->plain);
+        return;
+    }
+    ku_rpc_say(s, "a new connection", "", "closed: %d connections, or no descriptor or memory", n);
+    if (dup >= 0)
+        ku_os_close(dup);
+    ku_os_close(fd);
+    ku_free(c);
+}
+
+static void accept_some(struct ku_rpc_server *s, const struct ku_rpc_listener *l)
+{
+    struct ku_os_address peer = {0};
+    for (int i = 0; i < ACCEPTS; i++) {
+        int fd = ku_os_tcp_accept(l->fd, &peer);
+        if (fd >= 0) {
+            hand_over(s, fd, l->address.is_unix, &peer);
+            continue;
+        }
+        /* Without descriptors the queue stays readable: wait a little for some to be closed. */
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            ku_rpc_say(s, l->address.text, "", "accepting: %s", ku_os_why());
+            ku_os_await(-1, 0, 20);
+        }
+        if (errno != ECONNABORTED && errno != EPROTO)
+            return;
+    }
+}
+
+static void end_call(struct ku_rpc_server *s, struct ku_rpc_call *c, bool is_recv)
+{
+    char text[200];
+    snprintf(text, sizeof text, "%s",
+             is_recv ? "no complete message before the deadline"
+                     : "the messages were not read before the deadline");
+    pthread_mutex_lock(&c->lock);
+    const bool is_late = !c->is_over;
+    c->recv_ns = c->send_ns = INT64_MAX;
+    if (is_late && c->status == KUMI_OK)
+        c->status = KUMI_ETIMEDOUT;
+    pthread_mutex_unlock(&c->lock);
+    if (!is_late)
+        return;
+    s->timed_out++;
+    grpc_call_cancel_with_status(c->grpc, GRPC_STATUS_DEADLINE_EXCEEDED, text, NULL);
+}
+
+/* Ends what is over its deadline. Returns whether there is anything to look at again. */
+static bool look(struct ku_rpc_server *s, int64_t now)
+{
+    pthread_mutex_lock(&s->lock);
+    for (struct ku_rpc_call *c = s->calls; c; c = c->next)
+        if (now > c->recv_ns || now > c->send_ns)
+            end_call(s, c, now > c->recv_ns);
+    for (struct ku_rpc_conn *c = s->conns; c; c = c->next) {
+        const int64_t allowed = c->is_used ? s->limits.unused_ns : s->limits.first_call_ns;
+        if (c->n_calls > 0 || c->is_ending || now - c->since_ns < allowed)
+            continue;
+        s->timed_out++;
+        c->is_ending = true; /* gRPC sees the end and closes it */
+        (void)shutdown(c->dup, SHUT_RDWR);
+    }
+    const bool is_busy = s->is_watched = s->conns || s->calls;
+    pthread_mutex_unlock(&s->lock);
+    return is_busy;
+}
+
+static struct ku_rpc_listener *listener_of(struct ku_rpc_server *s, const void *tag)
+{
+    for (int i = 0; i < s->n_listeners; i++)
+        if (tag == &s->listener[i])
+            return &s->listener[i];
+    return NULL;
+}
+
+static void take_event(struct ku_rpc_server *s, void *tag)
+{
+    uint64_t n;
+    struct ku_rpc_listener *l = listener_of(s, tag);
+    if (tag == s) {
+        (void)ku_os_read(s->wake, &n, sizeof n);
+    } else if (l) {
+        accept_some(s, l);
+    } else {
+        pthread_mutex_lock(&s->lock);
+        struct ku_rpc_conn *c = s->conns;
+        while (c && c != tag)
+            c = c->next;
+        if (c && ku_os_await(c->dup, 0, 0) > 0) /* not another one at the same place */
+            ku_rpc_conn_drop(s, c);
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+
+void *ku_rpc_guard_main(void *server)
+{
+    enum { TICK_MS = KU_RPC_TICK_NS / 1000000 };
+    struct ku_rpc_server *s = server;
+    struct epoll_event events[N_EVENTS];
+    int64_t looked_ns = 0;
+    bool is_busy = false;
+    for (;;) {
+        (void)ku_os_await(s->epoll, POLLIN, is_busy ? TICK_MS : -1);
+        pthread_mutex_lock(&s->lock);
+        const bool is_ending = s->is_ending;
+        pthread_mutex_unlock(&s->lock);
+        if (is_ending)
+            return NULL;
+        const int n = ku_os_epoll_take(s->epoll, events, N_EVENTS);
+        for (int i = 0; i < n; i++)
+            take_event(s, events[i].data.ptr);
+        const int64_t now = ku_clock_ns();
+        if (!is_busy || now - looked_ns >= KU_RPC_TICK_NS) {
+            is_busy = look(s, now);
+            looked_ns = now;
+        }
+    }
+}
