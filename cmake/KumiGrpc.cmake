@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The program kumi-ps, the parameter server over gRPC: src/ps and src/cli/ps. Nothing else links gRPC.
+# The parameter server over gRPC: src/ps/rpc, src/ps/serve and the program kumi-ps (src/cli/ps). Nothing else links gRPC.
 set(KUMI_GRPC AUTO CACHE STRING "the parameter server over gRPC (kumi ps), with libgrpc: AUTO, ON or OFF")
 set_property(CACHE KUMI_GRPC PROPERTY STRINGS AUTO ON OFF)
 set(KUMI_GRPC_LIBS "")
@@ -17,7 +17,7 @@ if(KUMI_GRPC AND grpc_FOUND)
 endif()
 
 function(kumi_ps_command)
-    if(NOT TARGET ku_ps)
+    if(NOT KUMI_GRPC_LIBS)
         return()
     endif()
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/ps/*.c)
@@ -25,7 +25,7 @@ function(kumi_ps_command)
         return()
     endif()
     add_executable(kumi-ps ${sources} ${PROJECT_SOURCE_DIR}/src/cli/cli.c ${PROJECT_SOURCE_DIR}/src/cli/terminal.c)
-    target_link_libraries(kumi-ps PRIVATE ku_ps)
+    target_link_libraries(kumi-ps PRIVATE ku_ps ku_app)
     target_compile_definitions(kumi-ps PRIVATE KUMI_VERSION="${PROJECT_VERSION}")
     install(TARGETS kumi-ps RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

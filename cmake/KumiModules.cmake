@@ -8,6 +8,9 @@ function(kumi_module name)
     cmake_parse_arguments(M "" "FLOOR" "USES;LIBS" ${ARGN})
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
     list(FILTER sources EXCLUDE REGEX "_plugin\\.c$") # shared objects of their own, loaded at run time
+    if(NOT KUMI_GRPC_LIBS)
+        list(FILTER sources EXCLUDE REGEX "/src/ps/(rpc|serve)/")
+    endif()
     if(NOT sources)
         return()
     endif()
@@ -86,7 +89,7 @@ function(kumi_command)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.c)
     add_executable(kumi ${sources})
     target_link_libraries(kumi PRIVATE kumi_flags kumi_static)
-    target_compile_definitions(kumi PRIVATE KUMI_VERSION="${PROJECT_VERSION}")
+    target_compile_definitions(kumi PRIVATE KUMI_VERSION="${PROJECT_VERSION}" KUMI_BIN_FOLDER="${CMAKE_INSTALL_FULL_BINDIR}")
 endfunction()
 
 # Complete programs against the public headers alone.

@@ -156,6 +156,7 @@ double cli_seconds(const char *text);
 
 int cmd_train(struct cli *c);
 int cmd_run(struct cli *c);
+int cmd_ps(struct cli *c);
 int cmd_agent(struct cli *c);
 int cmd_eval(struct cli *c);
 int cmd_translate(struct cli *c);

@@ -70,6 +70,11 @@ const struct cli_command cli_commands[] = {
      "       kumi run --nproc-per-node N --nnodes M --node-rank R --master-addr A\n"
      "                [--master-port P] [--threads T] -- PROGRAM ARGS",
      cmd_run},
+    {"ps", "parameter server over gRPC: servers for clients in any language",
+     "kumi ps serve --vector N [--optimizer TYPE] [--lr X] [--set optimizer.key=value]..\n"
+     "              [--package NAME] [--listen ADDRESS,..] [--threads T] [--max-connections C]\n"
+     "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]",
+     cmd_ps},
     {"agent", NULL, "kumi agent", cmd_agent},
     {"bench", "measure machine limits, ops, collectives and scaling",
      "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16|f16] "

@@ -8,8 +8,8 @@ import re
 
 from run import line_of
 
-ROW = re.compile(r"^[ \t]*kumi_module\((\w+) FLOOR (\d+)(?:\s+USES ([a-z ]+?))?(?:\s+LIBS [^)]*)?\)", re.M)
-FOLDER = re.compile(r"^[ \t]*kumi_folder\(([\w/]+)(?:\s+USES\s+([a-z/\s]+?))?\)", re.M)
+ROW = re.compile(r"^kumi_module\((\w+) FLOOR (\d+)(?:\s+USES ([a-z ]+?))?(?:\s+LIBS [^)]*)?\)", re.M)
+FOLDER = re.compile(r"^kumi_folder\(([\w/]+)(?:\s+USES\s+([a-z/\s]+?))?\)", re.M)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
 
 

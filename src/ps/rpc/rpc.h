@@ -10,7 +10,7 @@
 
 /*
  * Remote procedure calls over gRPC: a server with handlers by method path, and a client. Messages
- * are bytes; what is in them is the concern of the services (ps/wire.h).
+ * are bytes; what is in them is the concern of the services (ps/proto.h).
  *
  *     server                                            client
  *     guard thread: accepts, deadlines                  ku_rpc_channel: one connection, back-off
@@ -66,7 +66,7 @@ void ku_rpc_buf_fini(struct ku_rpc_buf *b); /* of one that was not handed over; 
 
 /*
  * A message as it lies in the transport's buffers: pieces in order (struct iovec of <sys/uio.h>,
- * which ps/wire.h reads in place), none of them empty. A message of 0 bytes has no piece.
+ * which ps/proto.h reads in place), none of them empty. A message of 0 bytes has no piece.
  */
 struct iovec;
 struct ku_rpc_msg {

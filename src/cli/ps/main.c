@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/os/process.h"
+#include "base/str.h"
+#include "cli/ps/ps.h"
+#include "cli/terminal.h"
+
+/* Names as users type them after `kumi`, so that messages and usages read alike. */
+const struct cli_command cli_commands[] = {
+    {"ps serve", "a parameter server over gRPC",
+     "kumi ps serve --vector N [--optimizer TYPE] [--lr X] [--set optimizer.key=value]..\n"
+     "              [--package NAME] [--listen ADDRESS,..] [--threads T] [--max-connections C]\n"
+     "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]",
+     ps_cmd_serve},
+    {NULL, NULL, NULL, NULL},
+};
+
+static void print_list(void)
+{
+    printf("usage: kumi ps COMMAND ..\n\n");
+    for (const struct cli_command *c = cli_commands; c->name; c++)
+        printf("  %-12s %s\n", c->name + strlen("ps "), c->line);
+    printf("\n`kumi ps COMMAND --help` lists the options of a command.\n");
+}
+
+static int run_command(int argc, char **argv)
+{
+    char name[64];
+    const char *near;
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return print_list(), argc < 2 ? 2 : 0;
+    snprintf(name, sizeof name, "ps %.56s", argv[1]);
+    const struct cli_command *command = cli_find(name, &near);
+    if (command)
+        return cli_run(command, argc, argv);
+    return cli_usage("command: %s: unknown; %s%s%s", name, near ? "did you mean " : "see ",
+                     near ? near : "`kumi ps --help`", near ? "?" : "");
+}
+
+/* A bug's assertion has printed its message: the exit code for bugs. */
+static void end_as_bug(int sig)
+{
+    (void)sig;
+    _exit(-KUMI_EBUG);
+}
+
+/*
+ * A server's stop signals are blocked before threads exist, and read by ps_serve_until_stopped.
+ * Connections may end while something is written to them.
+ */
+static void prepare_signals(const char *command)
+{
+    sigset_t stops;
+    ku_os_stop_signals(&stops);
+    if (strcmp(command, "serve") == 0)
+        sigprocmask(SIG_BLOCK, &stops, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGABRT, end_as_bug);
+}
+
+int main(int argc, char **argv)
+{
+    cli_terminal_open();
+    prepare_signals(argc > 1 ? argv[1] : "");
+    const int code = run_command(argc, argv);
+    const int status = cli_write("", 0);
+    return code != 0 ? code : cli_end(status, 0);
+}
