@@ -12,9 +12,14 @@
 
 #include <cmocka.h>
 
-#include "base/clock.h"
+#include <poll.h>
+#include <stdlib.h>
+
+#include "base/os/os.h"
+#include "base/os/socket.h"
 #include "ps/rpc/limits.h"
 #include "ps/rpc/rpc.h"
+#include "sample.h"
 
 #define SECOND KU_RPC_SECOND
 #define LONG   (30 * SECOND)
@@ -184,11 +189,258 @@ static void test_stream(void **state)
     assert_int_equal(p.service.last_status, 0);
 }
 
+static void await_counts(struct ku_rpc_server *s, int conns, int calls)
+{
+    struct ku_rpc_stats stats = {-1, -1, 0, 0, 0};
+    for (int i = 0; i < 3000; i++) {
+        ku_rpc_server_stats(s, &stats);
+        if ((conns < 0 || stats.connections == conns) && (calls < 0 || stats.calls == calls))
+            return;
+        usleep(10000);
+    }
+    fail_msg("%d connections and %d calls are left", stats.connections, stats.calls);
+}
+
+/* A plain socket on the server's address: 127.0.0.1:PORT */
+static int dial(struct ku_rpc_server *s)
+{
+    struct ku_os_address to = {.ip = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
+    const char *text = ku_rpc_server_address(s, 0);
+    to.port = (uint16_t)strtol(strrchr(text, ':') + 1, NULL, 10);
+    int fd = ku_os_tcp_connect(&to);
+    assert_true(fd >= 0);
+    assert_int_equal(ku_os_await(fd, POLLOUT, 10000), 1);
+    assert_int_equal(ku_os_tcp_connected(fd), 0);
+    return fd;
+}
+/* Reads until the server closes the connection. */
+static void await_close(int fd)
+{
+    char rest[4096];
+    ssize_t n;
+    do {
+        assert_int_equal(ku_os_await(fd, POLLIN, 30000), 1);
+        n = ku_os_tcp_recv(fd, rest, sizeof rest);
+    } while (n > 0);
+    close(fd);
+}
+
+static void test_half_open(void **state)
+{
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
+    /* HEADERS of 16 bytes, of which one follows */
+    static const char headers[] = "\0\0\x10\1\4\0\0\0\1\0";
+    struct pair p;
+    (void)state;
+    pair_open(&p, "127.0.0.1:0", (struct ku_rpc_limits){.first_call_ns = SECOND / 5},
+              (struct ku_rpc_security){0});
+    for (int i = 0; i < 3; i++) {
+        int fd = dial(p.server);
+        if (i > 0)
+            assert_int_equal(ku_os_tcp_send(fd, preface, sizeof preface), sizeof preface);
+        if (i > 1)
+            assert_int_equal(ku_os_tcp_send(fd, headers, sizeof headers - 1), sizeof headers - 1);
+        await_close(fd);
+    }
+    await_counts(p.server, 0, 0);
+    pair_close(&p);
+}
+
+static void test_slow_stream(void **state)
+{
+    struct pair p;
+    struct ku_rpc_stream *s;
+    struct ku_rpc_msg m;
+    struct ku_rpc_buf b;
+    bool is_end;
+    char out[8];
+    (void)state;
+    pair_open(&p, "127.0.0.1:0", (struct ku_rpc_limits){.idle_ns = SECOND / 5},
+              (struct ku_rpc_security){0});
+    /* no message; then a stream whose replies are not read, which gRPC's windows hold back */
+    assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Stream", true, &s), 0);
+    assert_int_equal(ku_rpc_stream_recv(s, &m, &is_end, LONG), KUMI_ETIMEDOUT);
+    assert_non_null(strstr(ku_err_get()->text, "no complete message before the deadline"));
+    ku_rpc_stream_destroy(s);
+    await_counts(p.server, -1, 0);
+    assert_int_equal(p.service.last_status, KUMI_ETIMEDOUT);
+    assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Stream", true, &s), 0);
+    int status = KUMI_OK;
+    for (int i = 0; i < 1000 && status == KUMI_OK; i++) {
+        assert_int_equal(ku_rpc_buf_init(&b, 1 << 20), 0);
+        memset(b.data, 0, 1 << 20);
+        status = ku_rpc_stream_send(s, &b, LONG);
+    }
+    assert_int_equal(status, KUMI_ETIMEDOUT);
+    ku_rpc_stream_destroy(s);
+    await_counts(p.server, -1, 0);
+    assert_int_equal(p.service.n_closed, 2);
+    /* the connection and other calls live on */
+    assert_int_equal(call(&p, "/t.Test/Unary", "hello", out, sizeof out), 0);
+    pair_close(&p);
+}
+
+/* A service that does not consume stops the sender; nothing is stored beyond the windows. */
+static void test_back_pressure(void **state)
+{
+    enum { MIB = 1 << 20, MOST = 32 };
+    struct pair p;
+    struct ku_rpc_stream *s;
+    struct ku_rpc_buf b;
+    int n = 0, status = KUMI_OK;
+    (void)state;
+    pair_open(&p, unix_address(), (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
+    p.service.is_holding = true;
+    assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Stream", true, &s), 0);
+    for (; n < 200 && status == KUMI_OK; n++) {
+        assert_int_equal(ku_rpc_buf_init(&b, MIB), 0);
+        memset(b.data, 0, MIB);
+        status = ku_rpc_stream_send(s, &b, SECOND / 2);
+    }
+    assert_int_equal(status, KUMI_ETIMEDOUT);
+    assert_true(n <= MOST);
+    ku_rpc_stream_cancel(s);
+    assert_int_equal(ku_rpc_buf_init(&b, 1), 0);
+    assert_int_equal(ku_rpc_stream_send(s, &b, LONG), KUMI_EPEER);
+    ku_rpc_buf_fini(&b);
+    ku_rpc_stream_destroy(s);
+    pair_close(&p);
+    assert_int_equal(p.service.n_closed, 1);
+}
+
+static void test_limits(void **state)
+{
+    enum { BIG = 200 << 10 };
+    static char text[BIG + 1];
+    struct pair p;
+    char out[8];
+    (void)state;
+    memset(text, 'x', BIG);
+    pair_open(&p, "127.0.0.1:0",
+              (struct ku_rpc_limits){.message_bytes = 100 << 10, .connections = 4},
+              (struct ku_rpc_security){0});
+    assert_int_equal(call(&p, "/t.Test/Unary", text, out, sizeof out), KUMI_ENOMEM);
+    assert_non_null(strstr(ku_err_get()->text, "larger than max (204800 vs. 102400)"));
+    int fd[3], more;
+    for (int i = 0; i < 3; i++)
+        fd[i] = dial(p.server);
+    await_counts(p.server, 4, 0);
+    more = dial(p.server);
+    await_close(more);
+    assert_int_equal(call(&p, "/t.Test/Unary", "hello", out, sizeof out), 0);
+    for (int i = 0; i < 3; i++)
+        close(fd[i]);
+    await_counts(p.server, 1, 0);
+    pair_close(&p);
+    pair_open(&p, "127.0.0.1:0", (struct ku_rpc_limits){.calls = 1}, (struct ku_rpc_security){0});
+    struct ku_rpc_stream *s;
+    assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Stream", true, &s), 0);
+    await_counts(p.server, 1, 1);
+    assert_int_equal(call(&p, "/t.Test/Unary", "hello", out, sizeof out), KUMI_EBUSY);
+    ku_rpc_stream_destroy(s);
+    await_counts(p.server, 1, 0);
+    assert_int_equal(call(&p, "/t.Test/Unary", "hello", out, sizeof out), 0);
+    pair_close(&p);
+}
+
+static size_t resident(void)
+{
+    unsigned long all = 0, here = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lu %lu", &all, &here), 2);
+    fclose(f);
+    return here * 4096;
+}
+
+/* Connections that are dropped leave nothing behind, whatever they had said. */
+static void test_dropped(void **state)
+{
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
+    const int rounds = sample_is_all() ? 20 : 4, each = 50;
+    struct pair p;
+    size_t begin = 0;
+    (void)state;
+    pair_open(&p, "127.0.0.1:0", (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
+    for (int round = 0; round < rounds; round++) {
+        int fd[50];
+        for (int i = 0; i < each; i++) {
+            fd[i] = dial(p.server);
+            if (i % 2)
+                (void)ku_os_tcp_send(fd[i], preface, sizeof preface);
+        }
+        for (int i = 0; i < each; i++)
+            close(fd[i]);
+        await_counts(p.server, 0, 0);
+        if (round == 1)
+            begin = resident(); /* the allocator has its pages */
+    }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(resident() < begin + (8 << 20));
+#endif
+    (void)begin;
+    pair_close(&p);
+}
+
+/* A server that goes away and comes back: the channel connects again. */
+static void test_reconnect(void **state)
+{
+    struct pair p, q;
+    char out[8];
+    (void)state;
+    pair_open(&p, unix_address(), (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
+    assert_int_equal(call(&p, "/t.Test/Unary", "one", out, sizeof out), 0);
+    ku_rpc_server_destroy(p.server);
+    assert_int_equal(call(&p, "/t.Test/Unary", "two", out, sizeof out), KUMI_EPEER);
+    pair_open(&q, unix_address(), (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
+    assert_int_equal(ku_rpc_channel_wait(p.channel, LONG), 0);
+    assert_int_equal(call(&p, "/t.Test/Unary", "three", out, sizeof out), 0);
+    ku_rpc_channel_destroy(p.channel);
+    pair_close(&q);
+}
+
+static void test_addresses(void **state)
+{
+    static const struct {
+        const char *address, *text;
+        int status;
+    } row[] = {
+        {"127.0.0.1", "no port", KUMI_EINVAL},
+        {"127.0.0.1:", "no port", KUMI_EINVAL},
+        {"127.0.0.1:65536", "no port", KUMI_EINVAL},
+        {"127.0.0.1:1x", "no port", KUMI_EINVAL},
+        {":80", "no port", KUMI_EINVAL},
+        {"::1:80", "a second colon", KUMI_EINVAL},
+        {"unix:", "a path of 0 bytes", KUMI_EINVAL},
+        {"unix:/nonexistent/a", "No such file", KUMI_EINVAL},
+        {"unix:/etc/passwd", "is no socket", KUMI_EINVAL},
+        {"0.0.0.0:0", "neither TLS", KUMI_EINVAL},
+        {"[::]:0", "neither TLS", KUMI_EINVAL},
+        {"192.0.2.1:0", "neither TLS", KUMI_EINVAL},
+        {NULL, "in use by pid", KUMI_EBUSY},
+    };
+    struct pair p, q;
+    (void)state;
+    pair_open(&p, "127.0.0.1:0", (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const char *address = row[i].address ? row[i].address : ku_rpc_server_address(p.server, 0);
+        struct ku_rpc_server_opts o = {
+            .listen = &address, .n_listen = 1, .method = methods, .n_methods = 2};
+        assert_int_equal(ku_rpc_server_create(&o, &q.server), row[i].status);
+        if (strstr(ku_err_get()->text, row[i].text) == NULL)
+            fail_msg("%s", ku_err_get()->text);
+    }
+    pair_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unary),
-        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_unary),         cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_half_open),     cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_back_pressure), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_dropped),       cmocka_unit_test(test_reconnect),
+        cmocka_unit_test(test_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

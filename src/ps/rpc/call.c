@@ -73,6 +73,7 @@ static void pump(struct ku_rpc_call *c)
         c->has_status = true;
     }
     if (c->sending) {
+        c->sending_bytes = grpc_byte_buffer_length(c->sending);
         op[n].op = GRPC_OP_SEND_MESSAGE;
         op[n++].data.send_message.send_message = c->sending;
     }
@@ -189,8 +190,9 @@ static void take_result(struct ku_rpc_call *c, int result)
 static void on_end(struct ku_rpc_call *c)
 {
     c->has_ended = true;
-    if (!c->method->is_stream) {
-        int status = KU_ERR(KUMI_EINVAL, "rpc: %s: the request has no message", c->path);
+    if (!c->method->is_stream) { /* a larger one has ended the call with RESOURCE_EXHAUSTED */
+        int status = KU_ERR(KUMI_EINVAL, "rpc: %s: no message of at most %zu bytes came", c->path,
+                            c->server->limits.message_bytes);
         ku_rpc_finish(c, status, NULL);
         return;
     }
@@ -205,6 +207,7 @@ static void on_message(struct ku_rpc_call *c, grpc_byte_buffer *bb)
     struct ku_rpc_msg m;
     int status = ku_rpc_msg_init(&m, bb);
     if (status == KUMI_OK) {
+        ku_rpc_conn_credit(c->conn, m.bytes, 0);
         c->is_told = true;
         status = c->method->message(c->server->ctx, c, &m);
         ku_rpc_msg_fini(&m);
@@ -231,10 +234,12 @@ static void on_recv(struct ku_rpc_call *c, int success)
 
 static void on_sent(struct ku_rpc_call *c, int success)
 {
+    ku_rpc_conn_credit(c->conn, 0, c->sending_bytes);
     pthread_mutex_lock(&c->lock);
     if (c->sending)
         grpc_byte_buffer_destroy(c->sending);
     c->sending = NULL;
+    c->sending_bytes = 0;
     c->is_sending = false;
     c->send_ns = INT64_MAX;
     const bool is_last = c->has_status;
@@ -287,6 +292,8 @@ static void end_if_over(struct ku_rpc_call *c)
     pthread_mutex_unlock(&c->lock);
     if (!is_last)
         return;
+    if (status == KUMI_ETIMEDOUT)
+        ku_rpc_say(c->server, c->peer, c->path, "ended on its deadline");
     if (c->is_told && c->method->close)
         c->method->close(c->server->ctx, c, status);
     unlink_call(c);
@@ -318,7 +325,11 @@ static void name_call(struct ku_rpc_call *c)
     snprintf(c->path, sizeof c->path, "%.*s", (int)(bytes < 120 ? bytes : 120),
              (const char *)GRPC_SLICE_START_PTR(c->details.method));
     c->conn = ku_rpc_conn_begin(c->server, peer);
-    snprintf(c->peer, sizeof c->peer, "%s", c->conn ? c->conn->peer : peer);
+    const bool is_lost = c->conn == NULL && strncmp(peer, "fd:", 3) == 0;
+    snprintf(c->peer, sizeof c->peer, "%s",
+             c->conn   ? c->conn->peer
+             : is_lost ? "a closed connection"
+                       : peer);
     gpr_free(peer);
 }
 
@@ -349,6 +360,42 @@ static void refuse(struct ku_rpc_call *c, grpc_status_code code, const char *tex
     pthread_mutex_unlock(&c->lock);
 }
 
+/* As gRPC counts them (RFC 9113, 6.5.2). Its own limit does not hold for CONTINUATION frames. */
+static size_t metadata_bytes(const struct ku_rpc_call *c)
+{
+    enum { ENTRY = 32 };
+    size_t bytes = 0;
+    for (size_t i = 0; i < c->metadata.count; i++)
+        bytes += GRPC_SLICE_LENGTH(c->metadata.metadata[i].key) +
+                 GRPC_SLICE_LENGTH(c->metadata.metadata[i].value) + ENTRY;
+    return bytes;
+}
+
+/* Whether the call may be; else it is refused. */
+static bool is_admitted(struct ku_rpc_call *c, const struct ku_rpc_method *method, int n_calls)
+{
+    const struct ku_rpc_server *s = c->server;
+    const size_t bytes = metadata_bytes(c);
+    char text[200];
+    if (bytes > (size_t)s->limits.metadata_bytes) {
+        snprintf(text, sizeof text, "%zu bytes of metadata; at most %d are allowed", bytes,
+                 s->limits.metadata_bytes);
+        refuse(c, GRPC_STATUS_RESOURCE_EXHAUSTED, text);
+    } else if (!ku_rpc_is_authorized(&s->secrets, &c->metadata)) {
+        refuse(c, GRPC_STATUS_UNAUTHENTICATED, "the token is missing or wrong");
+    } else if (n_calls > s->limits.calls) {
+        snprintf(text, sizeof text, "%d calls are under way; try again later", n_calls - 1);
+        refuse(c, GRPC_STATUS_RESOURCE_EXHAUSTED, text);
+    } else if (method == NULL) {
+        snprintf(text, sizeof text, "unknown method; this server has %s%s", s->method[0].path,
+                 s->n_methods > 1 ? " and others" : "");
+        refuse(c, GRPC_STATUS_UNIMPLEMENTED, text);
+    } else {
+        return true;
+    }
+    return false;
+}
+
 static void begin(struct ku_rpc_call *c)
 {
     const grpc_op close = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER,
@@ -356,27 +403,13 @@ static void begin(struct ku_rpc_call *c)
     struct ku_rpc_server *s = c->server;
     const struct ku_rpc_method *method = find_method(s, c->details.method);
     int n_calls, result = KUMI_OK;
-    char text[160];
     name_call(c);
     link_call(c, &n_calls);
     pthread_mutex_lock(&c->lock);
     start(c, KU_RPC_TAG_CLOSE, &close, 1);
     pthread_mutex_unlock(&c->lock);
-    if (!ku_rpc_is_authorized(&s->secrets, &c->metadata)) {
-        refuse(c, GRPC_STATUS_UNAUTHENTICATED, "the token is missing or wrong");
+    if (!is_admitted(c, method, n_calls))
         return;
-    }
-    if (n_calls > s->limits.calls) {
-        snprintf(text, sizeof text, "%d calls are under way; try again later", n_calls - 1);
-        refuse(c, GRPC_STATUS_RESOURCE_EXHAUSTED, text);
-        return;
-    }
-    if (method == NULL) {
-        snprintf(text, sizeof text, "unknown method; this server has %s%s", s->method[0].path,
-                 s->n_methods > 1 ? " and others" : "");
-        refuse(c, GRPC_STATUS_UNIMPLEMENTED, text);
-        return;
-    }
     c->method = method;
     if (method->is_stream && method->open) {
         c->is_told = true;

@@ -3,8 +3,8 @@
 
 #include <errno.h>
 #include <grpc/grpc_posix.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,18 @@
  *
  * gRPC's own listener ends for good at the first accept that fails (out of descriptors, a
  * connection that was reset in the queue); this one goes on.
+ *
+ * gRPC 1.51 bounds neither the metadata that come in CONTINUATION frames nor a message before it is
+ * whole. So the bytes that a TCP connection has received (TCP_INFO) are held against what the calls
+ * have taken from it:
+ *
+ *     received <= ceiling + calls under way * message_bytes + SLACK
+ *
+ * `ceiling` rises with every message and every call that is over, and is at most what was received,
+ * so that no credit is saved up. Beyond it the connection is closed. On Unix sockets the peer is
+ * this user, under TLS it has shown its certificate.
  */
+enum { SLACK = 4 << 20 };
 enum { N_EVENTS = 64, ACCEPTS = 32 /* per turn, so that deadlines are looked at */ };
 
 static void set_peer(struct ku_rpc_conn *c, bool is_unix, const struct ku_os_address *peer)
@@ -77,10 +88,36 @@ struct ku_rpc_conn *ku_rpc_conn_begin(struct ku_rpc_server *s, const char *grpc_
 
 void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c)
 {
-    (void)s; /* its lock is held */
     c->since_ns = ku_clock_ns();
-    if (--c->n_calls == 0 && c->is_gone)
+    c->credit += (int64_t)s->limits.message_bytes;
+    if (--c->n_calls > 0)
+        return;
+    c->has_settled = true;
+    if (c->is_gone)
         ku_free(c);
+}
+
+void ku_rpc_conn_credit(struct ku_rpc_conn *c, size_t received, size_t sent)
+{
+    enum { FRAMES = 1024 }; /* 9 bytes per 16 KiB; a window update per 4 KiB */
+    if (c)
+        c->credit += (int64_t)(received + received / FRAMES + sent / (FRAMES / 4)) + FRAMES;
+}
+
+/* Whether the peer has sent more than the calls explain. */
+static bool is_flooding(const struct ku_rpc_server *s, struct ku_rpc_conn *c)
+{
+    enum { CONTROL = 64 << 10 }; /* pings and window updates of a tick */
+    struct tcp_info info = {0};
+    socklen_t bytes = sizeof info;
+    if (c->is_unix || getsockopt(c->dup, IPPROTO_TCP, TCP_INFO, &info, &bytes) < 0)
+        return false;
+    const int64_t received = (int64_t)info.tcpi_bytes_received;
+    c->ceiling += atomic_exchange(&c->credit, 0) + (c->n_calls > 0 ? CONTROL : 0);
+    if (c->ceiling > received || c->has_settled)
+        c->ceiling = received;
+    c->has_settled = false;
+    return received > c->ceiling + c->n_calls * (int64_t)s->limits.message_bytes + SLACK;
 }
 
 /* Whether the connection may be; with the lock. */
@@ -108,6 +145,7 @@ static void hand_over(struct ku_rpc_server *s, int fd, bool is_unix,
             ku_rpc_conn_drop(s, old);
         c->fd = fd;
         c->dup = dup;
+        c->is_unix = is_unix;
         c->since_ns = ku_clock_ns();
         set_peer(c, is_unix, peer);
         c->next = s->conns;
@@ -172,20 +210,31 @@ static void end_call(struct ku_rpc_server *s, struct ku_rpc_call *c, bool is_rec
 /* Ends what is over its deadline. Returns whether there is anything to look at again. */
 static bool look(struct ku_rpc_server *s, int64_t now)
 {
+    char peer[sizeof s->conns->peer] = "";
+    bool has_flooded = false;
     pthread_mutex_lock(&s->lock);
     for (struct ku_rpc_call *c = s->calls; c; c = c->next)
         if (now > c->recv_ns || now > c->send_ns)
             end_call(s, c, now > c->recv_ns);
     for (struct ku_rpc_conn *c = s->conns; c; c = c->next) {
         const int64_t allowed = c->is_used ? s->limits.unused_ns : s->limits.first_call_ns;
-        if (c->n_calls > 0 || c->is_ending || now - c->since_ns < allowed)
+        const bool is_silent = c->n_calls == 0 && now - c->since_ns >= allowed;
+        const bool is_full = !c->is_ending && is_flooding(s, c);
+        if (c->is_ending || (!is_full && !is_silent))
             continue;
         s->timed_out++;
+        if (is_full || !c->is_used) { /* a client's channel that rests is no news */
+            memcpy(peer, c->peer, sizeof peer);
+            has_flooded = is_full;
+        }
         c->is_ending = true; /* gRPC sees the end and closes it */
         (void)shutdown(c->dup, SHUT_RDWR);
     }
     const bool is_busy = s->is_watched = s->conns || s->calls;
     pthread_mutex_unlock(&s->lock);
+    if (peer[0])
+        ku_rpc_say(s, peer, "", "connection closed: %s",
+                   has_flooded ? "it sent more than its calls take" : "it made no call");
     return is_busy;
 }
 

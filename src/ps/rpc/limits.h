@@ -29,6 +29,6 @@ enum {
 #define KU_RPC_KEEPALIVE_NS  (20 * KU_RPC_SECOND)
 #define KU_RPC_BACK_OFF_NS   (5 * KU_RPC_SECOND)
 /* How late a deadline may be noticed: the guard thread looks this often while calls exist. */
-#define KU_RPC_TICK_NS (KU_RPC_SECOND / 10)
+#define KU_RPC_TICK_NS (KU_RPC_SECOND / 20)
 
 #endif

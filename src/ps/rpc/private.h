@@ -93,6 +93,10 @@ struct ku_rpc_conn {
     bool is_used, is_ending;
     bool is_gone;     /* out of the list; freed with its last call */
     int64_t since_ns; /* of the last change of n_calls, or of the beginning */
+    /* Bytes received that are accounted for (guard.c), TCP alone; and what calls added since. */
+    int64_t ceiling;
+    _Atomic int64_t credit;
+    bool is_unix, has_settled; /* has_settled: n_calls has become 0 */
     char peer[64];
 };
 
@@ -153,6 +157,7 @@ struct ku_rpc_call {
     void *data;
     char peer[64], path[128];
     _Atomic int64_t recv_ns, send_ns; /* deadlines; INT64_MAX: none */
+    size_t sending_bytes;
     bool is_told; /* a callback was made, so close follows; of the event thread */
     grpc_byte_buffer *received;
     int is_cancelled;
@@ -181,6 +186,11 @@ void *ku_rpc_guard_main(void *server);
 /* The connection of a call whose peer gRPC names "fd:N", with one more call, or NULL. */
 struct ku_rpc_conn *ku_rpc_conn_begin(struct ku_rpc_server *s, const char *grpc_peer);
 void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c);
+/*
+ * Bytes of the peer are accounted for: a message received (sent: the peer answers with window
+ * updates), the rest of a call that is over. c NULL: nothing.
+ */
+void ku_rpc_conn_credit(struct ku_rpc_conn *c, size_t received, size_t sent);
 /* With the server's lock. */
 void ku_rpc_conn_drop(struct ku_rpc_server *s, struct ku_rpc_conn *c);
 
