@@ -17,8 +17,7 @@
 
 #include "base/os/os.h"
 #include "base/os/socket.h"
-#include "ps/rpc/limits.h"
-#include "ps/rpc/rpc.h"
+#include "ps/util.h"
 #include "sample.h"
 
 #define SECOND KU_RPC_SECOND
@@ -117,17 +116,7 @@ static const char *unix_address(void)
 
 static int call(struct pair *p, const char *path, const char *text, char *out, size_t cap)
 {
-    struct ku_rpc_buf b;
-    struct ku_rpc_msg m = {0};
-    assert_int_equal(ku_rpc_buf_copy(&b, text, strlen(text)), 0);
-    int status = ku_rpc_unary(p->channel, path, &b, LONG, false, &m);
-    if (status == KUMI_OK) {
-        assert_true(m.bytes < cap);
-        ku_rpc_msg_read(&m, 0, out, m.bytes);
-        out[m.bytes] = '\0';
-        ku_rpc_msg_fini(&m);
-    }
-    return status;
+    return call_text(p->channel, path, text, out, cap);
 }
 
 static void test_unary(void **state)

@@ -294,6 +294,9 @@ static void end_if_over(struct ku_rpc_call *c)
         return;
     if (status == KUMI_ETIMEDOUT)
         ku_rpc_say(c->server, c->peer, c->path, "ended on its deadline");
+    else if (c->method && !c->is_told && c->is_cancelled)
+        ku_rpc_say(c->server, c->peer, c->path, "cancelled before a message of at most %zu bytes",
+                   c->server->limits.message_bytes);
     if (c->is_told && c->method->close)
         c->method->close(c->server->ctx, c, status);
     unlink_call(c);
