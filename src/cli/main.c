@@ -73,7 +73,8 @@ const struct cli_command cli_commands[] = {
     {"ps", "parameter server over gRPC: servers for clients in any language",
      "kumi ps serve --vector N [--optimizer TYPE] [--lr X] [--set optimizer.key=value]..\n"
      "              [--package NAME] [--listen ADDRESS,..] [--threads T] [--max-connections C]\n"
-     "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]",
+     "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]\n"
+     "       kumi ps bench [--quick] [--json]",
      cmd_ps},
     {"agent", NULL, "kumi agent", cmd_agent},
     {"bench", "measure machine limits, ops, collectives and scaling",

@@ -16,6 +16,8 @@ const struct cli_command cli_commands[] = {
      "              [--package NAME] [--listen ADDRESS,..] [--threads T] [--max-connections C]\n"
      "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]",
      ps_cmd_serve},
+    {"ps bench", "what calls and streams take here, beside gRPC alone",
+     "kumi ps bench [--quick] [--json]", ps_cmd_bench},
     {NULL, NULL, NULL, NULL},
 };
 

@@ -40,5 +40,6 @@ KU_STATUS ps_server_opts(const struct ps_server_options *o, const char *otherwis
 int ps_serve_until_stopped(struct ku_rpc_server *s, int n_addresses);
 
 int ps_cmd_serve(struct cli *c);
+int ps_cmd_bench(struct cli *c);
 
 #endif
