@@ -44,6 +44,8 @@ start 4 --listen "unix:$dir/s"
 kill -INT "$pid" 2>/dev/null
 stop 10
 
+"$kumi" ps bench --quick --json 2>&1 | python3 -c "import json, sys; json.load(sys.stdin)[\"tcp\"][\"push_p50_us\"]" || say "ps bench --json"
+
 refused 2 "--vector" serve
 refused 2 "--vector: -3; give 1 to" serve --vector -3
 refused 2 "--lr" serve --vector 3 --lr x

@@ -10,24 +10,25 @@
 
 static int run(const char *name, const struct ku_rpc_bench_opts *o, int as_json, int is_last)
 {
-    enum { OWN = KU_RPC_BENCH_OWN, BARE = KU_RPC_BENCH_BARE };
+    enum { OWN = KU_RPC_BENCH_OWN, BARE = KU_RPC_BENCH_BARE, ECHO = KU_RPC_BENCH_ECHO };
     struct ku_rpc_bench b;
     KU_TRY(ku_rpc_bench_run(o, &b));
     if (as_json)
-        printf(
-            "  \"%s\": {\"push_p50_us\": [%.1f, %.1f], \"push_p99_us\": [%.1f, %.1f], "
-            "\"stream_bytes_per_s\": [%.4g, %.4g], \"stream_bytes_per_cpu_s\": [%.4g, %.4g]}%s\n",
-            name, b.p50_us[OWN], b.p50_us[BARE], b.p99_us[OWN], b.p99_us[BARE], b.bytes_per_s[OWN],
-            b.bytes_per_s[BARE], b.bytes_per_cpu_s[OWN], b.bytes_per_cpu_s[BARE],
-            is_last ? "" : ",");
+        printf("  \"%s\": {\"push_p50_us\": [%.1f, %.1f], \"push_p99_us\": [%.1f, %.1f], "
+               "\"stream_bytes_per_s\": [%.4g, %.4g, %.4g], "
+               "\"stream_bytes_per_cpu_s\": [%.4g, %.4g, %.4g]}%s\n",
+               name, b.p50_us[OWN], b.p50_us[BARE], b.p99_us[OWN], b.p99_us[BARE],
+               b.bytes_per_s[OWN], b.bytes_per_s[BARE], b.bytes_per_s[ECHO], b.bytes_per_cpu_s[OWN],
+               b.bytes_per_cpu_s[BARE], b.bytes_per_cpu_s[ECHO], is_last ? "" : ",");
     else
-        printf("%-5s  push of %d B, p50    %9.1f %9.1f us\n"
-               "       push of %d B, p99    %9.1f %9.1f us\n"
-               "       stream             %9.2f %9.2f GB/s\n"
-               "       stream, per core   %9.2f %9.2f GB/s\n",
+        printf("%-5s  push of %d B, p50    %9.1f %9.1f           us\n"
+               "       push of %d B, p99    %9.1f %9.1f           us\n"
+               "       stream             %9.2f %9.2f %9.2f GB/s\n"
+               "       stream, per core   %9.2f %9.2f %9.2f GB/s\n",
                name, o->push_bytes, b.p50_us[OWN], b.p50_us[BARE], o->push_bytes, b.p99_us[OWN],
                b.p99_us[BARE], 1e-9 * b.bytes_per_s[OWN], 1e-9 * b.bytes_per_s[BARE],
-               1e-9 * b.bytes_per_cpu_s[OWN], 1e-9 * b.bytes_per_cpu_s[BARE]);
+               1e-9 * b.bytes_per_s[ECHO], 1e-9 * b.bytes_per_cpu_s[OWN],
+               1e-9 * b.bytes_per_cpu_s[BARE], 1e-9 * b.bytes_per_cpu_s[ECHO]);
     return cli_write("", 0);
 }
 
@@ -37,7 +38,7 @@ int ps_cmd_bench(struct cli *c)
     char path[64];
     const struct cli_option option[] = {
         {"quick", CLI_FLAG, "few calls: whether it works", &is_quick},
-        {"json", CLI_FLAG, "machine-readable output: [kumi, gRPC alone]", &as_json},
+        {"json", CLI_FLAG, "machine-readable output: [kumi, gRPC alone, its echo]", &as_json},
     };
     if (!CLI_PARSE(c, option, 0, 0))
         return c->code;
@@ -48,7 +49,7 @@ int ps_cmd_bench(struct cli *c)
                                   .push_bytes = 1024,
                                   .frames = is_quick ? 8 : 512,
                                   .frame_bytes = 1 << 20};
-    printf(as_json ? "{\n" : "                              kumi  gRPC alone\n");
+    printf(as_json ? "{\n" : "                              kumi gRPC alone, echo\n");
     int status = run("unix", &o, as_json, 0);
     o.address = "127.0.0.1:0";
     if (status == KUMI_OK)

@@ -137,7 +137,7 @@ static int time_stream(struct own *own, struct ku_bare *bare, int kind, double *
     if (kind == KU_RPC_BENCH_OWN)
         KU_TRY(stream_own(own, &bytes));
     else
-        bytes = ku_bare_stream(bare);
+        bytes = kind == KU_RPC_BENCH_BARE ? ku_bare_stream(bare) : ku_bare_echo(bare);
     KU_ASSERT(bytes == (size_t)own->o->frames * (size_t)own->o->frame_bytes);
     *per_s = (double)bytes / (1e-9 * (double)(ku_clock_ns() - begin));
     *per_cpu_s = (double)bytes / (cpu_s() - cpu);

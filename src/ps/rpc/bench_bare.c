@@ -33,31 +33,59 @@ static grpc_byte_buffer *message_of(grpc_slice slice)
     return grpc_raw_byte_buffer_create(&slice, 1);
 }
 
-/* Reads the request, then sends the reply or the frames, and the status. */
-static void answer(struct ku_bare *b, grpc_call *call, bool is_stream)
+static void send_one(struct ku_bare *b, grpc_call *call, grpc_byte_buffer *out)
 {
-    grpc_byte_buffer *in = NULL, *out;
-    int cancelled;
-    grpc_op op[3] = {{.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &in}};
-    batch(b, call, op, 1);
-    grpc_byte_buffer_destroy(in);
-    op[0] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA};
-    for (int i = 0; i < (is_stream ? b->n_frames : 0); i++) {
-        out = message_of(b->frame);
-        op[i == 0] = (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = out};
-        batch(b, call, op, i == 0 ? 2 : 1);
-        grpc_byte_buffer_destroy(out);
-    }
-    out = message_of(grpc_empty_slice());
-    op[0] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA};
-    op[1] = (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = out};
-    const int from = is_stream ? 2 : 0;
-    op[2] = (grpc_op){.op = GRPC_OP_SEND_STATUS_FROM_SERVER};
-    batch(b, call, op + from, (size_t)(3 - from));
+    const grpc_op op = {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = out};
+    batch(b, call, &op, 1);
     grpc_byte_buffer_destroy(out);
-    op[0] = (grpc_op){.op = GRPC_OP_RECV_CLOSE_ON_SERVER,
-                      .data.recv_close_on_server.cancelled = &cancelled};
-    batch(b, call, op, 1);
+}
+
+static grpc_byte_buffer *recv_one(struct ku_bare *b, grpc_call *call)
+{
+    grpc_byte_buffer *in = NULL;
+    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &in};
+    batch(b, call, &op, 1);
+    return in;
+}
+
+/* The reply with metadata and status in one batch. */
+static void answer_push(struct ku_bare *b, grpc_call *call)
+{
+    grpc_byte_buffer *out = message_of(grpc_empty_slice());
+    grpc_byte_buffer_destroy(recv_one(b, call));
+    const grpc_op op[] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
+                          {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = out},
+                          {.op = GRPC_OP_SEND_STATUS_FROM_SERVER}};
+    batch(b, call, op, 3);
+    grpc_byte_buffer_destroy(out);
+}
+
+/* Frames of the same memory, or those of the client. */
+static void answer_stream(struct ku_bare *b, grpc_call *call, bool is_echo)
+{
+    const grpc_op begin = {.op = GRPC_OP_SEND_INITIAL_METADATA},
+                  end = {.op = GRPC_OP_SEND_STATUS_FROM_SERVER};
+    grpc_byte_buffer *in;
+    batch(b, call, &begin, 1);
+    if (!is_echo)
+        grpc_byte_buffer_destroy(recv_one(b, call));
+    for (int i = 0; !is_echo && i < b->n_frames; i++)
+        send_one(b, call, message_of(b->frame));
+    while (is_echo && (in = recv_one(b, call)))
+        send_one(b, call, in);
+    batch(b, call, &end, 1);
+}
+
+static void answer(struct ku_bare *b, grpc_call *call, grpc_slice method)
+{
+    int cancelled;
+    const grpc_op close = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER,
+                           .data.recv_close_on_server.cancelled = &cancelled};
+    if (grpc_slice_str_cmp(method, "/Push") == 0)
+        answer_push(b, call);
+    else
+        answer_stream(b, call, grpc_slice_str_cmp(method, "/Echo") == 0);
+    batch(b, call, &close, 1);
 }
 
 static void *serve(void *ctx)
@@ -72,7 +100,7 @@ static void *serve(void *ctx)
         must(grpc_server_request_call(b->server, &call, &details, &metadata, b->cq, b->cq, b));
         const bool is_call = next(b, b);
         if (is_call)
-            answer(b, call, grpc_slice_str_cmp(details.method, "/Stream") == 0);
+            answer(b, call, details.method);
         if (call)
             grpc_call_unref(call);
         grpc_call_details_destroy(&details);
@@ -123,10 +151,9 @@ void ku_bare_fini(struct ku_bare *b)
     grpc_channel_destroy(b->channel);
     grpc_server_shutdown_and_notify(b->server, last, b);
     grpc_server_cancel_all_calls(b->server);
-    (void)grpc_completion_queue_pluck(last, b, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-    grpc_completion_queue_shutdown(b->cq);
-    if (b->thread)
+    if (b->thread) /* which has ended its last call, and is refused the next one */
         pthread_join(b->thread, NULL);
+    (void)grpc_completion_queue_pluck(last, b, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     grpc_server_destroy(b->server);
     grpc_completion_queue *all[] = {b->cq, b->client_cq, last};
     for (int i = 0; i < 3; i++) {
@@ -137,41 +164,73 @@ void ku_bare_fini(struct ku_bare *b)
     ku_rpc_runtime_fini();
 }
 
-/* What a client's call begins and ends with; `received` between them, until it is NULL. */
-static size_t client(struct ku_bare *b, const char *path, grpc_slice request)
+/* The client's side: operations of a call, each waited for by its own tag. */
+enum { BEGIN, SEND, RECV, END, N_OPS };
+struct client {
+    struct ku_bare *b;
+    grpc_call *call;
+    char tag[N_OPS];
+};
+static void start(struct client *c, int tag, const grpc_op *op)
 {
-    const gpr_timespec never = gpr_inf_future(GPR_CLOCK_MONOTONIC);
-    grpc_call *call =
-        grpc_channel_create_call(b->channel, NULL, GRPC_PROPAGATE_DEFAULTS, b->client_cq,
-                                 grpc_slice_from_static_string(path), NULL, never, NULL);
+    must(grpc_call_start_batch(c->call, op, 1, &c->tag[tag], NULL));
+}
+static void await(struct client *c, int tag)
+{
+    (void)grpc_completion_queue_pluck(c->b->client_cq, &c->tag[tag],
+                                      gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+}
+
+/*
+ * A stream on which the client sends n frames, the next one while the last one comes back, and
+ * takes what comes.
+ */
+static size_t client(struct ku_bare *b, const char *path, int n, grpc_slice frame)
+{
+    struct client c = {.b = b};
+    grpc_byte_buffer *in = NULL, *out;
     grpc_metadata_array initial;
     struct ku_rpc_end end = {0};
-    grpc_byte_buffer *out = message_of(request), *in = NULL;
     size_t bytes = 0;
+    c.call = grpc_channel_create_call(b->channel, NULL, GRPC_PROPAGATE_DEFAULTS, b->client_cq,
+                                      grpc_slice_from_static_string(path), NULL,
+                                      gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     grpc_metadata_array_init(&initial);
-    const grpc_op first[] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
-                             {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = out},
-                             {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
-                             {.op = GRPC_OP_RECV_INITIAL_METADATA,
-                              .data.recv_initial_metadata.recv_initial_metadata = &initial},
-                             {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &in}};
-    must(grpc_call_start_batch(call, first, 5, call, NULL));
-    (void)grpc_completion_queue_pluck(b->client_cq, call, never, NULL);
-    while (in) {
-        bytes += grpc_byte_buffer_length(in);
-        grpc_byte_buffer_destroy(in);
+    const grpc_op begin = {.op = GRPC_OP_SEND_INITIAL_METADATA},
+                  half = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
+                  first = {.op = GRPC_OP_RECV_INITIAL_METADATA,
+                           .data.recv_initial_metadata.recv_initial_metadata = &initial},
+                  recv = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &in},
+                  last = ku_rpc_end_op(&end);
+    start(&c, BEGIN, &begin);
+    await(&c, BEGIN);
+    for (int i = 0; i == 0 || in; i++) {
+        if (in)
+            bytes += grpc_byte_buffer_length(in);
+        if (in)
+            grpc_byte_buffer_destroy(in);
         in = NULL;
-        must(grpc_call_start_batch(call, &first[4], 1, call, NULL));
-        (void)grpc_completion_queue_pluck(b->client_cq, call, never, NULL);
+        out = i < n ? message_of(frame) : NULL;
+        const grpc_op send = {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = out};
+        if (i <= n)
+            start(&c, SEND, out ? &send : &half);
+        if (i == 0) {
+            start(&c, BEGIN, &first);
+            await(&c, BEGIN);
+        }
+        start(&c, RECV, &recv);
+        if (i <= n)
+            await(&c, SEND);
+        if (out)
+            grpc_byte_buffer_destroy(out);
+        await(&c, RECV);
     }
-    const grpc_op last = ku_rpc_end_op(&end);
-    must(grpc_call_start_batch(call, &last, 1, call, NULL));
-    (void)grpc_completion_queue_pluck(b->client_cq, call, never, NULL);
+    start(&c, END, &last);
+    await(&c, END);
     KU_ASSERT(end.code == GRPC_STATUS_OK);
     ku_rpc_end_fini(&end);
-    grpc_byte_buffer_destroy(out);
     grpc_metadata_array_destroy(&initial);
-    grpc_call_unref(call);
+    grpc_call_unref(c.call);
     return bytes;
 }
 
@@ -207,5 +266,10 @@ void ku_bare_push(struct ku_bare *b, const void *data, size_t bytes)
 
 size_t ku_bare_stream(struct ku_bare *b)
 {
-    return client(b, "/Stream", grpc_empty_slice());
+    return client(b, "/Stream", 1, grpc_empty_slice());
+}
+
+size_t ku_bare_echo(struct ku_bare *b)
+{
+    return client(b, "/Echo", b->n_frames, b->frame);
 }

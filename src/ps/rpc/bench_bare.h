@@ -20,7 +20,8 @@ struct ku_bare {
 KU_STATUS ku_bare_init(struct ku_bare *b, const char *address, size_t frame_bytes, int n_frames);
 void ku_bare_fini(struct ku_bare *b);
 void ku_bare_push(struct ku_bare *b, const void *data, size_t bytes);
-/* One stream; returns the bytes that came. */
+/* A stream of frames from the server, or an echo of the client's; returns the bytes that came. */
 size_t ku_bare_stream(struct ku_bare *b);
+size_t ku_bare_echo(struct ku_bare *b);
 
 #endif

@@ -9,13 +9,16 @@
 
 /*
  * gRPC's errors are mostly those of one peer (a failed handshake, a malformed frame), which the
- * server survives: warnings here.
+ * server survives.
  */
 static void take_line(gpr_log_func_args *line)
 {
     const char *file = strrchr(line->file, '/');
     switch (line->severity) {
     case GPR_LOG_SEVERITY_ERROR:
+        if (strncmp(line->message, "assertion failed", 16) == 0) /* it ends the process */
+            KU_LOG(COMM, ERROR, "grpc: %s (%s:%d)", line->message, file ? file + 1 : line->file,
+                   line->line);
         KU_LOG(COMM, INFO, "grpc: %s (%s:%d)", line->message, file ? file + 1 : line->file,
                line->line);
         break;
