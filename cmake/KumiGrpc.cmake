@@ -27,5 +27,8 @@ function(kumi_ps_command)
     add_executable(kumi-ps ${sources} ${PROJECT_SOURCE_DIR}/src/cli/cli.c ${PROJECT_SOURCE_DIR}/src/cli/terminal.c)
     target_link_libraries(kumi-ps PRIVATE ku_ps ku_app)
     target_compile_definitions(kumi-ps PRIVATE KUMI_VERSION="${PROJECT_VERSION}")
+    if(TARGET kumi)
+        add_dependencies(kumi kumi-ps) # `kumi ps` executes it
+    endif()
     install(TARGETS kumi-ps RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

@@ -191,6 +191,7 @@ for line in run("help", "config", "--markdown").splitlines():
 OPTIONS = {c: {"--help", *re.findall(r"^  (--?[a-z][a-z-]*) ", run("help", c), re.M)}
            for c in re.findall(r"^  kumi ([a-z]+) ", run("help"), re.M)}
 OPTIONS["help"] |= {"--markdown"}
+OPTIONS["ps"] |= set(re.findall(r"--[a-z-]+", run("help", "ps")))  # of a build without gRPC, from its usage
 PAGES = ["README.md", "bench/README.md"] + sorted(
     os.path.relpath(path, source) for path in glob.glob(os.path.join(source, "docs/**/*.md"), recursive=True))
 IN_PAGES = (links, files, functions, keys, commands)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: ps */
-/* The gRPC layer: calls, streams, back-pressure, limits, statuses. Client and server in one process; tsan */
+/*
+ * The gRPC layer: calls, streams, back-pressure, limits, statuses. Client and server are threads of
+ * one process; under tsan */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

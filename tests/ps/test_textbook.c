@@ -2,9 +2,8 @@
 /* links: ps protobuf */
 /*
  * The textbook's service: messages are packed and unpacked by the code that protoc-c makes from
- * proto/parameter_server.proto, an implementation of the wire format that is not ours; the server is the
- * program. And optimizers, bad input, and other clients meanwhile; tsan
- */
+ * proto/parameter_server.proto, an implementation of the wire format that is not ours. And
+ * optimizers, bad input, and other clients meanwhile; under tsan */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -48,6 +48,8 @@ def check(tree):
             folder = folder[len("src/"):]
             if folder == "cli":
                 exact, modules = {"cli"}, {"base"}
+            elif folder == "cli/ps":  # the program kumi-ps
+                exact, modules = {"cli", "cli/ps"}, {"base", "ps"}
             elif folder not in uses:
                 yield f"{path}: folder {folder} has no row in CMakeLists.txt"
                 continue
@@ -82,6 +84,10 @@ EXAMPLES = [
     (example("src/op/x/deep.c", "ir/graph.h"), "not ir"),
     (example("src/base/err.h", "op/op.h"), "not op"),
     (example("src/cli/main.c", "ir/graph.h"), "cli may include base cli kumi; not ir"),
+    (example("src/cli/main.c", "ps/proto.h"), "not ps"),
+    (example("src/cli/ps/main.c", "ps/proto.h"), None),
+    (example("src/cli/ps/main.c", "cli/cli.h"), None),
+    (example("src/cli/ps/main.c", "ir/graph.h"), "not ir"),
     (example("src/ir/graph.c", "graph.h"), "name the folder"),
     (example("src/new/a.c", "base/err.h"), "folder new has no row"),
     (example("src/op/x/a.c", "op/op.h"), None),

@@ -9,6 +9,15 @@
 #include "ps/serve/vector_service.h"
 
 /* `kumi ps serve`: the textbook's server of one vector. */
+
+static KU_STATUS stopped(struct ku_ps_vector_service *s, int signal)
+{
+    int64_t n_pushes, n_pulls;
+    ku_ps_vector_counts(s, &n_pushes, &n_pulls);
+    return KU_ERR(KUMI_ESTOPPED, "ps serve: stopped by SIG%s after %lld pushes and %lld pulls",
+                  sigabbrev_np(signal), (long long)n_pushes, (long long)n_pulls);
+}
+
 int ps_cmd_serve(struct cli *c)
 {
     struct ps_server_options server = {0};
@@ -16,7 +25,6 @@ int ps_cmd_serve(struct cli *c)
     struct ku_ps_vector_service *s = NULL;
     const char *texts[KU_RPC_MAX_LISTEN];
     char *copy = NULL;
-    int64_t n_pushes, n_pulls;
     const struct cli_option option[] = {
         {"vector", CLI_INT, "elements of the vector, which begins with zeros", &o.vector.count},
         {"optimizer", CLI_TEXT, "sgd (default), adamw, adam, adagrad, rmsprop or lion",
@@ -37,12 +45,8 @@ int ps_cmd_serve(struct cli *c)
         status = ku_ps_vector_serve(&o, &s);
     if (status == KUMI_OK)
         status = ps_serve_until_stopped(ku_ps_vector_server(s), o.rpc.n_listen);
-    if (status > 0) {
-        ku_ps_vector_counts(s, &n_pushes, &n_pulls);
-        status =
-            KU_ERR(KUMI_ESTOPPED, "ps serve: stopped by SIG%s after %lld pushes and %lld pulls",
-                   sigabbrev_np(status), (long long)n_pushes, (long long)n_pulls);
-    }
+    if (status > 0)
+        status = stopped(s, status);
     ku_ps_vector_end(s);
     ku_free(copy);
     return cli_end(status, 0);

@@ -21,12 +21,17 @@ const struct cli_command cli_commands[] = {
     {NULL, NULL, NULL, NULL},
 };
 
-static void print_list(void)
+/* All commands with their options. */
+static int print_all(char *program)
 {
-    printf("usage: kumi ps COMMAND ..\n\n");
-    for (const struct cli_command *c = cli_commands; c->name; c++)
-        printf("  %-12s %s\n", c->name + strlen("ps "), c->line);
-    printf("\n`kumi ps COMMAND --help` lists the options of a command.\n");
+    char help[] = "--help", *args[] = {program, program, help, NULL};
+    int code = 0;
+    for (const struct cli_command *c = cli_commands; c->name && code == 0; c++) {
+        if (c > cli_commands)
+            puts("");
+        code = cli_run(c, 3, args);
+    }
+    return code;
 }
 
 static int run_command(int argc, char **argv)
@@ -34,7 +39,7 @@ static int run_command(int argc, char **argv)
     char name[64];
     const char *near;
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
-        return print_list(), argc < 2 ? 2 : 0;
+        return print_all(argv[0]) + (argc < 2 ? 2 : 0);
     snprintf(name, sizeof name, "ps %.56s", argv[1]);
     const struct cli_command *command = cli_find(name, &near);
     if (command)

@@ -37,7 +37,7 @@ KU_STATUS ps_server_opts(const struct ps_server_options *o, const char *otherwis
  * Print "listening on ADDRESS" for each address, wait for a stop signal, and stop the server: calls
  * under way may end within 1 s. Returns the signal, or a status < 0.
  */
-int ps_serve_until_stopped(struct ku_rpc_server *s, int n_addresses);
+KU_STATUS ps_serve_until_stopped(struct ku_rpc_server *s, int n_addresses);
 
 int ps_cmd_serve(struct cli *c);
 int ps_cmd_bench(struct cli *c);
