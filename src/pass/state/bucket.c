@@ -80,7 +80,7 @@ static struct key key_of(const struct ku_graph *g, ku_id n)
     k.of = is_unit ? g->value[ku_in(g, node, 0)].layout : 0;
     k.path = is_unit ? node->path : 0;
     k.dtype = to->dtype, k.phase = node->phase;
-    k.stage = stage_of(g, n);
+    k.stage = is_unit ? node->stage : stage_of(g, n);
     k.reduce = a->reduce, k.wire = a->wire, k.by_micro = a->by_micro;
     return k;
 }
