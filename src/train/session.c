@@ -434,6 +434,7 @@ void ku_session_fini(struct ku_session *s)
     ku_free(s->recompute_level);
     ku_pp_schedule_destroy(s->schedule);
     ku_free(s->stage_layers);
+    ku_free(s->layer_cost);
     json_decref(s->numerics);
     ku_free(s->groups);
     ku_companions_fini(&s->companions);
