@@ -26,6 +26,8 @@
  *     state.c       the state before and after: what may be written, and what must be
  *     messages.c    sends and receives between the stages of a pipeline
  *     exchange.c    starts and waits: collectives and transfers of offloaded tensors
+ *     tensor.c      the model as the ranks of axis tp divide it
+ *     redistribute.c  collectives that gather or leave parts along a dim
  *     cut.c         the ports at which the step is cut for a parameter server
  *     live_range.c  live ranges from the instructions themselves, then overlap and arena bounds
  *
@@ -67,6 +69,7 @@ struct ku_check_opts {
     const struct ku_update_group *groups;
     int n_groups, stochastic_rounding;
     double initial_accumulator_value;
+    int sequence; /* the ranks of axis tp divide sequences between the layers */
 };
 
 /* What was proved. */

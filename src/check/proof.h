@@ -162,8 +162,16 @@ KU_STATUS ku_update_statistics(struct ku_proof *c, const struct ku_node *moments
 void ku_update_scaler_of(const struct ku_attrs *rule, struct ku_attrs *a);
 KU_STATUS ku_initial_derive(struct ku_proof *c); /* initial.c */
 
+/* Attribute index of a convert of axis tp (tensor.c). */
+enum ku_tp_convert { KU_TP_SUM, KU_TP_GATHER, KU_TP_PART, KU_TP_JOIN };
 /* tensor.c: rewrites the model as the state plan divides it over axis tp. */
 KU_STATUS ku_tensor_divide(struct ku_proof *c, struct ku_graph *g);
+/* redistribute.c: collectives after which, or before which, ranks have parts along a dim. */
+KU_STATUS ku_proof_scatter(struct ku_proof *c, const struct ku_instr *i,
+                           const struct ku_operand *o);
+KU_STATUS ku_proof_join(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o);
+/* exchange.c: takes a buffer for a collective. */
+KU_STATUS ku_proof_take(struct ku_proof *c, ku_id buffer, uint32_t handle);
 /* How the results of a node are divided, per value: 0, a letter or KU_SPLIT_SUM. */
 KU_STATUS ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split);
 /* The same of a state tensor, and of an operand by its placement. */

@@ -10,9 +10,18 @@
  *     logits split along the classes              the loss in three parts, with the maximum and the
  *                                                 sum over the ranks between them
  *
- * `gather` changes no value, and its gradient is a sum over the ranks; `sum` is a sum over the
- * ranks, and its gradient changes no value. Both are convert nodes (attr index 1, 0). Each value is
- * whole on every rank, split along a dim (its letter), or a partial sum (KU_SPLIT_SUM).
+ * With sequence parallelism the sums of layers and embeddings are divided along t, and so is what is
+ * computed from them: an op that cannot be divided along t reads it gathered, and one that can reads
+ * its part of operands that are whole. The gradient of a parameter read there is a partial sum.
+ *
+ *     convert      attr index   value                 its gradient
+ *     sum          0            a sum over the ranks  the same on each, gathered if this divides t
+ *     gather       1            the same              a sum over the ranks, divided if x is
+ *     part of t    2            the same              joined
+ *     join         3            the same              part of t
+ *
+ * Attr shift is 't' where one side of a sum or gather is divided along it. Each value is whole on
+ * every rank, split along a dim (its letter), or a partial sum (KU_SPLIT_SUM).
  */
 #include <string.h>
 
@@ -55,12 +64,32 @@ static int refuse(struct ku_proof *c, const struct ku_graph *g, ku_id node, cons
                            g->name[g->node[node].path], rule);
 }
 
+/* A convert of axis tp. */
+static int split_of_convert(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split)
+{
+    const struct ku_attrs *a = &g->attr[g->node[node].attr];
+    const ku_id x = ku_in(g, &g->node[node], 0);
+    const char t = (char)a->shift;
+    const char want = a->index == KU_TP_SUM    ? KU_SPLIT_SUM
+                      : a->index == KU_TP_PART ? 0
+                      : a->index == KU_TP_JOIN ? 't'
+                                               : t;
+    if (g->value[x].def == 0)
+        split[x] = split_of_leaf(c, g, x);
+    if (split[x] != want)
+        return refuse(c, g, node, "an operand is not divided as its redistribution needs");
+    split[ku_out(g, node, 0)] = a->index == KU_TP_SUM ? t : a->index == KU_TP_PART ? 't' : 0;
+    return KUMI_OK;
+}
+
 int ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split)
 {
     const struct ku_node *n = &g->node[node];
     const struct ku_op_info *op = &ku_ops[n->op];
     char letter = 0;
     bool is_sum = false;
+    if (n->op == KU_OP_convert)
+        return split_of_convert(c, g, node, split);
     for (int i = 0; i < n->n_in; i++) {
         const ku_id v = ku_in(g, n, i);
         if (g->value[v].def == 0)
@@ -89,10 +118,7 @@ int ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, ch
         if (letter && strcmp(passes ? op->map : op->sum, "*") != 0 &&
             strchr(passes ? op->map : op->sum, letter) == NULL)
             return refuse(c, g, node, "the op cannot be divided along this dim");
-        split[v] = n->op == KU_OP_convert ? 0
-                   : passes               ? letter
-                   : letter || is_sum     ? KU_SPLIT_SUM
-                                          : 0;
+        split[v] = passes ? letter : letter || is_sum ? KU_SPLIT_SUM : 0;
     }
     return KUMI_OK;
 }
@@ -103,6 +129,7 @@ struct divide {
     ku_id n_values;         /* of the model */
     char *split;            /* per value */
     ku_id *renamed, *whole; /* per value: what its readers read instead; gathered; 0: none */
+    ku_id *part, *joined;   /* per value: its part of the sequence; whole again; 0: none */
 };
 
 static ku_id append(struct divide *d, ku_id node, int op, const struct ku_attrs *a, const ku_id *in,
@@ -120,6 +147,15 @@ static ku_id append(struct divide *d, ku_id node, int op, const struct ku_attrs 
     return made && ku_tensor_split(d->c, g, made, d->split) == KUMI_OK ? made : 0;
 }
 
+static ku_id convert(struct divide *d, ku_id node, ku_id x, enum ku_tp_convert index, char t)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.index = index;
+    a.shift = t;
+    const ku_id made = append(d, node, KU_OP_convert, &a, (ku_id[]){x}, 1);
+    return made ? ku_out(d->g, made, 0) : 0;
+}
+
 /* The sum, or the maximum, over the ranks. */
 static ku_id complete(struct divide *d, ku_id node, ku_id x, enum ku_fold reduce)
 {
@@ -127,6 +163,13 @@ static ku_id complete(struct divide *d, ku_id node, ku_id x, enum ku_fold reduce
     a.reduce = reduce;
     const ku_id made = append(d, node, KU_OP_convert, &a, (ku_id[]){x}, 1);
     return made ? ku_out(d->g, made, 0) : 0;
+}
+
+/* The sum of a layer or an embedding. */
+static ku_id sum_of(struct divide *d, ku_id node, ku_id x)
+{
+    const bool is_divided = d->c->o->sequence && has_dim(d->g, x, 't');
+    return convert(d, node, x, KU_TP_SUM, is_divided ? 't' : 0);
 }
 
 /* The loss of classes that the ranks divide. */
@@ -165,7 +208,7 @@ static int divide_row(struct divide *d, ku_id node)
     if (g->node[node].attr == 0)
         return KUMI_ENOMEM;
     KU_TRY(ku_tensor_split(d->c, g, node, d->split));
-    const ku_id sum = complete(d, node, y, KU_FOLD_SUM);
+    const ku_id sum = sum_of(d, node, y);
     d->renamed[y] = sum;
     if (sum && (bias || is_narrow)) {
         add.outs = a.outs;
@@ -185,8 +228,42 @@ static int divide_embedding(struct divide *d, ku_id node)
 {
     const ku_id y = ku_out(d->g, node, 0);
     KU_TRY(ku_tensor_split(d->c, d->g, node, d->split));
-    d->renamed[y] = complete(d, node, y, KU_FOLD_SUM);
+    d->renamed[y] = sum_of(d, node, y);
     return d->renamed[y] ? KUMI_OK : ku_err_get()->status;
+}
+
+/* Operand i of a node as another placement of the same value, which readers share. */
+static int replace(struct divide *d, ku_id node, int i, enum ku_tp_convert index, ku_id *made)
+{
+    struct ku_graph *g = d->g;
+    const ku_id x = ku_in(g, &g->node[node], i);
+    if (made[x] == 0)
+        made[x] = convert(d, node, x, index, index == KU_TP_GATHER ? d->split[x] : 0);
+    g->refs[g->node[node].in + (uint32_t)i] = made[x];
+    return made[x] ? KUMI_OK : ku_err_get()->status;
+}
+
+/* The operands of a node outside the divided layers: all parts of the sequence, or none. */
+static int divide_sequence(struct divide *d, ku_id node)
+{
+    struct ku_graph *g = d->g;
+    const struct ku_node n = g->node[node];
+    bool is_part = n.op == KU_OP_embedding && has_dim(g, ku_in(g, &n, 1), 't'), is_able = true;
+    for (int i = 0; i < n.n_in; i++)
+        is_part = is_part || d->split[ku_in(g, &n, i)] == 't';
+    for (int k = 0; k < n.n_out; k++) {
+        const char *able =
+            has_dim(g, ku_out(g, node, k), 't') ? ku_ops[n.op].map : ku_ops[n.op].sum;
+        is_able = is_able && (strcmp(able, "*") == 0 || strchr(able, 't'));
+    }
+    for (int i = 0; i < n.n_in && is_part; i++) {
+        const ku_id x = ku_in(g, &n, i);
+        if (is_able && d->split[x] == 0 && has_dim(g, x, 't'))
+            KU_TRY(replace(d, node, i, KU_TP_PART, d->part));
+        else if (!is_able && d->split[x] == 't')
+            KU_TRY(replace(d, node, i, KU_TP_JOIN, d->joined));
+    }
+    return KUMI_OK;
 }
 
 static int divide_node(struct divide *d, ku_id node)
@@ -205,18 +282,10 @@ static int divide_node(struct divide *d, ku_id node)
     const char letter = n.op == KU_OP_linear ? split_of_leaf(d->c, g, ku_in(g, &n, 1)) : 0;
     if (letter && has_dim(g, ku_in(g, &n, 0), letter))
         return divide_row(d, node);
-    if (letter) {
-        struct ku_attrs a = ku_attrs_default;
-        const ku_id x = ku_in(g, &n, 0);
-        a.index = 1;
-        if (d->whole[x] == 0) {
-            const ku_id made = append(d, node, KU_OP_convert, &a, &x, 1);
-            d->whole[x] = made ? ku_out(g, made, 0) : 0;
-        }
-        if (d->whole[x] == 0)
-            return ku_err_get()->status;
-        g->refs[n.in] = d->whole[x];
-    }
+    if (letter)
+        KU_TRY(replace(d, node, 0, KU_TP_GATHER, d->whole));
+    else if (d->c->o->sequence)
+        KU_TRY(divide_sequence(d, node));
     return ku_tensor_split(d->c, g, node, d->split);
 }
 
@@ -230,7 +299,8 @@ int ku_tensor_divide(struct ku_proof *c, struct ku_graph *g)
         return KUMI_OK;
     d.split = ku_calloc(n_values, 1);
     d.renamed = ku_calloc(g->n_values, sizeof *d.renamed);
-    d.whole = ku_calloc(n_values, sizeof *d.whole);
+    d.whole = ku_calloc(3 * n_values, sizeof *d.whole);
+    d.part = d.whole + n_values, d.joined = d.part + n_values;
     if (d.split && d.renamed && d.whole)
         status = KUMI_OK;
     for (ku_id n = 1; n < n_model && status == KUMI_OK; n++)

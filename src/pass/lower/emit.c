@@ -122,7 +122,7 @@ int ku_lower_axes(const struct ku_lower *l, ku_id convert)
     int axes = 0;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
         if (g->mesh.extent[a] > 1 && from->at[a].kind != to->at[a].kind &&
-            (from->at[a].kind == KU_P || from->at[a].kind == KU_Z)) /* C and R hold equal data */
+            from->at[a].kind != KU_C && from->at[a].kind != KU_R) /* these hold equal data */
             axes |= 1 << a;
     return axes;
 }
@@ -306,10 +306,16 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     ku_id *sum = ku_lower_sum(l, v);
     if (l->mb > 0 && !f->by_micro)
         return f->is_stack || accumulates ? *sum : ku_lower_buffer(l, v, KU_AR_STEP, KU_CL_PARTIAL);
-    int is_wire = l->dp > 1 && l->vs == 0;
+    int is_wire = l->vs == 0 && (l->dp > 1 || ku_lower_is_summed_over_tp(l, f->convert));
     *sum = ku_lower_buffer(l, folded_as(l, v), is_wire ? KU_AR_WIRE : KU_AR_STEP,
                            l->vs == 0 ? KU_CL_GRAD : KU_CL_PARTIAL);
     return *sum;
+}
+
+bool ku_lower_is_summed_over_tp(const struct ku_lower *l, ku_id convert)
+{
+    const ku_id from = ku_in(l->g, &l->g->node[convert], 0);
+    return l->g->layout[l->g->value[from].layout].at[KU_AX_TP].kind == KU_P;
 }
 
 /* Whether a node accumulates in place: its op supports it, and all its results are accumulated over

@@ -9,6 +9,7 @@
 #include "ir/placement_rules.h"
 #include "op/op.h"
 #include "pass/pass.h"
+#include "pass/place/sequence.h"
 #include "tensor/dtype.h"
 
 static const char letters[] = "hfv";
@@ -23,6 +24,7 @@ struct ku_tensor_plan {
     ku_id *renamed;          /* per value: what its readers read instead, 0: itself */
     ku_id *whole;            /* per value: its convert from C to R, 0: none yet */
     ku_id *bias_use;         /* per node: the use of its bias, 0: none */
+    struct ku_sequence *seq; /* NULL: activations between the layers are whole */
 };
 
 static const struct ku_shape *shape_of(const struct ku_graph *g, ku_id value)
@@ -270,6 +272,8 @@ int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
         find_uses(p);
         status = place_parameters(p);
     }
+    if (status == KUMI_OK && o->sequence)
+        status = ku_sequence_create(g, n_values, &p->seq);
     if (status < 0)
         ku_tensor_plan_destroy(p);
     else
@@ -287,17 +291,17 @@ void ku_tensor_plan_destroy(struct ku_tensor_plan *p)
     ku_free(p->renamed);
     ku_free(p->whole);
     ku_free(p->bias_use);
+    ku_sequence_destroy(p->seq);
     ku_free(p);
 }
 
-/* A convert of `value` on axis tp, in the module of `node`. Returns its result; 0 on failure. */
-static ku_id convert(struct ku_graph *g, ku_id value, enum ku_place_kind to, ku_id node)
+ku_id ku_tensor_convert(struct ku_graph *g, ku_id value, struct ku_place to, ku_id node)
 {
     struct ku_attrs a = ku_attrs_default;
     struct ku_layout l = g->layout[g->value[value].layout];
     a.axes = INT64_C(1) << KU_AX_TP;
     a.reduce = ku_place_is_max(g, value) ? KU_FOLD_MAX : KU_FOLD_SUM;
-    l.at[KU_AX_TP] = (struct ku_place){.kind = (uint16_t)to};
+    l.at[KU_AX_TP] = to;
     const ku_id layout = ku_graph_layout(g, &l);
     const ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                           .phase = KU_PH_F,
@@ -310,6 +314,11 @@ static ku_id convert(struct ku_graph *g, ku_id value, enum ku_place_kind to, ku_
         return 0;
     g->value[ku_out(g, made, 0)].layout = layout;
     return ku_out(g, made, 0);
+}
+
+static ku_id convert(struct ku_graph *g, ku_id value, enum ku_place_kind to, ku_id node)
+{
+    return ku_tensor_convert(g, value, (struct ku_place){.kind = (uint16_t)to}, node);
 }
 
 /* An op of the loss on one rank's classes, or on sums of all. Returns its node; 0 on failure. */
@@ -360,7 +369,9 @@ int ku_tensor_before(struct ku_tensor_plan *p, ku_id node)
     }
     if (is_loss)
         return divide_loss(p, node);
-    if (letter_of(p, &n) == 0 || n.op == KU_OP_embedding)
+    if (letter_of(p, &n) == 0)
+        return p->seq ? ku_sequence_before(p->seq, node) : KUMI_OK;
+    if (n.op == KU_OP_embedding)
         return KUMI_OK;
     const ku_id x = ku_in(g, &n, 0);
     if (is_row_parallel(p, &n)) { /* the product alone, in f32: bias and rounding follow the sum */
@@ -399,6 +410,8 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
                         .is_silent = 1};
     if (use) /* the third operand, which the node no longer counts */
         m.in[1] = g->refs[g->node[node].in + 2];
+    if (use && p->seq && ku_sequence_read(p->seq, m.in[1], sum, node) < 0)
+        return 0;
     const ku_id made = ku_graph_node(g, &m);
     if (made == 0 || ku_place_node(g, made) < 0)
         return 0;
@@ -417,15 +430,16 @@ int ku_tensor_after(struct ku_tensor_plan *p, ku_id node)
     const ku_id y = ku_out(g, node, 0), x = ku_in(g, &g->node[node], 0);
     const enum kumi_dtype dtype = (enum kumi_dtype)g->value[x].dtype;
     KU_ASSERT(g->layout[g->value[y].layout].at[KU_AX_TP].kind == KU_P);
-    const ku_id sum = convert(g, y, KU_C, node);
+    const ku_id sum = p->seq ? ku_sequence_sum(p->seq, y, node) : convert(g, y, KU_C, node);
     p->renamed[y] = sum ? add_bias(p, node, sum, dtype) : 0;
     return p->renamed[y] ? KUMI_OK : ku_err_get()->status;
 }
 
-void ku_tensor_finish(struct ku_tensor_plan *p)
+int ku_tensor_finish(struct ku_tensor_plan *p)
 {
     struct ku_graph *g = p->g;
     for (uint32_t i = 0; i < g->n_outputs; i++)
         if (g->output[i].value < p->n_values && p->renamed[g->output[i].value])
             g->output[i].value = p->renamed[g->output[i].value];
+    return p->seq ? ku_sequence_finish(p->seq) : KUMI_OK;
 }
