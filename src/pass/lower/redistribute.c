@@ -64,7 +64,8 @@ void ku_redistribute_analyse(struct ku_lower *l)
             continue;
         const ku_id from = ku_in(g, &g->node[n], 0);
         l->wire[from] = 1;
-        if ((def_of(l, from)->phase == KU_PH_F) == (g->node[n].phase == KU_PH_F))
+        if ((def_of(l, from)->phase == KU_PH_F) == (g->node[n].phase == KU_PH_F) &&
+            def_of(l, from)->stage == g->node[n].stage)
             l->sync[from] = n;
     }
 }
