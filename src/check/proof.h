@@ -166,7 +166,18 @@ KU_STATUS ku_initial_derive(struct ku_proof *c); /* initial.c */
 enum ku_tp_convert { KU_TP_SUM, KU_TP_GATHER, KU_TP_PART, KU_TP_JOIN };
 /* tensor.c: rewrites the model as the state plan divides it over axis tp. */
 KU_STATUS ku_tensor_divide(struct ku_proof *c, struct ku_graph *g);
-/* redistribute.c: collectives after which, or before which, ranks have parts along a dim. */
+/* An op whose operands the ranks of axis tp divide as `split` says. */
+struct ku_split_op {
+    int op, n_in, n_out;
+    const struct ku_attrs *a;
+    char split[KU_MAX_IN];
+    const struct ku_shape *in[KU_MAX_IN], *out[KU_MAX_OUT]; /* logical */
+};
+/* How its results are divided. Returns NULL, or the rule that the operands break. */
+const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT]);
+/* redistribute.c: own parts; collectives after which, or before which, ranks have parts along a dim. */
+KU_STATUS ku_proof_part(struct ku_proof *c, const struct ku_operand *to, const struct ku_held *in,
+                        struct ku_held *out);
 KU_STATUS ku_proof_scatter(struct ku_proof *c, const struct ku_instr *i,
                            const struct ku_operand *o);
 KU_STATUS ku_proof_join(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o);

@@ -50,6 +50,18 @@ static int finish(struct ku_proof *c, const struct ku_instr *i, const struct ku_
     return KUMI_OK;
 }
 
+/* Op part: the rank's part of a whole value; nothing is sent. */
+int ku_proof_part(struct ku_proof *c, const struct ku_operand *to, const struct ku_held *in,
+                  struct ku_held *out)
+{
+    out->split = ku_proof_split(c, to);
+    if (in->partial || in->owned || in->split || out->split == KU_SPLIT_SUM || out->split == 0)
+        return ku_proof_refuse(c, to->buffer, "takes a part of a value that is not whole");
+    if (in->shape && in->shape != c->shape_hash[to->shape])
+        return ku_proof_refuse(c, to->buffer, "takes a part in another shape");
+    return KUMI_OK;
+}
+
 int ku_proof_scatter(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o)
 {
     struct ku_held sum = c->held[o->buffer];

@@ -82,44 +82,74 @@ static int split_of_convert(struct ku_proof *c, const struct ku_graph *g, ku_id 
     return KUMI_OK;
 }
 
+static bool has_letter(const struct ku_shape *s, char letter)
+{
+    return letter && ku_shape_find(s, letter) >= 0;
+}
+
+/* Whether the op can be divided along a dim, which its result has or adds up. */
+static bool is_divisible(const struct ku_op_info *op, char letter, bool passes)
+{
+    const char *letters = passes ? op->map : op->sum;
+    return strcmp(letters, "*") == 0 || strchr(letters, letter) != NULL;
+}
+
+const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT])
+{
+    const struct ku_op_info *op = &ku_ops[x->op];
+    char letter = 0;
+    bool is_sum = false;
+    KU_ASSERT(x->n_in <= KU_MAX_IN && x->n_out <= KU_MAX_OUT);
+    for (int i = 0; i < x->n_in; i++) {
+        if (x->split[i] == KU_SPLIT_SUM)
+            is_sum = true;
+        else if (x->split[i] && letter && x->split[i] != letter)
+            return "operands are split along two dims";
+        else if (x->split[i])
+            letter = x->split[i];
+    }
+    for (int i = 0; i < x->n_in && letter; i++)
+        if (x->split[i] != letter && has_letter(x->in[i], letter))
+            return "an operand is whole along a dim that ranks divide";
+    if (x->op == KU_OP_embedding_dw && x->a->axes) {
+        split[0] = x->out[0]->dim[0].name;
+        return NULL;
+    }
+    if (x->op == KU_OP_xent_finish && letter && x->split[0] == letter && !is_sum)
+        letter = 0; /* maximum and sums are complete */
+    if (is_sum && (letter || !(op->traits & KU_OP_LINEAR)))
+        return "reads a partial sum over the ranks of axis tp";
+    for (int o = 0; o < x->n_out && o < KU_MAX_OUT; o++) {
+        const bool passes = has_letter(x->out[o], letter);
+        if (letter && !is_divisible(op, letter, passes))
+            return "the op cannot be divided along this dim";
+        split[o] = passes ? letter : letter || is_sum ? KU_SPLIT_SUM : 0;
+    }
+    return NULL;
+}
+
 int ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split)
 {
     const struct ku_node *n = &g->node[node];
-    const struct ku_op_info *op = &ku_ops[n->op];
-    char letter = 0;
-    bool is_sum = false;
+    struct ku_split_op x = {
+        .op = n->op, .n_in = n->n_in, .n_out = n->n_out, .a = &g->attr[n->attr]};
+    char out[KU_MAX_OUT] = {0};
     if (n->op == KU_OP_convert)
         return split_of_convert(c, g, node, split);
     for (int i = 0; i < n->n_in; i++) {
         const ku_id v = ku_in(g, n, i);
         if (g->value[v].def == 0)
             split[v] = split_of_leaf(c, g, v);
-        if (split[v] == KU_SPLIT_SUM)
-            is_sum = true;
-        else if (split[v] && letter && split[v] != letter)
-            return refuse(c, g, node, "operands are split along two dims");
-        else if (split[v])
-            letter = split[v];
+        x.split[i] = split[v];
+        x.in[i] = &g->shape[g->value[v].shape];
     }
-    for (int i = 0; i < n->n_in && letter; i++)
-        if (split[ku_in(g, n, i)] != letter && has_dim(g, ku_in(g, n, i), letter))
-            return refuse(c, g, node, "an operand is whole along a dim that ranks divide");
-    if (n->op == KU_OP_embedding_dw && g->attr[n->attr].axes) {
-        split[ku_out(g, node, 0)] = g->shape[g->value[ku_out(g, node, 0)].shape].dim[0].name;
-        return KUMI_OK;
-    }
-    if (n->op == KU_OP_xent_finish && letter && split[ku_in(g, n, 0)] == letter && !is_sum)
-        letter = 0; /* maximum and sums are complete */
-    if (is_sum && (letter || !(op->traits & KU_OP_LINEAR)))
-        return refuse(c, g, node, "reads a partial sum over the ranks of axis tp");
-    for (int o = 0; o < n->n_out; o++) {
-        const ku_id v = ku_out(g, node, o);
-        const bool passes = letter && has_dim(g, v, letter);
-        if (letter && strcmp(passes ? op->map : op->sum, "*") != 0 &&
-            strchr(passes ? op->map : op->sum, letter) == NULL)
-            return refuse(c, g, node, "the op cannot be divided along this dim");
-        split[v] = passes ? letter : letter || is_sum ? KU_SPLIT_SUM : 0;
-    }
+    for (int o = 0; o < n->n_out; o++)
+        x.out[o] = &g->shape[g->value[ku_out(g, node, o)].shape];
+    const char *broken = ku_tensor_rule(&x, out);
+    if (broken)
+        return refuse(c, g, node, broken);
+    for (int o = 0; o < n->n_out; o++)
+        split[ku_out(g, node, o)] = out[o];
     return KUMI_OK;
 }
 
@@ -251,11 +281,8 @@ static int divide_sequence(struct divide *d, ku_id node)
     bool is_part = n.op == KU_OP_embedding && has_dim(g, ku_in(g, &n, 1), 't'), is_able = true;
     for (int i = 0; i < n.n_in; i++)
         is_part = is_part || d->split[ku_in(g, &n, i)] == 't';
-    for (int k = 0; k < n.n_out; k++) {
-        const char *able =
-            has_dim(g, ku_out(g, node, k), 't') ? ku_ops[n.op].map : ku_ops[n.op].sum;
-        is_able = is_able && (strcmp(able, "*") == 0 || strchr(able, 't'));
-    }
+    for (int k = 0; k < n.n_out; k++)
+        is_able = is_able && is_divisible(&ku_ops[n.op], 't', has_dim(g, ku_out(g, node, k), 't'));
     for (int i = 0; i < n.n_in && is_part; i++) {
         const ku_id x = ku_in(g, &n, i);
         if (is_able && d->split[x] == 0 && has_dim(g, x, 't'))
@@ -275,7 +302,7 @@ static int divide_node(struct divide *d, ku_id node)
         if (v < d->n_values && d->renamed[v])
             g->refs[n.in + (uint32_t)i] = d->renamed[v];
     }
-    if (n.op == KU_OP_softmax_xent && d->split[ku_in(g, &n, 0)])
+    if (n.op == KU_OP_softmax_xent && d->split[ku_in(g, &n, 0)] && d->split[ku_in(g, &n, 0)] != 't')
         return divide_loss(d, node);
     if (n.op == KU_OP_embedding && split_of_leaf(d->c, g, ku_in(g, &n, 0)))
         return divide_embedding(d, node);

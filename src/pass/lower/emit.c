@@ -226,6 +226,42 @@ int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int i
     return add_instr(p, &i);
 }
 
+static int class_of(const struct ku_lower *l, const struct ku_node *n)
+{
+    (void)l;
+    if (n->op == KU_OP_widen)
+        return KU_CL_WORKSPACE;
+    if (n->phase == KU_PH_F)
+        return KU_CL_ACTIVATION;
+    return n->phase == KU_PH_O || n->phase == KU_PH_A ? KU_CL_SCALAR : KU_CL_ADJOINT;
+}
+
+int ku_lower_part(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    const ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
+    struct ku_instr i = {.kind = KU_COMPUTE,
+                         .phase = g->node[n].phase,
+                         .op = KU_OP_part,
+                         .n_in = 1,
+                         .n_out = 1,
+                         .stage = g->node[n].stage,
+                         .micro = l->micro,
+                         .operand = l->p->n_operands,
+                         .attr = 1, /* defaults */
+                         .path = g->node[n].path,
+                         .source = g->node[n].source};
+    const struct ku_operand x = ku_lower_operand(l, from, l->buffer[from], g->value[from].layout);
+    l->buffer[to] =
+        ku_lower_buffer(l, to, l->wire[to] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, &g->node[n]));
+    if (l->buffer[to] == 0)
+        return KUMI_ENOMEM;
+    const struct ku_operand y = ku_lower_operand(l, to, l->buffer[to], g->value[to].layout);
+    KU_TRY(add_operand(l->p, &x, l->p->n_instrs));
+    KU_TRY(add_operand(l->p, &y, l->p->n_instrs));
+    return add_instr(l->p, &i);
+}
+
 int ku_lower_slice(struct ku_lower *l, ku_id n)
 {
     const struct ku_graph *g = l->g;
@@ -267,16 +303,6 @@ static ku_id block_layout(const struct ku_lower *l, const struct ku_node *n, ku_
         }
     }
     return 0;
-}
-
-static int class_of(const struct ku_lower *l, const struct ku_node *n)
-{
-    (void)l;
-    if (n->op == KU_OP_widen)
-        return KU_CL_WORKSPACE;
-    if (n->phase == KU_PH_F)
-        return KU_CL_ACTIVATION;
-    return n->phase == KU_PH_O || n->phase == KU_PH_A ? KU_CL_SCALAR : KU_CL_ADJOINT;
 }
 
 /*

@@ -332,9 +332,9 @@ static int lower_convert(struct ku_lower *l, ku_id n)
         !ku_layout_has(&g->layout[g->value[from].layout],
                        KU_P)) /* the local shard of a whole value: no transfer */
         return KUMI_OK;
-    if (f->convert && f->bucket < 0) /* already equal on all ranks */
+    if (f->convert && f->bucket < 0 && ku_lower_axes(l, n) == 0) /* equal on all ranks */
         return KUMI_OK;
-    if (f->convert) {
+    if (f->convert && f->bucket >= 0) {
         KU_TRY(ku_bucket_finish(l, (uint32_t)f->bucket));
         l->buffer[to] = f->kept ? f->kept : f->sum;
         return KUMI_OK;
@@ -342,7 +342,7 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     uint32_t handle;
     l->reduced[n] |= (uint8_t)ku_lower_axes(l, n);
     KU_TRY(ku_messages_release(l, from)); /* the sum takes its place */
-    struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
+    struct ku_operand part = ku_lower_operand(l, from, l->buffer[to], g->value[to].layout);
     KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n),
                           (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1, g->node[n].path,
                           &handle));

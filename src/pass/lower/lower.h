@@ -167,6 +167,8 @@ KU_STATUS ku_lower_compute(struct ku_lower *l, ku_id node);
 /* Adds buffer `from` into buffer `into`. is_tree: sum over virtual shards, which rounds to the
  * convert's wire dtype; else over micro-batches. */
 KU_STATUS ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree);
+/* Copies the rank's part of a whole value: a convert C -> S. */
+KU_STATUS ku_lower_part(struct ku_lower *l, ku_id convert);
 /* Copies the local shard of a whole value to a separate buffer: a convert C -> Z. */
 KU_STATUS ku_lower_slice(struct ku_lower *l, ku_id convert);
 /* Starts a collective. kind: enum ku_exchange; axes: a mask; stats NULL: no operand adds to

@@ -4,6 +4,7 @@
  * norm). What moves follows from the placements on the axis:
  *
  *     C -> R         nothing
+ *     C -> S(d)      a copy of the rank's part
  *     P -> C, R      all-reduce in place
  *     P -> S(d)      reduce-scatter: the whole sums are in the operand's buffer, the rank's part
  *                    gets one of its own
@@ -83,6 +84,16 @@ static int exchange_of(const struct ku_lower *l, ku_id n, int axes, bool *is_mov
     return parts ? KU_X_ALL_GATHER : cuts ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE;
 }
 
+/* Whether a convert takes the rank's part of a whole value. */
+static bool is_part(const struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    const struct ku_layout *from = &g->layout[g->value[ku_in(g, &g->node[n], 0)].layout],
+                           *to = &g->layout[g->value[ku_out(g, n, 0)].layout];
+    const int cut = ku_layout_axes(to, KU_S) & ~ku_layout_axes(from, KU_S);
+    return ku_mesh_wide(&g->mesh, cut) != 0;
+}
+
 static ku_id new_buffer(struct ku_lower *l, ku_id value)
 {
     return ku_lower_buffer(l, value, l->wire[value] ? KU_AR_WIRE : KU_AR_STEP,
@@ -102,7 +113,7 @@ int ku_redistribute(struct ku_lower *l, ku_id n)
     KU_TRY(ku_lower_settle(l, from));
     l->buffer[to] = l->buffer[from];
     if (axes == 0)
-        return KUMI_OK;
+        return is_part(l, n) ? ku_lower_part(l, n) : KUMI_OK;
     KU_ASSERT(l->pending[to] == 0);
     const int kind = exchange_of(l, n, axes, &is_moved);
     const ku_id named = kind == KU_X_ALL_GATHER ? from : to; /* parts are placed S */
