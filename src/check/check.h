@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "ir/program.h"
+#include "op/tensor_plan.h"
 
 /*
  * The static proof over the programs of a job: every rank of a class executes the same list, so one
@@ -69,6 +70,7 @@ struct ku_check_opts {
     const struct ku_update_group *groups;
     int n_groups, stochastic_rounding;
     double initial_accumulator_value;
+    struct ku_tp_plan plan; /* as struct ku_compile_opts */
     int sequence; /* the ranks of axis tp divide sequences between the layers */
 };
 

@@ -175,21 +175,21 @@ static int64_t result_dtype(const struct derive *d, ku_id node, int op)
 /* Gradients of the converts of axis tp (tensor.c); a sum is rounded to x's dtype. */
 static int pass_convert(struct derive *d, ku_id node)
 {
-    static const uint8_t dual[] = {[KU_TP_SUM] = KU_TP_GATHER,
-                                   [KU_TP_GATHER] = KU_TP_SUM,
-                                   [KU_TP_PART] = KU_TP_JOIN,
-                                   [KU_TP_JOIN] = KU_TP_PART};
+    static const uint8_t dual[] = {[KU_TENSOR_SUM] = KU_TENSOR_GATHER,
+                                   [KU_TENSOR_GATHER] = KU_TENSOR_SUM,
+                                   [KU_TENSOR_PART] = KU_TENSOR_JOIN,
+                                   [KU_TENSOR_JOIN] = KU_TENSOR_PART};
     struct ku_graph *g = d->g;
     ku_id adjoint = d->adjoint[ku_out(g, node, 0)];
     const struct ku_attrs own = g->attr[g->node[node].attr];
     const enum kumi_dtype x = (enum kumi_dtype)g->value[ku_in(g, &g->node[node], 0)].dtype;
     struct ku_attrs a = ku_attrs_default;
-    if (own.index == KU_TP_SUM && own.shift == 0)
+    if (own.index == KU_TENSOR_SUM && own.shift == 0)
         return contribute(d, node, 0, adjoint);
     a.index = dual[own.index];
     a.shift = own.shift;
     ku_id made = append(d, KU_OP_convert, &adjoint, 1, &a, node);
-    if (made && own.index == KU_TP_GATHER && g->value[adjoint].dtype != (uint8_t)x) {
+    if (made && own.index == KU_TENSOR_GATHER && g->value[adjoint].dtype != (uint8_t)x) {
         adjoint = ku_out(g, made, 0);
         a = ku_attrs_default;
         a.dtype = x;

@@ -163,7 +163,7 @@ void ku_update_scaler_of(const struct ku_attrs *rule, struct ku_attrs *a);
 KU_STATUS ku_initial_derive(struct ku_proof *c); /* initial.c */
 
 /* Attribute index of a convert of axis tp (tensor.c). */
-enum ku_tp_convert { KU_TP_SUM, KU_TP_GATHER, KU_TP_PART, KU_TP_JOIN };
+enum ku_tensor_convert { KU_TENSOR_SUM, KU_TENSOR_GATHER, KU_TENSOR_PART, KU_TENSOR_JOIN };
 /* tensor.c: rewrites the model as the state plan divides it over axis tp. */
 KU_STATUS ku_tensor_divide(struct ku_proof *c, struct ku_graph *g);
 /* An op whose operands the ranks of axis tp divide as `split` says. */

@@ -17,10 +17,11 @@
  *     convert      attr index   value                 its gradient
  *     sum          0            a sum over the ranks  the same on each, gathered if this divides t
  *     gather       1            the same              a sum over the ranks, divided if x is
- *     part of t    2            the same              joined
- *     join         3            the same              part of t
+ *     part         2            the same              joined
+ *     join         3            the same              part
  *
- * Attr shift is 't' where one side of a sum or gather is divided along it. Each value is whole on
+ * Attr shift is the letter along which one side is divided, 0: neither is. A result that the user's
+ * plan gathers is joined. Each value is whole on
  * every rank, split along a dim (its letter), or a partial sum (KU_SPLIT_SUM).
  */
 #include <string.h>
@@ -70,15 +71,12 @@ static int split_of_convert(struct ku_proof *c, const struct ku_graph *g, ku_id 
     const struct ku_attrs *a = &g->attr[g->node[node].attr];
     const ku_id x = ku_in(g, &g->node[node], 0);
     const char t = (char)a->shift;
-    const char want = a->index == KU_TP_SUM    ? KU_SPLIT_SUM
-                      : a->index == KU_TP_PART ? 0
-                      : a->index == KU_TP_JOIN ? 't'
-                                               : t;
+    const char want = a->index == KU_TENSOR_SUM ? KU_SPLIT_SUM : a->index == KU_TENSOR_PART ? 0 : t;
     if (g->value[x].def == 0)
         split[x] = split_of_leaf(c, g, x);
     if (split[x] != want)
         return refuse(c, g, node, "an operand is not divided as its redistribution needs");
-    split[ku_out(g, node, 0)] = a->index == KU_TP_SUM ? t : a->index == KU_TP_PART ? 't' : 0;
+    split[ku_out(g, node, 0)] = a->index == KU_TENSOR_SUM || a->index == KU_TENSOR_PART ? t : 0;
     return KUMI_OK;
 }
 
@@ -177,7 +175,7 @@ static ku_id append(struct divide *d, ku_id node, int op, const struct ku_attrs 
     return made && ku_tensor_split(d->c, g, made, d->split) == KUMI_OK ? made : 0;
 }
 
-static ku_id convert(struct divide *d, ku_id node, ku_id x, enum ku_tp_convert index, char t)
+static ku_id convert(struct divide *d, ku_id node, ku_id x, enum ku_tensor_convert index, char t)
 {
     struct ku_attrs a = ku_attrs_default;
     a.index = index;
@@ -199,7 +197,7 @@ static ku_id complete(struct divide *d, ku_id node, ku_id x, enum ku_fold reduce
 static ku_id sum_of(struct divide *d, ku_id node, ku_id x)
 {
     const bool is_divided = d->c->o->sequence && has_dim(d->g, x, 't');
-    return convert(d, node, x, KU_TP_SUM, is_divided ? 't' : 0);
+    return convert(d, node, x, KU_TENSOR_SUM, is_divided ? 't' : 0);
 }
 
 /* The loss of classes that the ranks divide. */
@@ -263,14 +261,23 @@ static int divide_embedding(struct divide *d, ku_id node)
 }
 
 /* Operand i of a node as another placement of the same value, which readers share. */
-static int replace(struct divide *d, ku_id node, int i, enum ku_tp_convert index, ku_id *made)
+static int replace(struct divide *d, ku_id node, int i, enum ku_tensor_convert index, ku_id *made)
 {
     struct ku_graph *g = d->g;
     const ku_id x = ku_in(g, &g->node[node], i);
     if (made[x] == 0)
-        made[x] = convert(d, node, x, index, index == KU_TP_GATHER ? d->split[x] : 0);
+        made[x] = convert(d, node, x, index, index == KU_TENSOR_PART ? 't' : d->split[x]);
     g->refs[g->node[node].in + (uint32_t)i] = made[x];
     return made[x] ? KUMI_OK : ku_err_get()->status;
+}
+
+/* The style of the module of a state value that a node reads. */
+static enum ku_tp_style style_of(const struct divide *d, ku_id value)
+{
+    const struct ku_graph *g = d->g;
+    ku_id t = g->value[value].role == KU_STATE ? g->value[value].tensor : 0;
+    t = t && g->tensor[t].of ? g->tensor[t].of : t;
+    return t ? ku_tp_plan_of_tensor(&d->c->o->plan, g->tensor[t].name) : KU_TP_DEFAULT;
 }
 
 /* The operands of a node outside the divided layers: all parts of the sequence, or none. */
@@ -279,16 +286,18 @@ static int divide_sequence(struct divide *d, ku_id node)
     struct ku_graph *g = d->g;
     const struct ku_node n = g->node[node];
     bool is_part = n.op == KU_OP_embedding && has_dim(g, ku_in(g, &n, 1), 't'), is_able = true;
-    for (int i = 0; i < n.n_in; i++)
+    for (int i = 0; i < n.n_in; i++) {
         is_part = is_part || d->split[ku_in(g, &n, i)] == 't';
+        is_able = is_able && style_of(d, ku_in(g, &n, i)) != KU_TP_REPLICATE;
+    }
     for (int k = 0; k < n.n_out; k++)
         is_able = is_able && is_divisible(&ku_ops[n.op], 't', has_dim(g, ku_out(g, node, k), 't'));
     for (int i = 0; i < n.n_in && is_part; i++) {
         const ku_id x = ku_in(g, &n, i);
         if (is_able && d->split[x] == 0 && has_dim(g, x, 't'))
-            KU_TRY(replace(d, node, i, KU_TP_PART, d->part));
+            KU_TRY(replace(d, node, i, KU_TENSOR_PART, d->part));
         else if (!is_able && d->split[x] == 't')
-            KU_TRY(replace(d, node, i, KU_TP_JOIN, d->joined));
+            KU_TRY(replace(d, node, i, KU_TENSOR_JOIN, d->joined));
     }
     return KUMI_OK;
 }
@@ -310,9 +319,15 @@ static int divide_node(struct divide *d, ku_id node)
     if (letter && has_dim(g, ku_in(g, &n, 0), letter))
         return divide_row(d, node);
     if (letter)
-        KU_TRY(replace(d, node, 0, KU_TP_GATHER, d->whole));
+        KU_TRY(replace(d, node, 0, KU_TENSOR_GATHER, d->whole));
     else if (d->c->o->sequence)
         KU_TRY(divide_sequence(d, node));
+    if (letter && style_of(d, ku_in(g, &n, 1)) == KU_TP_COL_GATHER) {
+        const ku_id y = ku_out(g, node, 0);
+        KU_TRY(ku_tensor_split(d->c, g, node, d->split));
+        d->renamed[y] = convert(d, node, y, KU_TENSOR_JOIN, letter);
+        return d->renamed[y] ? KUMI_OK : ku_err_get()->status;
+    }
     return ku_tensor_split(d->c, g, node, d->split);
 }
 

@@ -10,6 +10,7 @@
 #include "ir/program.h"
 #include "op/dtype_rule.h"
 #include "op/target.h"
+#include "op/tensor_plan.h"
 #include "tensor/dtype.h"
 
 /*
@@ -63,6 +64,7 @@ struct ku_compile_opts {
     struct ku_mesh mesh;  /* ranks, virtual shards per rank, micro-batches per shard */
     int split_vocabulary; /* axis tp must split it; 0: where tp divides it */
     int whole_vocabulary; /* axis tp leaves it whole */
+    struct ku_tp_plan plan; /* styles of modules on axis tp; borrowed */
     int sequence;         /* axis tp splits activations between the layers along the sequence */
     /* Axis pp: the order of work, the layers of each stage, and the coordinate to lower for; NULL,
      * NULL, 0: one stage. */

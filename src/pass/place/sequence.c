@@ -6,10 +6,12 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "op/op.h"
+#include "pass/place/plan.h"
 #include "pass/place/tensor.h"
 
 struct ku_sequence {
     struct ku_graph *g;
+    const struct ku_styles *styles;
     ku_id *part, *whole; /* per value: its convert to S(t), and from S(t) to C; 0: none yet */
     ku_id *reader;       /* per tensor: a node that reads it whole, 0: none */
     bool has_region;
@@ -31,12 +33,14 @@ static bool is_part(const struct ku_graph *g, ku_id value)
     return at.kind == KU_S && at.dim == dim_of(g, value);
 }
 
-int ku_sequence_create(struct ku_graph *g, size_t n_values, struct ku_sequence **seq)
+int ku_sequence_create(struct ku_graph *g, const struct ku_styles *styles, size_t n_values,
+                       struct ku_sequence **seq)
 {
     struct ku_sequence *s = ku_calloc(1, sizeof *s);
     if (s == NULL)
         return KUMI_ENOMEM;
     s->g = g;
+    s->styles = styles;
     s->part = ku_calloc(n_values, sizeof *s->part);
     s->whole = ku_calloc(n_values, sizeof *s->whole);
     s->reader = ku_calloc(g->n_tensors, sizeof *s->reader);
@@ -126,6 +130,19 @@ static bool passes(const struct ku_graph *g, ku_id node)
     return true;
 }
 
+/* Whether the user's plan leaves the module of a parameter that a node reads whole. */
+static bool is_replicated(const struct ku_sequence *s, ku_id node)
+{
+    const struct ku_node *n = &s->g->node[node];
+    for (int i = 0; i < n->n_in; i++) {
+        const ku_id t = tensor_of(s->g, ku_in(s->g, n, i));
+        if (t &&
+            ku_styles_of(s->styles, s->g->tensor[t].of ? s->g->tensor[t].of : t) == KU_TP_REPLICATE)
+            return true;
+    }
+    return false;
+}
+
 /* Whether a region begins here: rows of a whole table for every token. */
 static bool begins(const struct ku_graph *g, ku_id node)
 {
@@ -170,8 +187,8 @@ int ku_sequence_before(struct ku_sequence *s, ku_id node)
     for (int i = 0; i < g->node[node].n_in && beside == 0; i++)
         if (is_part(g, ku_in(g, &g->node[node], i)))
             beside = ku_in(g, &g->node[node], i);
-    const bool is_split = beside && passes(g, node);
-    if (beside == 0 && begins(g, node)) {
+    const bool is_whole = is_replicated(s, node), is_split = beside && !is_whole && passes(g, node);
+    if (beside == 0 && !is_whole && begins(g, node)) {
         KU_TRY(split_operand(s, node, 1, 0));
         return split_operand(s, node, 0, ku_in(g, &g->node[node], 1));
     }

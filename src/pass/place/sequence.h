@@ -22,9 +22,16 @@
  * gathered.
  */
 struct ku_sequence;
+struct ku_styles;
 
-/* n_values: of the graph when it is placed, at most. Errors: ENOMEM. */
-KU_STATUS ku_sequence_create(struct ku_graph *g, size_t n_values, struct ku_sequence **seq);
+/*
+ *   styles     of the user's plan, borrowed: modules with replicate are whole
+ *   n_values   of the graph when it is placed, at most
+ *
+ * Errors: ENOMEM.
+ */
+KU_STATUS ku_sequence_create(struct ku_graph *g, const struct ku_styles *styles, size_t n_values,
+                             struct ku_sequence **seq);
 void ku_sequence_destroy(struct ku_sequence *seq); /* NULL is allowed */
 
 /* Rewrites the operands of a node outside the divided layers, before it is placed. */

@@ -9,6 +9,7 @@
 #include "ir/placement_rules.h"
 #include "op/op.h"
 #include "pass/pass.h"
+#include "pass/place/plan.h"
 #include "pass/place/sequence.h"
 #include "tensor/dtype.h"
 
@@ -19,6 +20,7 @@ struct ku_tensor_plan {
     const struct ku_compile_opts *o;
     ku_id n_nodes, n_values; /* of the model */
     char *letter;            /* per tensor: of the dim that is split, 0: none */
+    struct ku_styles styles; /* of the user's plan */
     char *split;             /* per value: the letter along which it is split, 0: none */
     ku_id *by;               /* per value: the parameter that made it so */
     ku_id *renamed;          /* per value: what its readers read instead, 0: itself */
@@ -51,6 +53,13 @@ static char letter_of(const struct ku_tensor_plan *p, const struct ku_node *n)
     return w ? p->letter[w] : 0;
 }
 
+/* Whether a linear makes a result that is gathered whole. */
+static bool is_gathered(const struct ku_tensor_plan *p, const struct ku_node *n)
+{
+    const ku_id w = n->op == KU_OP_linear ? parameter_of(p->g, ku_in(p->g, n, 1)) : 0;
+    return w && p->letter[w] && ku_styles_of(&p->styles, w) == KU_TP_COL_GATHER;
+}
+
 /* Whether a linear contracts the letter of its weight, or an embedding that of its table: the
  * result is a partial sum. */
 static bool is_row_parallel(const struct ku_tensor_plan *p, const struct ku_node *n)
@@ -78,7 +87,8 @@ static bool is_splittable(const struct ku_tensor_plan *p, const struct ku_dim *d
     return false;
 }
 
-/* The parameters that have one of the letters and that linear and embedding alone read. */
+/* The parameters that have one of the letters, or for which the user's plan names another, and that
+ * linear and embedding alone read. */
 static void find_candidates(struct ku_tensor_plan *p)
 {
     const struct ku_graph *g = p->g;
@@ -87,21 +97,29 @@ static void find_candidates(struct ku_tensor_plan *p)
         for (int d = s->ndim - 1; d >= 0 && g->tensor[t].kind == KU_T_PARAM; d--)
             if (strchr(letters, s->dim[d].name) && is_splittable(p, &s->dim[d]))
                 p->letter[t] = s->dim[d].name;
+        if (g->tensor[t].kind == KU_T_PARAM)
+            p->letter[t] = ku_styles_letter(&p->styles, t, p->letter[t]);
     }
     for (ku_id n = 1; n < p->n_nodes; n++)
         for (int i = 0; i < g->node[n].n_in; i++) {
             const ku_id t = parameter_of(g, ku_in(g, &g->node[n], i));
-            if (g->node[n].op != KU_OP_linear &&
-                !(g->node[n].op == KU_OP_embedding && p->letter[t] == 'v'))
+            if (t && p->letter[t] && g->node[n].op != KU_OP_linear &&
+                !(g->node[n].op == KU_OP_embedding && p->letter[t] == 'v')) {
+                ku_styles_note(&p->styles, t, n, "reads it whole");
                 p->letter[t] = 0;
+            }
         }
 }
 
 /* Leaves the weight of a linear whole, and its bias with it. True: this changes the plan. */
-static bool leave_whole(struct ku_tensor_plan *p, const struct ku_node *n)
+static bool leave_whole(struct ku_tensor_plan *p, ku_id node, const char *why)
 {
-    for (int i = 1; i < n->n_in; i++)
-        p->letter[parameter_of(p->g, ku_in(p->g, n, i))] = 0;
+    const struct ku_node *n = &p->g->node[node];
+    for (int i = 1; i < n->n_in; i++) {
+        const ku_id t = parameter_of(p->g, ku_in(p->g, n, i));
+        ku_styles_note(&p->styles, t, node, why);
+        p->letter[t] = 0;
+    }
     return true;
 }
 
@@ -120,12 +138,13 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
     if (n->op == KU_OP_embedding && letter)
         return false;
     if (is_row_parallel(p, n))
-        return split == letter ? false : leave_whole(p, n);
+        return split == letter ? false
+                               : leave_whole(p, id, "contracts a dim that is whole in its input");
     if (n->op == KU_OP_softmax_xent && split == 'v') /* in parts: divide_loss */
         return false;
     if (n->op == KU_OP_linear && letter == 0 && n->n_in > 2 &&
         p->letter[parameter_of(g, ku_in(g, n, 2))])
-        return leave_whole(p, n);
+        return leave_whole(p, id, "has a whole weight");
     if (split) {
         bool passes = strcmp(op->map, "*") == 0 || strchr(op->map, split);
         for (int i = 0; i < n->n_in; i++) /* a gain of batch norm, say, is whole */
@@ -135,6 +154,9 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
         for (int o = 0; o < n->n_out; o++)
             if (n->op == KU_OP_linear || !passes ||
                 ku_shape_find(shape_of(g, ku_out(g, id, o)), split) < 0) {
+                ku_styles_note(&p->styles, by, id,
+                               n->op == KU_OP_linear ? "contracts or takes it whole"
+                                                     : "reads its result and cannot be divided");
                 p->letter[by] = 0;
                 return true;
             }
@@ -142,7 +164,9 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
         split = letter;
         by = parameter_of(g, ku_in(g, n, 1));
         if (n->n_in > 2 && p->letter[parameter_of(g, ku_in(g, n, 2))] != letter)
-            return leave_whole(p, n);
+            return leave_whole(p, id, "has a whole bias");
+        if (is_gathered(p, n))
+            split = 0;
     }
     for (int o = 0; o < n->n_out; o++)
         p->split[ku_out(g, id, o)] = split, p->by[ku_out(g, id, o)] = by;
@@ -154,7 +178,10 @@ static bool leave_outputs(struct ku_tensor_plan *p)
 {
     for (uint32_t i = 0; i < p->g->n_outputs; i++)
         if (p->split[p->g->output[i].value]) {
-            p->letter[p->by[p->g->output[i].value]] = 0;
+            const ku_id by = p->by[p->g->output[i].value];
+            ku_styles_note(&p->styles, by, p->g->value[p->g->output[i].value].def,
+                           "makes an output of the model of it");
+            p->letter[by] = 0;
             return true;
         }
     return false;
@@ -235,8 +262,11 @@ static int place_parameters(struct ku_tensor_plan *p)
     return n_split ? KUMI_OK
                    : KU_ERR(KUMI_EINVAL,
                             "placement: parallel.tp: %d: no parameter of this model can be split: "
-                            "it has no attention heads and no pair of linear layers; use 1",
-                            g->mesh.extent[KU_AX_TP]);
+                            "%s; use 1",
+                            g->mesh.extent[KU_AX_TP],
+                            p->o->plan.n ? "parallel.plan leaves all of them whole"
+                                         : "it has no attention heads and no pair of linear "
+                                           "layers");
 }
 
 static void find_uses(struct ku_tensor_plan *p)
@@ -267,13 +297,17 @@ int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
     p->whole = ku_calloc(n_values, sizeof *p->whole);
     p->bias_use = ku_calloc(g->n_nodes, sizeof *p->bias_use);
     int status = KUMI_ENOMEM;
-    if (p->letter && p->split && p->by && p->renamed && p->whole && p->bias_use) {
+    if (p->letter && p->split && p->by && p->renamed && p->whole && p->bias_use)
+        status = ku_styles_create(g, o, &p->styles);
+    if (status == KUMI_OK) {
         choose(p);
         find_uses(p);
-        status = place_parameters(p);
+        status = ku_styles_check(&p->styles, p->letter);
     }
+    if (status == KUMI_OK)
+        status = place_parameters(p);
     if (status == KUMI_OK && o->sequence)
-        status = ku_sequence_create(g, n_values, &p->seq);
+        status = ku_sequence_create(g, &p->styles, n_values, &p->seq);
     if (status < 0)
         ku_tensor_plan_destroy(p);
     else
@@ -292,6 +326,7 @@ void ku_tensor_plan_destroy(struct ku_tensor_plan *p)
     ku_free(p->whole);
     ku_free(p->bias_use);
     ku_sequence_destroy(p->seq);
+    ku_styles_fini(&p->styles);
     ku_free(p);
 }
 
@@ -425,6 +460,11 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
 int ku_tensor_after(struct ku_tensor_plan *p, ku_id node)
 {
     struct ku_graph *g = p->g;
+    if (is_gathered(p, &g->node[node])) {
+        const ku_id own = ku_out(g, node, 0);
+        p->renamed[own] = convert(g, own, KU_C, node);
+        return p->renamed[own] ? KUMI_OK : ku_err_get()->status;
+    }
     if (!is_row_parallel(p, &g->node[node]))
         return KUMI_OK;
     const ku_id y = ku_out(g, node, 0), x = ku_in(g, &g->node[node], 0);
