@@ -314,7 +314,7 @@ static int lower_blocks(struct ku_lower *l)
 
 /* A `convert` in O: finishes its bucket, or runs its own all-reduce. The result is in the operand's
  * buffer or in the separate buffer of the local shard. */
-static int lower_convert(struct ku_lower *l, ku_id n)
+int ku_lower_convert(struct ku_lower *l, ku_id n)
 {
     const struct ku_graph *g = l->g;
     ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
@@ -334,6 +334,8 @@ static int lower_convert(struct ku_lower *l, ku_id n)
         return KUMI_OK;
     if (f->convert && f->bucket < 0 && ku_lower_axes(l, n) == 0) /* equal on all ranks */
         return KUMI_OK;
+    if (ku_redistribute_is_gradient(l, n))
+        return ku_redistribute_gradients(l, n);
     if (f->convert && f->bucket >= 0) {
         KU_TRY(ku_bucket_finish(l, (uint32_t)f->bucket));
         l->buffer[to] = f->kept ? f->kept : f->sum;
@@ -361,7 +363,7 @@ static int lower_once(struct ku_lower *l, int phase)
         if (ku_bucket_is_gather(l->g, n)) {
             KU_TRY(phase == KU_PH_A ? ku_gather_use(l, n) : ku_bucket_gather(l, n));
         } else if (node->op == KU_OP_convert) {
-            KU_TRY(lower_convert(l, n));
+            KU_TRY(ku_lower_convert(l, n));
         } else {
             KU_TRY(ku_lower_compute(l, n));
             for (int i = 0; i < node->n_out; i++)

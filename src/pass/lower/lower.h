@@ -129,6 +129,14 @@ KU_STATUS ku_bucket_gather(struct ku_lower *l, ku_id node);
 void ku_redistribute_analyse(struct ku_lower *l);
 /* Lowers such a convert, once per block. */
 KU_STATUS ku_redistribute(struct ku_lower *l, ku_id convert);
+/*
+ * A convert in O of a gradient of which the ranks of axis tp have parts (parallel.sp), after the
+ * sum over data-parallel ranks. All that are alike are summed by one collective, with the first.
+ */
+bool ku_redistribute_is_gradient(const struct ku_lower *l, ku_id convert);
+KU_STATUS ku_redistribute_gradients(struct ku_lower *l, ku_id convert);
+/* lower.c: lowers a convert in O. */
+KU_STATUS ku_lower_convert(struct ku_lower *l, ku_id convert);
 /* Starts what can run while `node` is computed. */
 KU_STATUS ku_redistribute_ahead(struct ku_lower *l, ku_id node, int kind);
 /* Whether a node of a phase runs in blocks of a kind. */

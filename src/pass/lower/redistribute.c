@@ -19,6 +19,7 @@
  *     axis tp     s gather  w | s reduce-scatter     w
  */
 #include "base/err.h"
+#include "base/mem.h"
 #include "pass/lower/lower.h"
 
 bool ku_lower_is_of_block(int phase, int kind)
@@ -136,4 +137,44 @@ int ku_redistribute_ahead(struct ku_lower *l, ku_id node, int kind)
     const ku_id n = l->ahead[node];
     return n && node && ku_lower_is_of_block(l->g->node[n].phase, kind) ? ku_redistribute(l, n)
                                                                         : KUMI_OK;
+}
+
+bool ku_redistribute_is_gradient(const struct ku_lower *l, ku_id n)
+{
+    const struct ku_node *node = &l->g->node[n];
+    return node->op == KU_OP_convert && node->phase == KU_PH_O &&
+           ku_lower_axes(l, n) == 1 << KU_AX_TP &&
+           def_of(l, ku_in(l->g, node, 0))->op == KU_OP_convert;
+}
+
+static bool is_alike(const struct ku_lower *l, ku_id n, ku_id other)
+{
+    const struct ku_graph *g = l->g;
+    return ku_redistribute_is_gradient(l, other) && ku_lower_runs(l, other) &&
+           g->value[ku_out(g, n, 0)].dtype == g->value[ku_out(g, other, 0)].dtype;
+}
+
+int ku_redistribute_gradients(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    uint32_t n_parts = 0, handle;
+    if (l->reduced[n])
+        return KUMI_OK;
+    struct ku_operand *part = ku_calloc(g->n_uses, sizeof *part);
+    int status = part ? KUMI_OK : KUMI_ENOMEM;
+    for (ku_id k = n; k < g->n_nodes && status == KUMI_OK; k++) {
+        if (!is_alike(l, n, k))
+            continue;
+        const ku_id from = ku_in(g, &g->node[k], 0), to = ku_out(g, k, 0);
+        KU_ASSERT(n_parts < g->n_uses);
+        status = ku_lower_convert(l, g->value[from].def);
+        l->buffer[to] = l->buffer[from];
+        l->reduced[k] |= 1 << KU_AX_TP;
+        part[n_parts++] = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
+    }
+    if (status == KUMI_OK)
+        status = ku_lower_start(l, KU_X_ALL_REDUCE, 1 << KU_AX_TP, KU_FOLD_SUM, NULL, part, n_parts,
+                                g->node[n].path, &handle);
+    ku_free(part);
+    return status == KUMI_OK ? ku_lower_wait(l, handle) : status;
 }
