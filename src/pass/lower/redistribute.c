@@ -139,6 +139,15 @@ int ku_redistribute_ahead(struct ku_lower *l, ku_id node, int kind)
                                                                         : KUMI_OK;
 }
 
+int ku_redistribute_end(struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    for (ku_id n = 1; n < g->n_nodes && l->pipe; n++)
+        if (g->node[n].op == KU_OP_convert && l->sync_turn[n] == l->turn)
+            KU_TRY(ku_lower_settle(l, ku_out(g, n, 0)));
+    return KUMI_OK;
+}
+
 bool ku_redistribute_is_gradient(const struct ku_lower *l, ku_id n)
 {
     const struct ku_node *node = &l->g->node[n];
