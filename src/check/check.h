@@ -71,7 +71,7 @@ struct ku_check_opts {
     int n_groups, stochastic_rounding;
     double initial_accumulator_value;
     struct ku_tp_plan plan; /* as struct ku_compile_opts */
-    int sequence; /* the ranks of axis tp divide sequences between the layers */
+    int sequence;           /* the ranks of axis tp divide sequences between the layers */
 };
 
 /* What was proved. */

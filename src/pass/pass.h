@@ -61,11 +61,11 @@ struct ku_compile_opts {
     int stochastic_rounding;     /* of the updates of parameters without a master */
     const char *const *keep_f32; /* patterns of module paths that compute in f32; NULL = none */
     const struct ku_precision_rules *modules; /* dtypes by module; NULL = none */
-    struct ku_mesh mesh;  /* ranks, virtual shards per rank, micro-batches per shard */
-    int split_vocabulary; /* axis tp must split it; 0: where tp divides it */
-    int whole_vocabulary; /* axis tp leaves it whole */
+    struct ku_mesh mesh;    /* ranks, virtual shards per rank, micro-batches per shard */
+    int split_vocabulary;   /* axis tp must split it; 0: where tp divides it */
+    int whole_vocabulary;   /* axis tp leaves it whole */
     struct ku_tp_plan plan; /* styles of modules on axis tp; borrowed */
-    int sequence;         /* axis tp splits activations between the layers along the sequence */
+    int sequence;           /* axis tp splits activations between the layers along the sequence */
     /* Axis pp: the order of work, the layers of each stage, and the coordinate to lower for; NULL,
      * NULL, 0: one stage. */
     const struct ku_pp_schedule *schedule;

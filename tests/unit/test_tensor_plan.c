@@ -373,7 +373,6 @@ static void plans(void **state)
          "h.2.mlp.c_proj.weight",
          "f"},
         {gpt2, 0, {{"wte", KU_TP_VOCAB}}, "wte.weight", "v"},
-        {gpt2, 0, {{"wte", KU_TP_REPLICATE}}, "wte.weight", "C"},
         {gpt2, 1, {{"ln_*", KU_TP_SEQ}}, "h.0.ln_1.weight", "R"},
         {gpt2, 1, {{"ln_1", KU_TP_REPLICATE}}, "h.0.ln_1.weight", "C"},
         {gpt2, 1, {{"ln_1", KU_TP_REPLICATE}}, "h.0.ln_2.weight", "R"},
