@@ -218,6 +218,10 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     KU_TRY(ku_precision_opts(c, o));
     o->split_vocabulary = json_is_true(ku_json_at(c->root, "parallel.loss_parallel"));
     o->whole_vocabulary = json_is_false(ku_json_at(c->root, "parallel.loss_parallel"));
+    if (s->sharding.tp > 1)
+        o->plan = c->parallel_plan;
+    o->sequence = c->parallel_sp && s->sharding.tp > 1;
+    o->sequence_gathered = c->parallel_sp_keep_gathered;
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
     o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;

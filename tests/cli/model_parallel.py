@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings of every model-parallel layout, whose digest must be that of one rank (of tp ranks): model_parallel.py KUMI FOLDER
+"""Trainings of every model-parallel layout, whose digest must be that of one rank (of tp ranks with the same sp): model_parallel.py KUMI FOLDER
 
     model      gpt2 (dropout, tied table), gpt2 with an output layer of its own, llama (grouped queries), an encoder-decoder over two batch shapes
-    tp         1 2                                 pp         1 2 4 under every schedule, and one from a file
+    tp         1 2, 2 and 4 with sp                pp         1 2 4 under every schedule, and one from a file
     dp         1 2                                 zero       0 to 3
     recompute  none, selective, full               sums       added up over micro-batches, or each reduced
     hosts      one, two of equal size, one rank and the others
@@ -41,21 +41,23 @@ N_ROWS, N_ALL, N_CHAINS, STEPS, DEADLINE_S, SHARDS, MICRO = 12, 600, 60, 3, 120,
 
 
 class Row:
-    FIELDS = ("model", "tp", "pp", "schedule", "dp", "zero", "recompute", "sums", "hosts", "offload")
+    FIELDS = ("model", "tp", "mode", "pp", "schedule", "dp", "zero", "recompute", "sums", "hosts", "offload")
 
     def __init__(self, *values):
         self.__dict__.update(zip(self.FIELDS, values))
         self.values = values
         self.n = self.tp * self.pp * self.dp
-        self.key = (self.model, self.tp, self.sums)
+        self.key = (self.model, self.tp, self.mode, self.sums)
 
     def __str__(self):
         return " ".join(map(str, self.values))
 
     def is_legal(self):
         return ((self.pp > 1 or self.schedule == "1f1b") # one stage has no schedule
-                and (self.dp > 1 or self.zero == 0) and self.n > {"one": 0, "two": 1, "uneven": 2}[self.hosts]
-                and (self.offload != "all" or self.zero == 3))
+                and (self.dp > 1 or self.zero == 0) and 8 >= self.n > {"one": 0, "two": 1, "uneven": 2}[self.hosts]
+                and (self.offload != "all" or self.zero == 3)
+                and (self.mode, self.tp) in (("tp", 1), ("tp", 2), ("sp", 2), ("sp", 4))
+                and not (self.model == "llama" and self.tp > 2)) # it has two key heads
 
     def ranks(self):
         if self.hosts == "one":
@@ -65,18 +67,19 @@ class Row:
 
 
 def rows():
-    every = itertools.product(MODELS, (1, 2), (1, 2, 4), SCHEDULES, (1, 2), range(4), ("none", "selective", "full"), ("step", "micro"),
+    every = itertools.product(MODELS, (1, 2, 4), ("tp", "sp"), (1, 2, 4), SCHEDULES, (1, 2), range(4), ("none", "selective", "full"), ("step", "micro"),
                               ("one", "two", "uneven"), OFFLOAD)
     return [r for r in (Row(*values) for values in every) if r.is_legal()]
 
 
 def one_process(key):
-    return Row(key[0], key[1], 1, "1f1b", 1, 0, "none", key[2], "one", "none")
+    model, tp, mode, sums = key
+    return Row(model, tp, mode, 1, "1f1b", 1, 0, "none", sums, "one", "none")
 
 
 def settings(row):
     # an offloaded optimizer needs blocks; without a pipeline or tp the ranks of a host share one copy unless told not to
-    parallel = {"tp": row.tp, "zero": row.zero, "persist_below": 100, "host_state": "private", "grad_sync": row.sums}
+    parallel = {"tp": row.tp, "sp": row.mode == "sp", "zero": row.zero, "persist_below": 100, "host_state": "private", "grad_sync": row.sums}
     if row.pp > 1:
         parallel |= {"pp": row.pp, "pp_schedule": f"{FOLDER}/{row.pp}-{row.dp}.csv" if row.schedule == "file" else row.schedule}
     config = {
@@ -139,7 +142,7 @@ def write_data():
                 en.write(" ".join(f"e{w}" for w in words) + "\n")
                 ja.write(" ".join(f"日{w * 7 % 31}" for w in words[::-1] for _ in range(1 + w % 2)) + "\n")
     for pp, dp in itertools.product((2, 4), (1, 2)):
-        row = Row("tied", 1, pp, "1f1b", dp, 0, "none", "step", "one", "none")
+        row = Row("tied", 1, "tp", pp, "1f1b", dp, 0, "none", "step", "one", "none")
         with open(f"{FOLDER}/plan.json", "w", encoding="utf-8") as f:
             json.dump(settings(row), f)
         p = kumi("plan", f"{FOLDER}/plan.json", *row.ranks(), "--schedule", "--csv")
