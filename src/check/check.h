@@ -67,6 +67,7 @@ struct ku_check_opts {
     const struct ku_update_group *groups;
     int n_groups, stochastic_rounding;
     double initial_accumulator_value;
+    enum kumi_dtype tp_reduce; /* f32 or bf16 */
 };
 
 /* What was proved. */
@@ -78,7 +79,7 @@ struct ku_check_report {
 /*
  * Check a program of a job: that of every coordinate of axis pp, which are executed together.
  *
- *   model   the graph after pass precision, not changed
+ *   model   the graph after pass slices, not changed
  *   p       [n] by coordinate
  *   report  set on success
  *

@@ -180,6 +180,14 @@ static int pass_convert(struct derive *d, ku_id node)
     struct ku_attrs a = ku_attrs_default;
     if (g->attr[g->node[node].attr].index == 0)
         return contribute(d, node, 0, adjoint);
+    if (d->c->o->tp_reduce == KUMI_BF16 && g->value[adjoint].dtype != KUMI_BF16) {
+        a.dtype = KUMI_BF16; /* each rank rounds once */
+        const ku_id cast = append(d, KU_OP_cast, &adjoint, 1, &a, node);
+        if (cast == 0)
+            return ku_err_get()->status;
+        adjoint = ku_out(g, cast, 0);
+        a = ku_attrs_default;
+    }
     ku_id made = append(d, KU_OP_convert, &adjoint, 1, &a, node);
     if (made && g->value[adjoint].dtype != (uint8_t)x) {
         adjoint = ku_out(g, made, 0);

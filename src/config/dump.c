@@ -29,13 +29,19 @@ json_t *ku_config_dump(const struct ku_config *cfg)
     return root;
 }
 
+static bool is_numerics(const struct ku_config *cfg, const struct ku_key *k)
+{
+    return k->mark == KU_KEY_NUMERICS ||
+           (k->mark == KU_KEY_TP && cfg->parallel_tp_exact == KU_NULL);
+}
+
 static json_t *flat(const struct ku_config *cfg, bool is_all)
 {
     json_t *keys = json_object();
     char name[128];
     json_object_set(keys, "model", cfg->model);
     for (int i = 0; i < ku_n_keys; i++) {
-        if (!is_all && ku_keys[i].mark != KU_KEY_NUMERICS)
+        if (!is_all && !is_numerics(cfg, &ku_keys[i]))
             continue;
         snprintf(name, sizeof name, "%s.%s", ku_keys[i].section, ku_keys[i].name);
         json_object_set_new(keys, name, value_of(cfg, &ku_keys[i]));

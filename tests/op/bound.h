@@ -103,6 +103,15 @@ static inline double act_slope_error(int act, double x, double eps)
     return eps * (ELEMENTARY * (up + bump) + 8 * moved * (up * down + bump));
 }
 
+/*
+ * Sums of slices are f32 (f64 of f64 results), rounded once and once per level of their tree, also
+ * where the device computes in a wider dtype.
+ */
+static inline double slices_error(const struct bound *b, double size)
+{
+    const enum kumi_dtype d = b->c->out[0].dtype == KUMI_F64 ? KUMI_F64 : KUMI_F32;
+    return b->w->attr.slices ? (1 + log2((double)b->w->attr.slices)) * unit_of(d) * size : 0;
+}
 static inline void bound_linear(const struct bound *b)
 {
     const struct ku_attrs *a = &b->w->attr;
@@ -120,7 +129,7 @@ static inline void bound_linear(const struct bound *b)
                 sum += term, size += fabs(term);
             }
             int64_t i = m * p.f + f;
-            double e = (double)(p.k + 2) * b->eps * size;
+            double e = (double)(p.k + 2) * b->eps * size + slices_error(b, size);
             double rounded = e + unit_of(b->c->out[0].dtype) * (fabs(sum) + e);
             b->e[0][i] = a->act == KU_ACT_NONE
                              ? e
@@ -141,7 +150,7 @@ static inline void bound_linear_dx(const struct bound *b)
             double size = 0;
             for (int64_t f = 0; f < p.f; f++)
                 size += fabs(in_at(b, 0, m * p.f + f) * in_at(b, 1, weight_at(&p, k, f)));
-            b->e[0][m * p.k + k] = (double)(p.f + 1) * b->eps * size;
+            b->e[0][m * p.k + k] = (double)(p.f + 1) * b->eps * size + slices_error(b, size);
         }
 }
 

@@ -25,6 +25,7 @@
 struct diff {
     struct ku_graph *g;
     enum kumi_dtype grads; /* dtype of parameter gradients */
+    bool is_tp_narrow;     /* sums over axis tp of parts of a product are bf16 */
     ku_id n_values;        /* of the forward graph */
     ku_id *adjoint;        /* per forward value */
     ku_id last;            /* the node of the template's previous statement */
@@ -358,11 +359,15 @@ static int differentiate_convert(struct diff *d, ku_id node)
             dual.at[axis] = ku_place_dual(from->at[axis]);
             a.axes |= INT64_C(1) << axis;
         }
-    ku_id layout = ku_graph_layout(g, &dual);
+    ku_id layout = ku_graph_layout(g, &dual), part = d->adjoint[y];
+    if (d->is_tp_narrow && a.axes == 1 << KU_AX_TP && from->at[KU_AX_TP].kind == KU_C)
+        part = cast_to(d, node, part, KUMI_BF16); /* P: each rank rounds once */
+    if (part == 0)
+        return ku_err_get()->status;
     ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                     .phase = d->data[x] ? KU_PH_I : KU_PH_W,
                                                     .n_in = 1,
-                                                    .in = {d->adjoint[y]},
+                                                    .in = {part},
                                                     .attr = &a,
                                                     .path = g->name[n.path],
                                                     .stage = n.stage,
@@ -371,8 +376,9 @@ static int differentiate_convert(struct diff *d, ku_id node)
         return ku_err_get()->status;
     g->value[ku_out(g, made, 0)].layout = layout;
     ku_id adjoint = ku_out(g, made, 0);
-    if (kumi_dtype_bytes((enum kumi_dtype)g->value[adjoint].dtype) >
-        kumi_dtype_bytes((enum kumi_dtype)g->value[x].dtype))
+    const bool is_wider = kumi_dtype_bytes((enum kumi_dtype)g->value[adjoint].dtype) >
+                          kumi_dtype_bytes((enum kumi_dtype)g->value[x].dtype);
+    if (part != d->adjoint[y] || (is_wider && from->at[KU_AX_TP].kind != KU_P))
         adjoint = cast_to(d, node, adjoint, (enum kumi_dtype)g->value[x].dtype);
     return adjoint ? contribute(d, node, 0, adjoint) : ku_err_get()->status;
 }
@@ -449,6 +455,7 @@ int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const 
     ku_id n_forward = g->n_nodes;
     struct diff d = {.g = g, .n_values = g->n_values};
     d.grads = o->compute == KUMI_F64 ? KUMI_F64 : o->grads;
+    d.is_tp_narrow = o->tp_reduce == KUMI_BF16;
     d.adjoint = ku_calloc(g->n_values, sizeof *d.adjoint);
     d.first_use = ku_calloc(g->n_nodes, sizeof *d.first_use);
     d.next_use = ku_calloc(g->n_uses, sizeof *d.next_use);
