@@ -91,6 +91,12 @@ struct ku_coll_part {
     int64_t count, first_block;
     int32_t block_count, has_addend;
     int kept; /* mask of KU_KEPT_* */
+    /*
+     * Parts before this one whose shards come first in the same KU_KEPT_IN or OUT buffer, dense and
+     * each as large as this one's: so `off` is equal on all ranks where their shards differ in
+     * size. Of comms of one host.
+     */
+    int64_t row;
 };
 
 /*

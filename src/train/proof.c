@@ -36,7 +36,9 @@ int ku_trainer_check_opts(const struct ku_compile_opts *o, enum ku_check_kind ki
                                .n_groups = o->n_groups,
                                .stochastic_rounding = o->stochastic_rounding,
                                .initial_accumulator_value = o->initial_accumulator_value,
-                               .tp_reduce = o->tp_reduce};
+                               .tp_reduce = o->tp_reduce,
+                               .plan = o->plan,
+                               .sequence = o->sequence && o->mesh.extent[KU_AX_TP] > 1};
     return KUMI_OK;
 }
 

@@ -225,6 +225,10 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->whole_vocabulary = json_is_false(ku_json_at(c->root, "parallel.loss_parallel"));
     o->tp_exact = (int)given(c->parallel_tp_exact);
     o->tp_reduce = strcmp(c->precision_tp_reduce, "bf16") == 0 ? KUMI_BF16 : KUMI_F32;
+    if (s->sharding.tp > 1 || o->tp_exact)
+        o->plan = c->parallel_plan;
+    o->sequence = c->parallel_sp && s->sharding.tp > 1;
+    o->sequence_gathered = c->parallel_sp_keep_gathered;
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
     o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;

@@ -31,7 +31,8 @@
 struct dist_case {
     int n;  /* ranks */
     int tp; /* of them divide each layer; 0 = 1. Above 1 each rank has memory of its own */
-    int pp; /* stages' coordinates; 0 = 1. Above 1 each rank has its own memory */
+    int sp, sp_keeps;     /* tp: sequences are divided; what layers gather of them is kept */
+    int pp;               /* stages' coordinates; 0 = 1. Above 1 each rank has its own memory */
     const char *schedule; /* NULL: 1f1b */
     int n_virtual;        /* stages per rank, of interleaved; 0 = 2 */
     const struct ku_pp_schedule *order;
@@ -119,6 +120,8 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
                                  .first_bucket_bytes = 4096,
                                  .overlap = !c->no_overlap,
+                                 .sequence = c->sp,
+                                 .sequence_gathered = c->sp_keeps,
                                  .recompute = c->recompute,
                                  .recompute_every = c->every,
                                  .zero = c->zero,

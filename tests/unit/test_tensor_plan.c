@@ -149,6 +149,77 @@ static void collectives(void **state)
         }
 }
 
+/*
+ * Collectives of whole sequences over tp: of forward, of backward, and gathers in backward of what
+ * forward has.
+ */
+struct moves {
+    int gathers[2], scatters[2], again;
+};
+static void count_moves(const struct ku_program *p, struct moves *m)
+{
+    memset(m, 0, sizeof *m);
+    for (uint32_t i = 0; i < p->n_instrs; i++) {
+        const struct ku_instr *x = &p->instr[i];
+        const int is_back = x->phase != KU_PH_F;
+        if (x->kind != KU_START || x->axes != 1 << KU_AX_TP || x->micro < 0)
+            continue;
+        const struct ku_buffer *b = &p->buffer[p->operand[x->operand].buffer];
+        if (x->op == KU_X_REDUCE_SCATTER)
+            m->scatters[is_back]++;
+        else if (x->op == KU_X_ALL_GATHER && is_back && b->cls == KU_CL_ACTIVATION)
+            m->again++;
+        else if (x->op == KU_X_ALL_GATHER)
+            m->gathers[is_back]++;
+        else
+            assert_int_equal(p->shape[p->operand[x->operand].shape].dim[1].name, 't');
+    }
+}
+
+static struct ku_program *program_of(build_fn *build, const struct ku_compile_opts *o)
+{
+    struct ku_program *p = NULL;
+    struct ku_graph *g;
+    if (compile(build, 4, o, &g) < 0 || ku_compile_program(g, "train", o, NULL, &p) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    ku_graph_destroy(g);
+    return p;
+}
+
+/*
+ * With sequences divided a layer has two all-gathers and two reduce-scatters in forward and in
+ * backward, and gathers two inputs again; unless they are kept. Around the layers: the sum of a
+ * token table, the output layer's input and the adjoints of both.
+ */
+static void sequences(void **state)
+{
+    enum { L = N_LAYERS };
+    static const struct {
+        build_fn *build;
+        struct moves want;
+    } row[] = {
+        {gpt2, {{2 * L + 1, 2 * L + 1}, {2 * L + 1, 2 * L + 1}, 2 * L + 1}},
+        {llama, {{2 * L + 1, 2 * L + 1}, {2 * L + 1, 2 * L + 1}, 2 * L + 1}},
+        {bert, {{2 * L + 1, 2 * L + 1}, {2 * L + 1, 2 * L + 1}, 2 * L + 1}},
+        /* a decoder's layers share the gathered output of the encoder */
+        {transformer, {{5 * L + 2, 5 * L + 2}, {5 * L + 2, 5 * L + 2}, 5 * L + 2}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        for (int keeps = 0; keeps < 2; keeps++) {
+            struct ku_compile_opts o = opts_of(2, keeps ? KUMI_BF16 : KUMI_F32);
+            struct moves n, want = row[i].want;
+            o.sequence = 1, o.sequence_gathered = keeps;
+            want.again = keeps ? 0 : want.again;
+            struct ku_program *p = program_of(row[i].build, &o);
+            count_moves(p, &n);
+            if (memcmp(&n, &want, sizeof n) != 0)
+                fail_msg("row %zu, keeps %d: gathers %d %d, scatters %d %d, again %d", i, keeps,
+                         n.gathers[0], n.gathers[1], n.scatters[0], n.scatters[1], n.again);
+            ku_program_destroy(p);
+        }
+}
+
 static char place_of(const struct ku_graph *g, const char *name)
 {
     const ku_id t = ku_graph_find_tensor(g, name);
@@ -239,6 +310,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives),
+        cmocka_unit_test(sequences),
         cmocka_unit_test(parameters),
         cmocka_unit_test(refusals),
     };

@@ -360,7 +360,7 @@ static int differentiate_convert(struct diff *d, ku_id node)
             a.axes |= INT64_C(1) << axis;
         }
     ku_id layout = ku_graph_layout(g, &dual), part = d->adjoint[y];
-    if (d->is_tp_narrow && a.axes == 1 << KU_AX_TP && from->at[KU_AX_TP].kind == KU_C)
+    if (d->is_tp_narrow && a.axes == 1 << KU_AX_TP && to->at[KU_AX_TP].kind == KU_R)
         part = cast_to(d, node, part, KUMI_BF16); /* P: each rank rounds once */
     if (part == 0)
         return ku_err_get()->status;
@@ -415,8 +415,8 @@ static int64_t loss_shift(const struct ku_graph *g, ku_id loss)
     const struct ku_value *v =
         &g->value[ku_in(g, &g->node[g->value[loss].def], 0)]; /* the summed loss terms */
     int64_t positions = ku_shape_count(&g->shape[v->shape]), shift = 0;
-    for (int a = 0; a < KU_N_AXES; a++)
-        if (g->layout[v->layout].at[a].kind == KU_S)
+    for (int a = 0; a < KU_N_AXES; a++) /* tp ranks divide the positions of one micro-batch */
+        if (a != KU_AX_TP && g->layout[v->layout].at[a].kind == KU_S)
             positions /= g->mesh.extent[a];
     while (((int64_t)1 << shift) < positions)
         shift++;

@@ -18,8 +18,10 @@
  *     2u+1 ── inf ──> 2v             v is recomputed from u
  *     2v+1 ── inf ──> sink           backward reads v
  *
- * Clones are placed where backward first reads them, have the
- * same random stream, and repeat no collective, so all bits are equal.
+ * Clones are placed where backward first reads them and have the same random stream. They repeat no
+ * collective but one: a sequence that is gathered for a layer (parallel.sp) is gathered again for
+ * the layer's backward, whatever the level, unless the options say to keep it. So all bits are
+ * equal.
  */
 #include "pass/remat/recompute.h"
 #include "pass/zero.h"
@@ -197,10 +199,38 @@ static bool moves_data(const struct ku_graph *g, ku_id n)
     return false;
 }
 
+/* Whether a node gathers a sequence of which the ranks of axis tp have parts. */
+static bool is_sequence_gather(const struct ku_graph *g, ku_id n)
+{
+    const struct ku_node *node = &g->node[n];
+    if (node->op != KU_OP_convert || node->phase != KU_PH_F)
+        return false;
+    const struct ku_value *from = &g->value[ku_in(g, node, 0)], *to = &g->value[ku_out(g, n, 0)];
+    const struct ku_place at = g->layout[from->layout].at[KU_AX_TP];
+    return at.kind == KU_S && g->shape[from->shape].dim[at.dim].name == 't' &&
+           g->layout[to->layout].at[KU_AX_TP].kind != KU_S;
+}
+
+/* Whether backward may gather again: a clone belongs to the stage of its original. */
+static bool may_gather_again(const struct remat *r, ku_id n)
+{
+    const struct ku_graph *g = r->g;
+    const ku_id v = ku_out(g, n, 0);
+    if (r->o->sequence_gathered && r->level[n] != KU_RECOMPUTE_FULL)
+        return false;
+    for (ku_id k = 1; k < r->n_nodes && g->mesh.extent[KU_AX_PP] > 1; k++)
+        for (int i = 0; i < g->node[k].n_in && g->node[k].op != KU_OP_NONE; i++)
+            if (ku_in(g, &g->node[k], i) == v && g->node[k].stage != g->node[n].stage)
+                return false;
+    return true;
+}
+
 static bool may_run_again(const struct remat *r, ku_id n)
 {
     const struct ku_node *node = &r->g->node[n];
     const unsigned never = KU_OP_EFFECT | KU_OP_UPDATE;
+    if (is_sequence_gather(r->g, n))
+        return may_gather_again(r, n);
     if (node->phase != KU_PH_F || node->op == KU_OP_NONE || moves_data(r->g, n) ||
         (ku_ops[node->op].traits & never))
         return 0;
@@ -225,7 +255,8 @@ static int analyse(struct remat *r, int all)
             if (is_backward(&g->node[n]) && !r->given[v])
                 r->needed[v] = 1;
             else if (g->node[n].phase == KU_PH_F && is_forward(g, v) &&
-                     r->level[def] == KU_RECOMPUTE_FULL && r->group[n] != r->group[def])
+                     r->level[def] == KU_RECOMPUTE_FULL && r->group[n] != r->group[def] &&
+                     !(r->may[def] && is_sequence_gather(g, def)))
                 r->given[v] = 1; /* the value leaves its group */
         }
     return KUMI_OK;
@@ -420,10 +451,12 @@ int ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t)
 {
     (void)t;
-    if (o->recompute == KU_RECOMPUTE_NONE && o->recompute_level == NULL)
+    const bool is_none = o->recompute == KU_RECOMPUTE_NONE && o->recompute_level == NULL;
+    if (is_none && (!o->sequence || o->sequence_gathered))
         return KUMI_OK;
     struct remat r;
-    KU_TRY(read_results_of_relu(g));
+    if (!is_none)
+        KU_TRY(read_results_of_relu(g));
     int status = init(&r, g, o);
     if (status == KUMI_OK)
         status = analyse(&r, -1);

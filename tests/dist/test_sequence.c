@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sequence parallelism: for one tp, equal bits under every other layout; checkpoints and digests do
+ * not depend on tp; losses agree with the undivided model to rounding. tsan
+ */
+#include <math.h>
+
+#include "resume.h"
+
+static struct dist_case base_case(int tp, const char *device, enum kumi_dtype compute)
+{
+    struct dist_case c = {.n = tp,
+                          .tp = tp,
+                          .sp = tp > 1,
+                          .v = 2,
+                          .micro = 1,
+                          .k = 2,
+                          .steps = sample_count(3, 2),
+                          .device = device,
+                          .compute = compute,
+                          .model = dist_model(),
+                          .t = sample_count(7, 5)};
+    c.model.n_head = 4, c.model.n_embd = 48;
+    return c;
+}
+
+static void expect_equal(const struct dist_case *a, const struct dist_case *b, int layout)
+{
+    for (int s = 0; s < a->steps; s++)
+        if (memcmp(&a->loss[s], &b->loss[s], 8) || memcmp(&a->norm[s], &b->norm[s], 8))
+            fail_msg("tp=%d, layout %d: step %d: loss %.17g %.17g norm %.17g %.17g", a->tp, layout,
+                     s, a->loss[s], b->loss[s], a->norm[s], b->norm[s]);
+    if (strcmp(a->digest, b->digest) != 0)
+        fail_msg("tp=%d, layout %d: digests differ", a->tp, layout);
+    assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
+}
+
+/* offload: optimizer state in host memory (2: in a file); zero 3: parameters too */
+static const struct layout {
+    int dp, threads, no_overlap, recompute, bucket_bytes, zero, persist_below, replicate, group;
+    int offload;
+} layout[] = {
+    {.dp = 2},
+    {.dp = 2, .zero = 1},
+    {.dp = 2, .zero = 2, .bucket_bytes = 3000},
+    {.dp = 2, .zero = 3},
+    {.dp = 2, .zero = 3, .no_overlap = 1, .persist_below = 1000, .recompute = KU_RECOMPUTE_FULL},
+    {.dp = 1, .threads = 2},
+    {.dp = 1, .no_overlap = 1},
+    {.dp = 2, .bucket_bytes = 3000},
+    {.dp = 1, .recompute = KU_RECOMPUTE_SELECTIVE},
+    {.dp = 2, .recompute = KU_RECOMPUTE_FULL},
+    {.dp = 1, .offload = 1},
+    {.dp = 2, .zero = 2, .offload = 2},
+    {.dp = 2, .zero = 3, .offload = 1},
+};
+enum { N_LAYOUTS = sizeof layout / sizeof layout[0] };
+
+static struct dist_case with(struct dist_case c, const struct layout *l)
+{
+    c.n = c.tp * l->dp;
+    c.threads = l->threads;
+    c.no_overlap = l->no_overlap;
+    c.recompute = l->recompute;
+    c.bucket_bytes = l->bucket_bytes;
+    c.zero = l->zero, c.replicate = l->replicate, c.group = l->group;
+    c.persist_below = l->persist_below;
+    c.tier.path = ".";
+    if (l->offload)
+        c.offload = (struct ku_offload){.optimizer = l->offload == 2 ? KU_TIER_FILE : KU_TIER_HOST,
+                                        .params = l->zero == 3 ? KU_TIER_HOST : 0,
+                                        .ratio = 1,
+                                        .buffer_count = 3,
+                                        .buffer_bytes = 1 << 14};
+    return c;
+}
+
+static void equal_bits(int tp, const char *device, enum kumi_dtype compute, int optimizer)
+{
+    struct dist_case one = base_case(tp, device, compute);
+    struct sample pick = {.address = 3, .thread = 5};
+    one.optimizer = optimizer;
+    dist_run(&one);
+    for (int i = 0; i < N_LAYOUTS; i++) {
+        struct dist_case c = with(one, &layout[i]);
+        if (!sample_takes(&pick, i, 0, -1))
+            continue;
+        dist_run(&c);
+        expect_equal(&one, &c, i);
+    }
+}
+
+static void layouts(void **state)
+{
+    (void)state;
+    equal_bits(2, "cpu", KUMI_F32, KU_OP_adamw);
+    equal_bits(4, "cpu", KUMI_BF16, KU_OP_lamb);
+    equal_bits(2, "cpu", KUMI_F32, KU_OP_lars);
+    equal_bits(2, "ref", KUMI_F32, KU_OP_adamw);
+}
+
+/* Copies of the state, each partitioned over two of the data-parallel ranks, and groups of two;
+ * with masters, and with stochastic rounding, which draws by the indices of whole tensors. */
+static void hybrid(void **state)
+{
+    static const struct layout row[] = {
+        {.dp = 4, .zero = 1, .replicate = 2},
+        {.dp = 4, .zero = 2, .replicate = 2},
+        {.dp = 4, .zero = 3, .replicate = 2},
+        {.dp = 4, .zero = 3, .group = 2},
+    };
+    struct dist_case one = base_case(2, "cpu", KUMI_BF16);
+    struct sample pick = {.address = 2, .thread = 3};
+    (void)state;
+    one.v = 4;
+    for (int by_micro = 0; by_micro < 2; by_micro++) {
+        one.by_micro = one.no_master = one.stochastic_rounding = by_micro;
+        dist_run(&one);
+        for (int i = 0; i < (int)(sizeof row / sizeof row[0]); i++) {
+            struct dist_case c = with(one, &row[i]);
+            if (!sample_takes(&pick, i, 0, -1))
+                continue;
+            dist_run(&c);
+            expect_equal(&one, &c, i);
+        }
+    }
+}
+
+static void processes(void **state)
+{
+    struct dist_case one = base_case(2, "cpu", KUMI_F32);
+    (void)state;
+    if (sample_races_only())
+        skip();
+    dist_run(&one);
+    dist_processes(&one, one, 0);
+    one.n = 4;
+    dist_processes(&one, one, 1);
+}
+
+/* Against the undivided model: the same random numbers, sums in another order. */
+static void agrees(void **state)
+{
+    (void)state;
+    static const int optimizer[] = {KU_OP_adamw, KU_OP_lamb, KU_OP_lars};
+    for (int i = 0; i < 6; i++) {
+        const int tp = i % 2 ? 4 : 2;
+        struct dist_case whole = base_case(1, "ref", KUMI_F64);
+        struct dist_case c = base_case(tp, "ref", KUMI_F64);
+        whole.optimizer = c.optimizer = optimizer[i / 2];
+        whole.smoothing = c.smoothing = tp == 2 ? 0.1 : 0;
+        dist_run(&whole);
+        dist_run(&c);
+        for (int s = 0; s < c.steps; s++)
+            if (fabs(c.loss[s] - whole.loss[s]) > 1e-12 * whole.loss[s] ||
+                fabs(c.norm[s] - whole.norm[s]) > 1e-10 * whole.norm[s])
+                fail_msg("tp=%d %s step %d: loss %.17g %.17g norm %.17g %.17g", tp,
+                         ku_ops[c.optimizer].name, s, c.loss[s], whole.loss[s], c.norm[s],
+                         whole.norm[s]);
+    }
+}
+
+/* One layout saves, another loads: the same state, whatever divides it. */
+struct moved {
+    struct dist_case c;
+    const char *dir;
+    int is_saving, from;
+};
+static int move_rank(struct ku_job *job, void *arg)
+{
+    struct moved *m = arg;
+    struct ku_trainer *t = NULL;
+    KU_TRY(dist_begin(job, &m->c, m->dir, m->from, &t));
+    if (m->is_saving) {
+        KU_TRY(dist_steps(&m->c, t, m->from, m->from + 2));
+        KU_TRY(dist_save(t, m->dir, m->from + 2));
+    }
+    if (job->rank == 0)
+        KU_TRY(ku_trainer_digest(t, 0, m->c.digest));
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+static void move(struct moved *m)
+{
+    if (ku_comm_threads(m->c.n, NULL, move_rank, m) < 0)
+        fail_msg("tp=%d from %d: %s", m->c.tp, m->from, ku_err_get()->text);
+}
+
+static void checkpoints(void **state)
+{
+    static const struct {
+        int tp, n, zero;
+    } row[] = {{2, 2, 0}, {1, 2, 0}, {2, 4, 3}, {4, 4, 0}, {2, 4, 1}, {1, 1, 0}};
+    enum { N = sizeof row / sizeof row[0] };
+    (void)state;
+    for (int dtype = 0; dtype < 2; dtype++) {
+        char dir[] = "/tmp/kumi-tensor-XXXXXX";
+        assert_non_null(mkdtemp(dir));
+        for (int i = 0; i < N; i++) {
+            struct moved a = {.c = base_case(row[i].tp, "cpu", dtype ? KUMI_BF16 : KUMI_F32),
+                              .dir = dir,
+                              .from = 2 * i,
+                              .is_saving = 1};
+            a.c.n = row[i].n, a.c.zero = row[i].zero;
+            move(&a);
+            for (int k = 0; k < N; k++) {
+                struct moved b = a;
+                b.c.tp = row[k].tp, b.c.n = row[k].n, b.c.zero = row[k].zero;
+                b.from = 2 * i + 2, b.is_saving = 0;
+                move(&b);
+                if (strcmp(a.c.digest, b.c.digest) != 0)
+                    fail_msg("saved with tp %d, loaded with tp %d: digests differ", a.c.tp, b.c.tp);
+            }
+        }
+        assert_int_equal(ku_os_rmtree(dir), 0);
+    }
+}
+
+/* The initial state does not depend on tp either. */
+static void initial_state(void **state)
+{
+    char digest[72] = "";
+    (void)state;
+    for (int tp = 1; tp <= 4; tp *= 2) {
+        struct moved m = {.c = base_case(tp, "cpu", KUMI_BF16)};
+        move(&m);
+        if (tp > 1)
+            assert_string_equal(m.c.digest, digest);
+        snprintf(digest, sizeof digest, "%s", m.c.digest);
+    }
+}
+
+static void resume(void **state)
+{
+    struct dist_case one = base_case(2, "cpu", KUMI_F32), other = one;
+    (void)state;
+    one.steps = 4;
+    dist_run(&one);
+    other = one;
+    other.n = 4, other.zero = 3;
+    dist_resume(&one, &one, &other, 2, 0);
+    dist_resume(&one, &other, &one, 2, 1);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(initial_state), cmocka_unit_test(agrees),      cmocka_unit_test(layouts),
+        cmocka_unit_test(hybrid),        cmocka_unit_test(checkpoints), cmocka_unit_test(resume),
+        cmocka_unit_test(processes),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
