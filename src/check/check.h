@@ -70,8 +70,8 @@ struct ku_check_opts {
     const struct ku_update_group *groups;
     int n_groups, stochastic_rounding;
     double initial_accumulator_value;
-    struct ku_tp_plan plan; /* as struct ku_compile_opts */
-    int sequence; /* the ranks of axis tp divide sequences between the layers */
+    struct ku_tp_plan plan;    /* as struct ku_compile_opts */
+    int sequence;              /* the ranks of axis tp divide sequences between the layers */
     enum kumi_dtype tp_reduce; /* f32 or bf16 */
 };
 

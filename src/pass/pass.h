@@ -66,8 +66,8 @@ struct ku_compile_opts {
     int whole_vocabulary; /* axis tp leaves it whole */
     int tp_exact;         /* slices of the sums over dims that axis tp may cut; 0: one per rank */
     enum kumi_dtype tp_reduce; /* of parts of products between the ranks of axis tp: f32 or bf16 */
-    struct ku_tp_plan plan; /* styles of modules on axis tp; borrowed */
-    int sequence;         /* axis tp splits activations between the layers along the sequence */
+    struct ku_tp_plan plan;    /* styles of modules on axis tp; borrowed */
+    int sequence; /* axis tp splits activations between the layers along the sequence */
     /* Axis pp: the order of work, the layers of each stage, and the coordinate to lower for; NULL,
      * NULL, 0: one stage. */
     const struct ku_pp_schedule *schedule;

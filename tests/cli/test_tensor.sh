@@ -94,6 +94,8 @@ refused 'must divide parallel.tp_exact, 2' -n 4 --set parallel.tp=4 --set parall
 refused 'must be a power of two' -n 2 --set parallel.tp_exact=6
 refused 'parallel.tp_exact: 8 does not divide dim h .* nearest: 4' -n 1 --set parallel.tp_exact=8
 refused 'bits depend on parallel.tp' -n 2 "${tp[@]}" "${exact[@]}" --set precision.tp_reduce=bf16
+refused 'parallel.sp: true; sums gradients over parts' -n 2 "${tp[@]}" "${exact[@]}" --set parallel.sp=true
+refused 'which has 2 key and value heads; nearest: 2' -n 4 --set parallel.tp=4 --set 'model={"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 256, "max_position_embeddings": 64}'
 refused 'optimizer.type' -n 1 "${exact[@]}" --set optimizer.type=adafactor
 refused 'optimizer.type' -n 2 "${tp[@]}" --set optimizer.type=adafactor
 "$kumi" check "${config[@]}" -n 4 "${tp[@]}" >"$dir/log" 2>&1 || say "check: $(cat "$dir/log")"

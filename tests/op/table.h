@@ -67,7 +67,7 @@ static const struct op_row op_table[] = {
     {"linear", "slices=8 contract=2 outs=2 trans=1 slice_dim=2", "x:n9h8d5 x:e3f7h8d5", 1},
     {"linear", "slices=4 outs=3 slice_dim=2", "x:n2t3c5 x:c5,3h4d7 f:,3h4d7", 1},
     {"linear", "slices=2 outs=2 trans=1 slice_dim=0 dtype=f32", "x:n40c35 x:h34d3c35", 1},
-    {"linear", "slices=4 dtype=f32", "x:n67f2200 x:f2200c70", 1},
+    {"linear", "slices=2 dtype=f32", "x:n15f2200 x:f2200c33", 1},
     {"linear", "slices=128", "x:n5f0 x:f0c3", 1},
 
     {"bias_add", "", "f:n3t5c7 f:c7", 1},

@@ -232,7 +232,10 @@ static int refuse_count(const struct ku_tensor_plan *p, ku_id tensor, const stru
                "placement: %s: %lld does not divide dim %c of %s, which has %lld %s; "
                "nearest: %s",
                key_of(p), (long long)tp, dim->name, g->tensor[tensor].name, (long long)dim->count,
-               dim->name == 'h' ? "heads" : "elements", ku_str_get(&near));
+               dim->name != 'h'                                              ? "elements"
+               : ku_shape_find(&g->shape[g->tensor[tensor].shape], 'r') >= 0 ? "key and value heads"
+                                                                             : "heads",
+               ku_str_get(&near));
     ku_str_fini(&near);
     return status;
 }
