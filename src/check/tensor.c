@@ -233,8 +233,9 @@ static int divide_loss(struct divide *d, ku_id node)
     return made ? KUMI_OK : ku_err_get()->status;
 }
 
-/* The product of a row-parallel linear, its sum over the ranks, then bias and rounding. */
-static int divide_row(struct divide *d, ku_id node)
+/* The product of a row-parallel linear, its sum over the ranks, then bias and rounding. slices: of
+ * all ranks. */
+static int divide_row(struct divide *d, ku_id node, int64_t slices)
 {
     struct ku_graph *g = d->g;
     const struct ku_node n = g->node[node];
@@ -256,6 +257,7 @@ static int divide_row(struct divide *d, ku_id node)
     d->renamed[y] = sum;
     if (sum && (bias || is_rounded)) {
         add.outs = a.outs;
+        add.slices = slices / (d->split[sum] == 't' ? d->c->p->mesh.extent[KU_AX_TP] : 1);
         add.dtype = is_rounded ? (int64_t)dtype : -1;
         const ku_id made =
             append(d, node, KU_OP_bias_add, &add, (ku_id[]){sum, bias}, 1 + (bias != 0));
@@ -353,11 +355,14 @@ static int divide_node(struct divide *d, ku_id node)
     if (letter)
         KU_TRY(take_slices(d, node));
     if (letter && has_dim(g, ku_in(g, &n, 0), letter))
-        return divide_row(d, node);
+        return divide_row(d, node, g->attr[n.attr].slices);
     if (letter)
         KU_TRY(replace(d, node, 0, KU_TENSOR_GATHER, d->whole));
     else if (d->c->o->sequence)
         KU_TRY(divide_sequence(d, node));
+    const bool is_norm = n.op == KU_OP_layer_norm || n.op == KU_OP_rms_norm;
+    if (is_norm && d->split[ku_in(g, &g->node[node], 0)] == 't')
+        KU_TRY(take_slices(d, node));
     if (letter && style_of(d, ku_in(g, &n, 1)) == KU_TP_COL_GATHER) {
         const ku_id y = ku_out(g, node, 0);
         KU_TRY(ku_tensor_split(d->c, g, node, d->split));

@@ -185,10 +185,10 @@ static int check_tp_exact(const struct ku_config *c)
              "must divide parallel.tp_exact, %lld; use a power of two up to it", (long long)slices);
     if (slices % tp)
         return ku_config_refuse_int(c, "parallel.tp", tp, wanted);
-    if (c->parallel_sp)
-        return ku_config_refuse(c, "parallel.sp", ku_json_at(c->root, "parallel.sp"),
-                                "sums gradients over parts of the sequence, so bits depend on "
-                                "parallel.tp; use false with parallel.tp_exact");
+    if (c->parallel_sp && strcmp(c->precision_grads, "f32") != 0)
+        return ku_config_refuse(c, "precision.grads", ku_json_at(c->root, "precision.grads"),
+                                "rounds gradients of parts of the sequence; use f32, or "
+                                "parallel.sp false with parallel.tp_exact");
     if (strcmp(c->precision_tp_reduce, "f32") != 0)
         return ku_config_refuse(c, "precision.tp_reduce",
                                 ku_json_at(c->root, "precision.tp_reduce"),

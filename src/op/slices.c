@@ -45,6 +45,25 @@ int ku_slices_of_last(const struct ku_attrs *a, const struct ku_shape *x, struct
     return KUMI_OK;
 }
 
+int ku_slices_of_tokens(int op, const struct ku_attrs *a, const struct ku_shape *dy,
+                        struct ku_slices *out)
+{
+    const bool is_db = op == KU_OP_linear_db;
+    const bool is_whole = a->trans ? a->slice_dim >= a->outs : a->slice_dim < a->contract;
+    const int at = dy->ndim - 1 - (is_db ? (int)a->outs : 1);
+    *out = (struct ku_slices){0};
+    if (a->slices == 0 || (is_db && !is_whole) || at < 0 || dy->dim[at].name != 't' ||
+        dy->dim[at].count % a->slices)
+        return KUMI_OK;
+    KU_TRY(check(a, &dy->dim[at]));
+    struct ku_slices s = {a->slices, 1, dy->dim[at].count / a->slices};
+    for (int d = 0; d < at; d++)
+        s.outer *= dy->dim[d].count;
+    if (s.outer * s.run > 0)
+        *out = s;
+    return KUMI_OK;
+}
+
 int64_t ku_slices_chunk(int64_t run)
 {
     int64_t chunk = KU_BLOCK_COUNT;

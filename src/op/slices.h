@@ -33,6 +33,13 @@ KU_STATUS ku_slices_of(int op, const struct ku_attrs *a, const struct ku_shape *
 /* The same of a sum over the last dim of x (xent_sums); n 1 if attr slices is 0. */
 KU_STATUS ku_slices_of_last(const struct ku_attrs *a, const struct ku_shape *x,
                             struct ku_slices *out);
+/*
+ * The same of a sum over rows, [..,t,..] -> [..]: layer_norm_dgb, rms_norm_dg, and linear_db of a
+ * layer whose bias is whole. The rows of slice s are `run` tokens of each of `outer` samples. n 0:
+ * the rows have no tokens, or their number is no multiple of the slices.
+ */
+KU_STATUS ku_slices_of_tokens(int op, const struct ku_attrs *a, const struct ku_shape *dy,
+                              struct ku_slices *out);
 
 /*
  * The number of elements whose squares are added in f64 before the exact sum: the max power of two

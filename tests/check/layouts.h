@@ -242,7 +242,8 @@ static inline struct layout over_tp(struct layout l, int tp)
 static inline struct layout over_sequences(struct layout l, int tp)
 {
     l = over_tp(l, tp);
-    l.model = sequences, l.sp = 1, l.tp_exact = 0;
+    l.model = sequences, l.sp = 1;
+    l.tp_exact = l.tp_exact && tp == 2 ? 2 : 0; /* of six tokens */
     return l;
 }
 

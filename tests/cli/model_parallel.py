@@ -8,7 +8,7 @@
 
 and with tp_exact 4, whose digest must be that of one rank for every tp:
 
-    compute    f32 bf16                            tp         1 2 4
+    compute    f32 bf16                            tp         1 2 4, with and without sp
     dp         1 2                                 zero       0 1 2
     recompute  none, selective, full               pp         1, and 2 with zero 0
 
@@ -48,8 +48,8 @@ def rows():
 
 
 def exact_rows():
-    return [r for r in itertools.product(EXACT, (1, 2, 4), (1, 2), ("1f1b",), (1, 2), range(3), ("none", "selective", "full"))
-            if (r[4] > 1 or r[5] == 0) and (r[2] == 1 or r[5] == 0) and r[1] * r[2] * r[4] <= 8]
+    return [r for r in itertools.product(EXACT, (1, 2, 4), (1, 2), ("1f1b", "sp"), (1, 2), range(3), ("none", "selective", "full"))
+            if (r[4] > 1 or r[5] == 0) and (r[2] == 1 or r[5] == 0) and r[1] * r[2] * r[4] <= 8 and (r[1] > 1 or r[3] == "1f1b")]
 
 
 def key_of(row):
@@ -61,9 +61,9 @@ def settings(row):
     model, tp, pp, schedule, dp, zero, recompute = row
     parallel = {"tp": tp, "zero": zero, "persist_below": 100, "host_state": "private"}
     if pp > 1:
-        parallel |= {"pp": pp, "pp_schedule": f"{FOLDER}/{pp}-{dp}.csv" if schedule == "file" else schedule}
+        parallel |= {"pp": pp, "pp_schedule": {"file": f"{FOLDER}/{pp}-{dp}.csv", "sp": "1f1b"}.get(schedule, schedule)}
     if model in EXACT:
-        parallel["tp_exact"] = 4
+        parallel |= {"tp_exact": 4, "sp": schedule == "sp"}
     return {
         "model": (EXACT | MODELS)[model],
         "data": {"train": f"{FOLDER}/text", "val_fraction": 0.1},

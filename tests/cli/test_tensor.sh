@@ -42,7 +42,8 @@ train exact-zero 4 "${exact[@]}" "${tp[@]}" --set parallel.zero=2 --set 'memory.
 train exact-stages 4 "${exact[@]}" "${tp[@]}" --set parallel.pp=2 --until 2
 "$kumi" train "${config[@]}" -n 2 "${exact[@]}" --out "$dir/exact-stages" --resume >"$dir/log" 2>&1 || say "resume without tp: $(cat "$dir/log")"
 "$kumi" ckpt digest "$dir/exact-stages" | tail -1 >"$dir/exact-stages.digest"
-for run in four zero stages; do same exact exact-$run; done
+train exact-sequence 4 "${exact[@]}" --set parallel.tp=4 --set parallel.sp=true
+for run in four zero stages sequence; do same exact exact-$run; done
 train exact-lamb 1 "${exact[@]}" --set optimizer.type=lamb --set train.label_smoothing=0.1 --set precision.compute=f32 --set model.n_embd=100
 train exact-lamb-two 2 "${exact[@]}" "${tp[@]}" --set optimizer.type=lamb --set train.label_smoothing=0.1 --set precision.compute=f32 --set model.n_embd=100
 same exact-lamb exact-lamb-two
@@ -94,7 +95,8 @@ refused 'must divide parallel.tp_exact, 2' -n 4 --set parallel.tp=4 --set parall
 refused 'must be a power of two' -n 2 --set parallel.tp_exact=6
 refused 'parallel.tp_exact: 8 does not divide dim h .* nearest: 4' -n 1 --set parallel.tp_exact=8
 refused 'bits depend on parallel.tp' -n 2 "${tp[@]}" "${exact[@]}" --set precision.tp_reduce=bf16
-refused 'parallel.sp: true; sums gradients over parts' -n 2 "${tp[@]}" "${exact[@]}" --set parallel.sp=true
+refused 'precision.grads: "bf16"; rounds gradients of parts' -n 2 "${tp[@]}" "${exact[@]}" --set parallel.sp=true --set precision.grads=bf16
+refused 'wpe.weight (add_rows) is a sum over 30 tokens' -n 2 "${tp[@]}" "${exact[@]}" --set parallel.sp=true --set data.seq_len=30
 refused 'which has 2 key and value heads; nearest: 2' -n 4 --set parallel.tp=4 --set 'model={"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 256, "max_position_embeddings": 64}'
 refused 'optimizer.type' -n 1 "${exact[@]}" --set optimizer.type=adafactor
 refused 'optimizer.type' -n 2 "${tp[@]}" --set optimizer.type=adafactor

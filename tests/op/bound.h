@@ -178,7 +178,8 @@ static inline void bound_linear_db(const struct bound *b)
     int lead = dy->shape.ndim - (int)b->w->attr.outs;
     int64_t n = extent(dy, 0, lead), width = extent(dy, lead, dy->shape.ndim);
     for (int64_t i = 0; i < n * width; i++)
-        b->e[0][i % width] += (double)n * b->eps * fabs(in_at(b, 0, i));
+        b->e[0][i % width] +=
+            (double)n * b->eps * fabs(in_at(b, 0, i)) + slices_error(b, fabs(in_at(b, 0, i)));
 }
 
 static inline void bound_bias_add(const struct bound *b)
@@ -288,8 +289,8 @@ static inline void bound_layer_norm_dgb(const struct bound *b)
     for (int64_t i = 0; i < n * c; i++) {
         double dy = fabs(in_at(b, 0, i));
         double xhat = fabs(in_at(b, 1, i) - in_at(b, 2, i / c)) * in_at(b, 3, i / c);
-        b->e[0][i % c] += (double)(n + 4) * b->eps * dy * xhat;
-        b->e[1][i % c] += (double)n * b->eps * dy;
+        b->e[0][i % c] += (double)(n + 4) * b->eps * dy * xhat + slices_error(b, dy * xhat);
+        b->e[1][i % c] += (double)n * b->eps * dy + slices_error(b, dy);
     }
 }
 
@@ -326,9 +327,10 @@ static inline void bound_rms_norm_dg(const struct bound *b)
 {
     const struct ku_view *x = &b->w->in[1];
     int64_t c = x->shape.dim[x->shape.ndim - 1].count, n = c ? count_of(x) / c : 0;
-    for (int64_t i = 0; i < n * c; i++)
-        b->e[0][i % c] +=
-            (double)(n + 4) * b->eps * fabs(in_at(b, 0, i) * in_at(b, 1, i)) * in_at(b, 2, i / c);
+    for (int64_t i = 0; i < n * c; i++) {
+        const double size = fabs(in_at(b, 0, i) * in_at(b, 1, i)) * in_at(b, 2, i / c);
+        b->e[0][i % c] += (double)(n + 4) * b->eps * size + slices_error(b, size);
+    }
 }
 
 /* Cosine and sine of an angle whose product in f64 is off by 2^-53 of it, and its reduction by

@@ -2,6 +2,7 @@
 #ifndef TESTS_OP_CHECK_H
 #define TESTS_OP_CHECK_H
 
+#include "op/slices.h"
 #include "op/bound.h"
 #include "op/bound_conv.h"
 #include "op/template.h"
@@ -196,9 +197,16 @@ static inline void check_add_squares(const struct op_device *d, const struct op_
 static inline char sliced_dim(const struct op_call *c)
 {
     const struct ku_shape *s = c->op == KU_OP_linear_dw ? &c->out[0].shape : &c->in[1].shape;
-    return c->attr.slices == 0        ? 0
-           : c->op == KU_OP_xent_sums ? 'v'
-                                      : s->dim[c->attr.slice_dim].name;
+    struct ku_slices rows = {0};
+    if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb || c->op == KU_OP_rms_norm_dg)
+        assert_int_equal(ku_slices_of_tokens(c->op, &c->attr, &c->in[0].shape, &rows), 0);
+    if (rows.n)
+        return 't';
+    return c->attr.slices == 0 || c->op == KU_OP_linear_db ? 0
+           : c->op == KU_OP_xent_sums                      ? 'v'
+           : c->op == KU_OP_linear || c->op == KU_OP_linear_dx || c->op == KU_OP_linear_dw
+               ? s->dim[c->attr.slice_dim].name
+               : 0;
 }
 
 /* One result of two parts put together: pasted along the cut, or combined. */

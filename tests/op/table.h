@@ -69,6 +69,7 @@ static const struct op_row op_table[] = {
     {"linear", "slices=2 outs=2 trans=1 slice_dim=0 dtype=f32", "x:n40c35 x:h34d3c35", 1},
     {"linear", "slices=2 dtype=f32", "x:n15f2200 x:f2200c33", 1},
     {"linear", "slices=128", "x:n5f0 x:f0c3", 1},
+    {"linear", "slices=2", "x:n3t6f4 x:f4c11 f:c11", 1}, /* and the tokens of a whole bias */
 
     {"bias_add", "", "f:n3t5c7 f:c7", 1},
     {"bias_add", "dtype=bf16", "f:n67f97 f:f97", 1},
@@ -121,6 +122,8 @@ static const struct op_row op_table[] = {
     {"layer_norm", "", "x:n3t5c7 f:c7 f:c7", 3},
     {"layer_norm", "eps=0.001", "x:n2c129 f:c129 f:c129", 3},
     {"layer_norm", "", "x:n70c48 f:c48 f:c48", 3},
+    {"layer_norm", "slices=4", "x:n3t20c33 f:c33 f:c33", 3},
+    {"layer_norm", "slices=2", "x:n2t140c5 f:c5 f:c5", 3}, /* more than a part of rows */
     {"layer_norm", "", "x:c16 f:c16 f:c16", 3},
     {"layer_norm", "", "x:n3c1 f:c1 f:c1", 3},
     {"layer_norm", "", "x:n0c5 f:c5 f:c5", 3},
@@ -164,6 +167,7 @@ static const struct op_row op_table[] = {
     {"attention", "p=0.3 scale=0.7", "x:n2t5,3h2d3 i2:n2t5 k", 2},
     {"attention", "causal=1 p=0.1", "x:n2t131,3h2d17 i4:n2t131 k", 2},
     {"attention", "", "x:n0t4,3h2d3 i2:n0t4 k", 2},
+    {"rms_norm", "slices=8", "x:n3t16c33 f:c33", 2},
     {"rms_norm", "", "x:n3t5c7 f:c7", 2},
     {"rms_norm", "eps=0.001", "x:n2c129 f:c129", 2},
     {"rms_norm", "", "x:n70c48 f:c48", 2},

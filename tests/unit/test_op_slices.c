@@ -76,6 +76,31 @@ static void last(void **state)
     assert_true(got.n == 16 && got.outer == 1 && got.run == 4);
 }
 
+/* Rows by tokens: of norms, and of a bias that is whole. */
+static void tokens(void **state)
+{
+    const struct ku_shape x = ku_shape_of("ntc", (const int64_t[]){3, 8, 5}),
+                          images = ku_shape_of("nyc", (const int64_t[]){3, 8, 5});
+    struct ku_attrs a = ku_attrs_default;
+    struct ku_slices got;
+    (void)state;
+    assert_int_equal(ku_slices_of_tokens(KU_OP_rms_norm_dg, &a, &x, &got), 0);
+    assert_int_equal(got.n, 0);
+    a.slices = 4;
+    assert_int_equal(ku_slices_of_tokens(KU_OP_rms_norm_dg, &a, &x, &got), 0);
+    assert_true(got.n == 4 && got.outer == 3 && got.run == 2);
+    assert_int_equal(ku_slices_of_tokens(KU_OP_rms_norm_dg, &a, &images, &got), 0);
+    assert_int_equal(got.n, 0);
+    assert_int_equal(ku_slices_of_tokens(KU_OP_linear_db, &a, &x, &got), 0);
+    assert_int_equal(got.n, 4);
+    a.slice_dim = 1; /* the columns of the weight, and the bias with them */
+    assert_int_equal(ku_slices_of_tokens(KU_OP_linear_db, &a, &x, &got), 0);
+    assert_int_equal(got.n, 0);
+    a.slice_dim = 0, a.slices = 16;
+    assert_int_equal(ku_slices_of_tokens(KU_OP_linear_db, &a, &x, &got), 0);
+    assert_int_equal(got.n, 0);
+}
+
 /* No chunk has elements of two runs. */
 static void chunks(void **state)
 {
@@ -90,10 +115,8 @@ static void chunks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contractions),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(last),
-        cmocka_unit_test(chunks),
+        cmocka_unit_test(contractions), cmocka_unit_test(refused), cmocka_unit_test(last),
+        cmocka_unit_test(tokens),       cmocka_unit_test(chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

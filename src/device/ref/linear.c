@@ -122,16 +122,19 @@ void ku_ref_linear_dw(const struct ku_call *c, struct ku_ref_poll *poll)
 }
 
 /* linear_db: db[f] = sum_m dy[m,f] */
+static double adjoint_at(const struct ku_call *c, int64_t m, int64_t f)
+{
+    const struct ku_view *dy = &c->in[0];
+    const int64_t n_f = ku_ref_extent(dy, dy->shape.ndim - (int)c->attr->outs, dy->shape.ndim);
+    return ku_ref_get(dy, m * n_f + f);
+}
 void ku_ref_linear_db(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *dy = &c->in[0];
     int lead = dy->shape.ndim - (int)c->attr->outs;
     int64_t n_m = ku_ref_extent(dy, 0, lead), n_f = ku_ref_extent(dy, lead, dy->shape.ndim);
     for (int64_t f = 0; f < n_f; f++) {
-        double sum = 0;
-        for (int64_t m = 0; m < n_m; m++)
-            sum += ku_ref_get(dy, m * n_f + f);
-        ku_ref_result(c, 0, f, sum);
+        ku_ref_result(c, 0, f, ku_ref_sum_rows(c, n_m, f, adjoint_at));
         ku_ref_worked(poll, n_m);
     }
 }

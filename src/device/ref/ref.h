@@ -103,6 +103,13 @@ struct ku_ref_tree {
 };
 void ku_ref_tree_add(struct ku_ref_tree *t, double sum);
 
+/*
+ * Sum of term(ctx, row, column) over the rows of a result's column: all, or by slices of their
+ * tokens (ku_slices_of_tokens of operand 0).
+ */
+typedef double ku_ref_term(const struct ku_call *c, int64_t row, int64_t column);
+double ku_ref_sum_rows(const struct ku_call *c, int64_t n_rows, int64_t column, ku_ref_term *term);
+
 /* The flat index of local element i in the logical tensor of the extents `whole`. */
 int64_t ku_ref_global_index(const struct ku_view *v, int64_t i, const int64_t *whole);
 /* Dropout's factor for the element of this global index: 0, or 1 / (1 - p). */

@@ -6,6 +6,8 @@
  *     linear, linear_dx      attributes slices, slice_dim: of the weight's dim that tp cuts. The
  *                            gradient inherits them; a row-parallel layer has the dim in its
  *                            contraction, a column-parallel one in that of its dx
+ *     layer_norm, rms_norm,  gradients of gains and whole biases: sums over tokens, which the ranks
+ *     linear_db              divide with parallel.sp (ku_slices_of_tokens)
  *     softmax_xent           becomes xent_max, xent_sums in slices of the classes, xent_finish
  *     sums of squares        of a tensor that tp cuts: f64 inside chunks of one slice
  *
@@ -24,6 +26,15 @@ static int slice_linear(struct ku_graph *g, ku_id node, char letter, int parts)
     struct ku_attrs a = g->attr[g->node[node].attr];
     a.slices = parts;
     a.slice_dim = ku_shape_find(w, letter);
+    g->node[node].attr = ku_graph_attr(g, &a);
+    return g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
+}
+
+/* A norm whose gain gets a sum over tokens, which the ranks divide with parallel.sp. */
+static int slice_norm(struct ku_graph *g, ku_id node, int parts)
+{
+    struct ku_attrs a = g->attr[g->node[node].attr];
+    a.slices = parts;
     g->node[node].attr = ku_graph_attr(g, &a);
     return g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
 }
@@ -92,6 +103,8 @@ static int slice_nodes(struct ku_graph *g, const struct ku_tensor_plan *p, int p
         }
         if (node->op == KU_OP_softmax_xent && ku_tensor_split_of(p, ku_in(g, node, 0)) == 'v')
             KU_TRY(slice_loss(g, n, parts, renamed));
+        if (node->op == KU_OP_layer_norm || node->op == KU_OP_rms_norm)
+            KU_TRY(slice_norm(g, n, parts));
         const struct ku_value *w =
             node->op == KU_OP_linear ? &g->value[ku_in(g, node, 1)] : &g->value[0];
         ku_id t = w->role == KU_STATE ? w->tensor : 0;

@@ -449,6 +449,47 @@ static int take_slices(struct ku_graph *g, ku_id node)
     return g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
 }
 
+static bool is_norm(int op)
+{
+    return op == KU_OP_layer_norm || op == KU_OP_rms_norm;
+}
+
+/* The dim of tokens by which the ranks divide a value with parallel.sp; -1: they do not. */
+static int tokens_of(const struct ku_graph *g, ku_id value)
+{
+    const struct ku_place at = g->layout[g->value[value].layout].at[KU_AX_TP];
+    const int t = ku_shape_find(shape_of(g, value), 't');
+    return at.kind == KU_S && at.dim == t ? t : -1;
+}
+
+/*
+ * A node outside the divided layers, with parallel.sp. With tp_exact the gradients of parameters
+ * that it reads are sums in slices of the tokens, or of one rank's rows and zeros.
+ */
+static int before_on_sequence(struct ku_tensor_plan *p, ku_id node)
+{
+    struct ku_graph *g = p->g;
+    KU_TRY(ku_sequence_before(p->seq, node));
+    const struct ku_node *n = &g->node[node];
+    const ku_id x = n->n_in ? ku_in(g, n, 0) : 0;
+    ku_id param = 0;
+    for (int i = 0; i < n->n_in && param == 0; i++)
+        param = parameter_of(g, ku_in(g, n, i));
+    for (int i = 0; i < n->n_in && param && p->o->tp_exact; i++) {
+        const int t = tokens_of(g, ku_in(g, n, i));
+        if (t < 0)
+            continue;
+        const int64_t count = shape_of(g, ku_in(g, n, i))->dim[t].count;
+        if ((!is_norm(n->op) && n->op != KU_OP_add_rows) || count % p->parts)
+            return KU_ERR(KUMI_EINVAL,
+                          "placement: parallel.sp: the gradient of %s (%s) is a sum over %lld "
+                          "tokens that has no %d equal slices; use false with parallel.tp_exact",
+                          g->tensor[param].name, ku_ops[n->op].name, (long long)count, p->parts);
+    }
+    return is_norm(n->op) && p->o->tp_exact && tokens_of(g, x) >= 0 ? take_slices(g, node)
+                                                                    : KUMI_OK;
+}
+
 int ku_tensor_before(struct ku_tensor_plan *p, ku_id node)
 {
     struct ku_graph *g = p->g;
@@ -457,13 +498,15 @@ int ku_tensor_before(struct ku_tensor_plan *p, ku_id node)
         if (v < p->n_values && p->renamed[v])
             g->refs[g->node[node].in + (uint32_t)i] = p->renamed[v];
     }
-    if (g->attr[g->node[node].attr].slices)
+    if (g->attr[g->node[node].attr].slices && !is_norm(g->node[node].op))
         KU_TRY(take_slices(g, node));
     const struct ku_node n = g->node[node];
     if (n.op == KU_OP_softmax_xent && p->split[ku_in(g, &n, 0)])
         return divide_loss(p, node);
+    if (letter_of(p, &n) == 0 && p->seq)
+        return before_on_sequence(p, node);
     if (letter_of(p, &n) == 0)
-        return p->seq ? ku_sequence_before(p->seq, node) : KUMI_OK;
+        return KUMI_OK;
     if (n.op == KU_OP_embedding)
         return KUMI_OK;
     const ku_id x = ku_in(g, &n, 0);
@@ -495,6 +538,7 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
         return sum;
     a.outs = g->attr[g->node[node].attr].outs;
     a.dtype = g->value[sum].dtype == dtype ? -1 : (int64_t)dtype;
+    a.slices = p->o->tp_exact / (tokens_of(g, sum) < 0 ? 1 : g->mesh.extent[KU_AX_TP]);
     struct ku_make m = {.op = KU_OP_bias_add,
                         .phase = KU_PH_F,
                         .n_in = use ? 2 : 1,
