@@ -248,7 +248,7 @@ static int check_split(struct ku_proof *c, const struct ku_operand *o, const str
     return KUMI_OK;
 }
 
-/* Forward and backward: the operands are divided over axis tp so that the op gives these results. */
+/* Forward and backward: operands divided over axis tp as they are give results divided so. */
 static int check_rule(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in)
 {
     const struct ku_instr *i = &c->p->instr[c->at];

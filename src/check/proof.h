@@ -175,7 +175,7 @@ struct ku_split_op {
 };
 /* How its results are divided. Returns NULL, or the rule that the operands break. */
 const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT]);
-/* redistribute.c: own parts; collectives after which, or before which, ranks have parts along a dim. */
+/* redistribute.c: parts along a dim, taken, made or joined. */
 KU_STATUS ku_proof_part(struct ku_proof *c, const struct ku_operand *to, const struct ku_held *in,
                         struct ku_held *out);
 KU_STATUS ku_proof_scatter(struct ku_proof *c, const struct ku_instr *i,

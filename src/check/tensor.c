@@ -10,9 +10,10 @@
  *     logits split along the classes              the loss in three parts, with the maximum and the
  *                                                 sum over the ranks between them
  *
- * With sequence parallelism the sums of layers and embeddings are divided along t, and so is what is
- * computed from them: an op that cannot be divided along t reads it gathered, and one that can reads
- * its part of operands that are whole. The gradient of a parameter read there is a partial sum.
+ * With sequence parallelism the sums of layers and embeddings are divided along t, and so is what
+ * is computed from them: an op that cannot be divided along t reads it gathered, and one that can
+ * reads its part of operands that are whole. The gradient of a parameter read there is a partial
+ * sum.
  *
  *     convert      attr index   value                 its gradient
  *     sum          0            a sum over the ranks  the same on each, gathered if this divides t
@@ -21,8 +22,8 @@
  *     join         3            the same              part
  *
  * Attr shift is the letter along which one side is divided, 0: neither is. A result that the user's
- * plan gathers is joined. Each value is whole on
- * every rank, split along a dim (its letter), or a partial sum (KU_SPLIT_SUM).
+ * plan gathers is joined. Each value is whole on every rank, split along a dim (its letter), or a
+ * partial sum (KU_SPLIT_SUM).
  */
 #include <string.h>
 

@@ -295,6 +295,7 @@ static int lower_block(struct ku_lower *l, const struct ku_block *b)
         KU_TRY(lower_micro(l, n, b->kind));
         KU_TRY(ku_messages_send(l, n));
     }
+    KU_TRY(ku_redistribute_end(l));
     return ku_messages_end_block(l, b);
 }
 

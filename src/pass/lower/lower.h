@@ -129,6 +129,9 @@ KU_STATUS ku_bucket_gather(struct ku_lower *l, ku_id node);
 void ku_redistribute_analyse(struct ku_lower *l);
 /* Lowers such a convert, once per block. */
 KU_STATUS ku_redistribute(struct ku_lower *l, ku_id convert);
+/* The end of a block of a pipeline: results may be read in a later block, of which others of their
+ * kind come before. */
+KU_STATUS ku_redistribute_end(struct ku_lower *l);
 /*
  * A convert in O of a gradient of which the ranks of axis tp have parts (parallel.sp), after the
  * sum over data-parallel ranks. All that are alike are summed by one collective, with the first.

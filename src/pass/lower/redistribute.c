@@ -139,6 +139,15 @@ int ku_redistribute_ahead(struct ku_lower *l, ku_id node, int kind)
                                                                         : KUMI_OK;
 }
 
+int ku_redistribute_end(struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    for (ku_id n = 1; n < g->n_nodes && l->pipe; n++)
+        if (g->node[n].op == KU_OP_convert && l->sync_turn[n] == l->turn)
+            KU_TRY(ku_lower_settle(l, ku_out(g, n, 0)));
+    return KUMI_OK;
+}
+
 bool ku_redistribute_is_gradient(const struct ku_lower *l, ku_id n)
 {
     const struct ku_node *node = &l->g->node[n];
@@ -167,7 +176,12 @@ int ku_redistribute_gradients(struct ku_lower *l, ku_id n)
             continue;
         const ku_id from = ku_in(g, &g->node[k], 0), to = ku_out(g, k, 0);
         KU_ASSERT(n_parts < g->n_uses);
-        status = ku_lower_convert(l, g->value[from].def);
+        if (ku_lower_runs(l, g->value[from].def)) /* else a message brings it */
+            status = ku_lower_convert(l, g->value[from].def);
+        if (status == KUMI_OK)
+            status = ku_lower_settle(l, from);
+        if (status == KUMI_OK)
+            status = ku_messages_release(l, from); /* the sum takes its place */
         l->buffer[to] = l->buffer[from];
         l->reduced[k] |= 1 << KU_AX_TP;
         part[n_parts++] = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);

@@ -13,7 +13,7 @@ struct ku_styles {
     const struct ku_graph *g;
     const struct ku_compile_opts *o;
     unsigned char *style; /* per tensor: enum ku_tp_style */
-    /* Per tensor: why it stays whole, "reads it whole", and the node that does; NULL: no reason yet */
+    /* Per tensor: why it stays whole, "reads it whole", and the node that does; NULL: no reason */
     struct ku_why {
         const char *what;
         ku_id node;
@@ -30,8 +30,8 @@ char ku_styles_letter(const struct ku_styles *s, ku_id tensor, char letter);
 /* Notes why a tensor stays whole; the first reason counts. */
 void ku_styles_note(struct ku_styles *s, ku_id tensor, ku_id node, const char *what);
 /*
- * Checks the chosen plan: letter per tensor. Errors: EINVAL: the plan cannot hold, with tensor, axis
- * and reason.
+ * Checks the chosen plan: letter per tensor. Errors: EINVAL: the plan cannot hold, with tensor,
+ * axis and reason.
  */
 KU_STATUS ku_styles_check(const struct ku_styles *s, const char *letter);
 

@@ -58,8 +58,8 @@ static void assign_chunks(struct ku_graph *g, int dp)
 }
 
 /*
- * Whether a convert completes a gradient, over the ranks of axis tp last, or is the part of one that
- * a rank of axis tp squares.
+ * Whether a convert completes a gradient, over the ranks of axis tp last, or is the part of one
+ * that a rank of axis tp squares.
  */
 static bool is_gradient(const struct ku_graph *g, ku_id node)
 {
