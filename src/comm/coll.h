@@ -405,9 +405,12 @@ KU_STATUS ku_job_check(struct ku_job *job);
 uint64_t ku_job_staged_bytes(const struct ku_job *job);
 /* Time in which this rank moved bytes of compiled programs, in waits and between tiles */
 int64_t ku_job_moved_ns(const struct ku_job *job);
-/* Bytes of floating-point elements that this rank stored for them: sums, on any rank, and copies */
+/*
+ * Bytes of floating-point elements that this rank stored for them: sums, on any rank, copies, and
+ * messages that it received from ranks of its host.
+ */
 uint64_t ku_job_moved_bytes(const struct ku_job *job);
-/* Bytes of floating-point elements that this rank sent to other hosts for reductions and gathers */
+/* Bytes of floating-point elements that this rank sent to other hosts in chunks and messages */
 uint64_t ku_job_far_bytes(const struct ku_job *job);
 
 #endif

@@ -83,7 +83,7 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
         const struct ku_instr *i = &p->instr[at];
         const struct ku_operand *o = &p->operand[i->operand + i->n_in];
         if (i->kind != KU_START || i->n_parts == 0 || ku_exchange_is_tier(i->op) ||
-            !is_of_tensors(&p->buffer[o->buffer], i->axes))
+            ku_exchange_is_message(i->op) || !is_of_tensors(&p->buffer[o->buffer], i->axes))
             continue;
         int k = 0;
         while (k < n &&

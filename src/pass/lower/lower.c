@@ -63,7 +63,8 @@ static int add_state(struct ku_lower *l)
         [KU_T_BUFFER] = KU_CL_BUFFER,   [KU_T_CACHE] = KU_CL_ACTIVATION};
     const struct ku_graph *g = l->g;
     struct ku_program *p = l->p;
-    size_t used[KU_MAX_PP] = {0}; /* per coordinate of axis pp: bytes of its own state */
+    /* per coordinate of axis pp: bytes of its own state */
+    size_t used[KU_MAX_PP][KU_N_ARENAS] = {{0}};
     p->state = ku_calloc(g->n_tensors, sizeof *p->state);
     if (p->state == NULL)
         return KUMI_ENOMEM;
@@ -82,8 +83,8 @@ static int add_state(struct ku_lower *l)
         l->owner[written] = t;
         p->buffer[b].micro = -1;
         const int pp = l->pipe ? ku_pipe_home(g, l->pipe->s, t) : -1;
-        size_t *end = pp < 0 ? &p->arena_bytes[arena] : &used[pp];
-        KU_ASSERT(pp < 0 || arena == KU_AR_SHARD);
+        size_t *end = pp < 0 ? &p->arena_bytes[arena] : &used[pp][arena];
+        KU_ASSERT(pp < 0 || arena == KU_AR_SHARD || ku_arena_is_tier(arena));
         p->buffer[b].offset = *end;
         size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
         KU_TRY(ku_add_size(*end, (p->buffer[b].bytes + align - 1) & ~(align - 1), end));
@@ -177,6 +178,9 @@ static void analyse(struct ku_lower *l)
     l->owner[0] = 0;
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
+        if (l->pipe && node->op == KU_OP_convert && node->phase != KU_PH_O &&
+            ku_bucket_is_gather(g, n))
+            l->wire[ku_in(g, node, 0)] = 1; /* shards that another stage sends */
         if (node->op == KU_OP_convert && node->n_in > 1) {
             ku_id stats = ku_in(g, node, 1);
             l->stats[ku_out(g, n, 1)] = l->stats[stats] ? l->stats[stats] : stats;
@@ -283,10 +287,10 @@ static int lower_block(struct ku_lower *l, const struct ku_block *b)
     l->micro = b->micro;
     l->vs = at.at[KU_AX_VS], l->mb = at.at[KU_AX_MB];
     l->phase = b->kind == KU_BL_F ? KU_PH_F : b->kind == KU_BL_I ? KU_PH_I : KU_PH_W;
-    if (b->kind != KU_BL_F && g->mesh.mb_outer)
+    if ((b->kind == KU_BL_B || b->kind == KU_BL_W) && g->mesh.mb_outer)
         KU_TRY(ku_bucket_settle(l));
-    KU_TRY(ku_gather_begin(l, b->kind == KU_BL_F ? KU_PH_F : KU_PH_I));
     KU_TRY(ku_messages_begin_block(l, b));
+    KU_TRY(ku_gather_begin(l, b->kind == KU_BL_B ? KU_PH_I : l->phase, b->stage));
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
         if (node->op == KU_OP_NONE || !ku_lower_is_of_block(node->phase, b->kind) ||
@@ -355,8 +359,10 @@ int ku_lower_convert(struct ku_lower *l, ku_id n)
 static int lower_once(struct ku_lower *l, int phase)
 {
     l->micro = -1;
-    l->phase = KU_PH_O;
+    l->phase = (uint8_t)phase;
     KU_TRY(ku_messages_begin_once(l, phase));
+    if (phase == KU_PH_A)
+        KU_TRY(ku_gather_begin(l, KU_PH_A, 0));
     for (ku_id n = 1; n < l->g->n_nodes; n++) {
         const struct ku_node *node = &l->g->node[n];
         if (node->op == KU_OP_NONE || node->phase != phase || !ku_lower_runs(l, n))
@@ -460,7 +466,6 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(add_output_rows(l));
     analyse(l);
     KU_TRY(ku_messages_create(l));
-    KU_TRY(ku_gather_begin(l, KU_PH_A));
     KU_TRY(lower_once(l, KU_PH_A));
     KU_TRY(lower_blocks(l));
     KU_TRY(ku_messages_settle(l));

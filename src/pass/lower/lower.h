@@ -151,8 +151,8 @@ KU_STATUS ku_lower_settle(struct ku_lower *l, ku_id value);
 /* gather.c */
 KU_STATUS ku_gather_init(struct ku_lower *l);
 void ku_gather_fini(struct ku_lower *l);
-/* Begins phase A, F or I (I: backward): starts the first gathers. */
-KU_STATUS ku_gather_begin(struct ku_lower *l, int phase);
+/* Begins phase A, or F, I (or the whole backward) or W of a stage: starts the first gathers. */
+KU_STATUS ku_gather_begin(struct ku_lower *l, int phase, int stage);
 /* Waits for the unit of this convert: its parameters are valid from here on. */
 KU_STATUS ku_gather_use(struct ku_lower *l, ku_id convert);
 

@@ -51,7 +51,8 @@ struct remat {
     unsigned char *level;          /* per node */
     unsigned char *may, *wanted;   /* per node: may be recomputed; is, in phase W (1) or I (2) */
     unsigned char *given, *needed; /* per value: stored in any case; read by backward */
-    ku_id *gather;       /* per state value: its all-gather in backward (ZeRO-3), 0 = none */
+    ku_id *gather;       /* per value gathered in forward: its all-gather in backward (ZeRO-3) */
+    ku_id *first, *next; /* per state value: those of all stages, a chain; 0 = none */
     ku_id *slice;        /* per gathered value: its local shard (reshard_group), 0 = none */
     unsigned char *side; /* [2 n_values] sides of the cut, by vertex */
     ku_id *clone;        /* per value: its recomputed copy */
@@ -68,6 +69,7 @@ static void fini(struct remat *r)
     ku_free(r->clone);
     ku_free(r->gather);
     ku_free(r->slice);
+    ku_free(r->first);
 }
 
 static bool is_forward(const struct ku_graph *g, ku_id value)
@@ -252,6 +254,8 @@ static int analyse(struct remat *r, int all)
     for (ku_id n = 1; n < r->n_nodes; n++)
         for (int i = 0; i < g->node[n].n_in && g->node[n].op != KU_OP_NONE; i++) {
             ku_id v = ku_in(g, &g->node[n], i), def = g->value[v].def;
+            if (is_forward(g, v) && g->node[def].stage != g->node[n].stage)
+                r->given[v] = 1; /* another stage of the pipeline receives it */
             if (is_backward(&g->node[n]) && !r->given[v])
                 r->needed[v] = 1;
             else if (g->node[n].phase == KU_PH_F && is_forward(g, v) &&
@@ -326,9 +330,11 @@ static int init(struct remat *r, struct ku_graph *g, const struct ku_compile_opt
     r->clone = ku_calloc(g->n_values, sizeof *r->clone);
     r->gather = ku_calloc(g->n_values, sizeof *r->gather);
     r->slice = ku_calloc(g->n_values, sizeof *r->slice);
+    r->first = ku_calloc(2 * (size_t)g->n_values, sizeof *r->first);
     if (!r->unit || !r->group || !r->level || !r->given || !r->side || !r->clone || !r->gather ||
-        !r->slice)
+        !r->slice || !r->first)
         return KUMI_ENOMEM;
+    r->next = r->first + g->n_values;
     r->may = r->level + g->n_nodes;
     r->wanted = r->may + g->n_nodes;
     r->needed = r->given + g->n_values;
@@ -349,7 +355,7 @@ static int gathered(struct remat *r, ku_id *value)
     struct ku_graph *g = r->g;
     const struct ku_node forward = g->node[g->value[*value].def];
     ku_id state = ku_in(g, &forward, 0);
-    if (r->gather[state] == 0) {
+    if (r->gather[*value] == 0) {
         struct ku_attrs a = g->attr[forward.attr];
         ku_id from = state;
         if (ku_zero_group(r->o) && forward.phase == KU_PH_F) {
@@ -367,10 +373,10 @@ static int gathered(struct remat *r, ku_id *value)
                                                         .stage = forward.stage});
         if (made == 0)
             return ku_err_get()->status;
-        r->gather[state] = ku_out(g, made, 0);
-        g->value[r->gather[state]].layout = g->value[*value].layout;
+        r->gather[*value] = ku_out(g, made, 0);
+        g->value[r->gather[*value]].layout = g->value[*value].layout;
     }
-    *value = r->gather[state];
+    *value = r->gather[*value];
     return KUMI_OK;
 }
 
@@ -425,16 +431,33 @@ static int read_results_of_relu(struct ku_graph *g)
     return KUMI_OK;
 }
 
+/* Finds the gather in backward of each one in forward: that of the same stage. */
+static void pair_gathers(struct remat *r)
+{
+    const struct ku_graph *g = r->g;
+    for (ku_id n = 1; n < r->n_nodes; n++) {
+        const ku_id v = g->node[n].op == KU_OP_convert ? ku_out(g, n, 0) : 0;
+        if (v && g->node[n].phase == KU_PH_F && is_gather(g, v)) {
+            r->next[v] = r->first[gathered_state(g, v)];
+            r->first[gathered_state(g, v)] = v;
+        }
+    }
+    for (ku_id n = 1; n < r->n_nodes; n++) {
+        if (!is_backward(&g->node[n]) || g->node[n].op != KU_OP_convert)
+            continue;
+        for (ku_id v = r->first[gathered_state(g, ku_out(g, n, 0))]; v; v = r->next[v])
+            if (g->node[g->value[v].def].stage == g->node[n].stage)
+                r->gather[v] = ku_out(g, n, 0);
+    }
+}
+
 static int rewrite(struct remat *r)
 {
     struct ku_graph *g = r->g;
     for (ku_id n = r->n_nodes - 1; n > 0; n--)
         if (g->node[n].op == KU_OP_convert)
             r->slice[ku_in(g, &g->node[n], 0)] = ku_out(g, n, 0);
-    for (ku_id n = 1; n < r->n_nodes; n++)
-        if (is_backward(&g->node[n]) && g->node[n].op == KU_OP_convert &&
-            g->value[gathered_state(g, ku_out(g, n, 0))].role == KU_STATE)
-            r->gather[gathered_state(g, ku_out(g, n, 0))] = ku_out(g, n, 0);
+    pair_gathers(r);
     for (ku_id n = 1; n < r->n_nodes; n++)
         if (r->wanted[n])
             KU_TRY(clone_node(r, n));

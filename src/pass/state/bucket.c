@@ -81,7 +81,7 @@ static struct key key_of(const struct ku_graph *g, ku_id n)
     k.path = is_unit ? node->path : 0;
     k.partial = ku_layout_axes(&g->layout[g->value[ku_in(g, node, 0)].layout], KU_P);
     k.dtype = to->dtype, k.phase = node->phase;
-    k.stage = stage_of(g, n);
+    k.stage = is_unit ? node->stage : stage_of(g, n);
     k.reduce = a->reduce, k.wire = a->wire, k.by_micro = a->by_micro;
     return k;
 }
