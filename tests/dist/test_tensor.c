@@ -41,6 +41,7 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b, i
 static const struct layout {
     int dp, threads, no_overlap, recompute, bucket_bytes, zero, persist_below, replicate, group;
     int offload, sp_keeps;
+    const char *hosts; /* pretended, of so many ranks each; NULL: one */
 } layout[] = {
     {.dp = 2},
     {.dp = 2, .zero = 1},
@@ -56,6 +57,7 @@ static const struct layout {
     {.dp = 2, .zero = 2, .offload = 2},
     {.dp = 2, .zero = 3, .offload = 1},
     {.dp = 2, .sp_keeps = 1},
+    {.dp = 2, .hosts = "2,2"},
     {.dp = 1, .sp_keeps = 1, .recompute = KU_RECOMPUTE_FULL},
 };
 enum { N_LAYOUTS = sizeof layout / sizeof layout[0] };
@@ -70,6 +72,7 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     c.zero = l->zero, c.replicate = l->replicate, c.group = l->group;
     c.persist_below = l->persist_below;
     c.sp_keeps = l->sp_keeps;
+    c.on_hosts = c.tp == 2 ? l->hosts : NULL;
     c.tier.path = ".";
     if (l->offload)
         c.offload = (struct ku_offload){.optimizer = l->offload == 2 ? KU_TIER_FILE : KU_TIER_HOST,
