@@ -493,6 +493,8 @@ static int before_on_sequence(struct ku_tensor_plan *p, ku_id node)
 int ku_tensor_before(struct ku_tensor_plan *p, ku_id node)
 {
     struct ku_graph *g = p->g;
+    const bool is_divided = g->node[node].op == KU_OP_softmax_xent &&
+                            p->split[ku_in(g, &g->node[node], 0)] != 0; /* before it is renamed */
     for (int i = 0; i < g->node[node].n_in; i++) {
         const ku_id v = ku_in(g, &g->node[node], i);
         if (v < p->n_values && p->renamed[v])
@@ -501,7 +503,7 @@ int ku_tensor_before(struct ku_tensor_plan *p, ku_id node)
     if (g->attr[g->node[node].attr].slices && !is_norm(g->node[node].op))
         KU_TRY(take_slices(g, node));
     const struct ku_node n = g->node[node];
-    if (n.op == KU_OP_softmax_xent && p->split[ku_in(g, &n, 0)])
+    if (is_divided)
         return divide_loss(p, node);
     if (letter_of(p, &n) == 0 && p->seq)
         return before_on_sequence(p, node);
