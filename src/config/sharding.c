@@ -172,36 +172,54 @@ int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
     return KUMI_OK;
 }
 
+/* Equal bits for every tp: the slices, and what cannot have them. */
+static int check_tp_exact(const struct ku_config *c)
+{
+    const int64_t slices = c->parallel_tp_exact, tp = c->parallel_tp;
+    char wanted[128];
+    if (slices == KU_NULL)
+        return KUMI_OK;
+    if (slices & (slices - 1))
+        return ku_config_refuse_int(c, "parallel.tp_exact", slices, "must be a power of two");
+    snprintf(wanted, sizeof wanted,
+             "must divide parallel.tp_exact, %lld; use a power of two up to it", (long long)slices);
+    if (slices % tp)
+        return ku_config_refuse_int(c, "parallel.tp", tp, wanted);
+    if (c->parallel_sp && strcmp(c->precision_grads, "f32") != 0)
+        return ku_config_refuse(c, "precision.grads", ku_json_at(c->root, "precision.grads"),
+                                "rounds gradients of parts of the sequence; use f32, or "
+                                "parallel.sp false with parallel.tp_exact");
+    if (strcmp(c->precision_tp_reduce, "f32") != 0)
+        return ku_config_refuse(c, "precision.tp_reduce",
+                                ku_json_at(c->root, "precision.tp_reduce"),
+                                "rounds once per rank, so bits depend on parallel.tp; use f32 with "
+                                "parallel.tp_exact");
+    return KUMI_OK;
+}
+
 /* What tensor parallelism does not support, and a tp that does not divide the ranks. */
-static int check_tp(const struct ku_config *c, int n, int host_ranks, int zero)
+static int check_tp(const struct ku_config *c, int n)
 {
     const int64_t tp = c->parallel_tp;
     char wanted[128] = "";
+    KU_TRY(check_tp_exact(c));
     if (tp == 1)
         return KUMI_OK;
     if (n % tp)
         snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
                  (long long)(n / tp ? n / tp * tp : tp), (long long)((n / tp + 1) * tp));
-    else if (host_ranks && host_ranks < n && host_ranks % tp)
-        snprintf(wanted, sizeof wanted,
-                 "must divide the %d ranks of a host, on which the ranks of a layer are neighbours",
-                 host_ranks);
-    else if (host_ranks && host_ranks < n && zero > 0)
-        snprintf(
-            wanted, sizeof wanted,
-            "not supported on several hosts with parallel.zero %d; use parallel.zero 0, or tp 1",
-            zero);
     if (wanted[0])
         return ku_config_refuse_int(c, "parallel.tp", tp, wanted);
     if (strcmp(c->parallel_host_state, "shared") == 0)
         return ku_config_refuse(c, "parallel.host_state",
                                 ku_json_at(c->root, "parallel.host_state"),
-                                "not supported with parallel.tp above 1; use auto or private");
+                                "not supported with parallel.tp above 1, where each rank stores "
+                                "slices of its own; use auto or private");
     return KUMI_OK;
 }
 
 /* The same of a pipeline. */
-static int check_pp(const struct ku_config *c, int n, int host_ranks, int zero)
+static int check_pp(const struct ku_config *c, int n)
 {
     const int64_t pp = c->parallel_pp, each = pp * c->parallel_tp;
     char wanted[128] = "";
@@ -211,20 +229,13 @@ static int check_pp(const struct ku_config *c, int n, int host_ranks, int zero)
         snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
                  (long long)(n / each ? n / each * each : each),
                  (long long)((n / each + 1) * each));
-    else if (host_ranks && host_ranks < n)
-        snprintf(wanted, sizeof wanted, "not supported on several hosts; use 1");
-    else if (zero > 2)
-        snprintf(wanted, sizeof wanted,
-                 "not supported with parallel.zero %d; use parallel.zero 0 to 2, or pp 1", zero);
     if (wanted[0])
         return ku_config_refuse_int(c, "parallel.pp", pp, wanted);
-    if (strcmp(c->parallel_grad_sync, "micro") == 0)
-        return ku_config_refuse(c, "parallel.grad_sync", ku_json_at(c->root, "parallel.grad_sync"),
-                                "not supported with parallel.pp above 1; use step");
     if (strcmp(c->parallel_host_state, "shared") == 0)
         return ku_config_refuse(c, "parallel.host_state",
                                 ku_json_at(c->root, "parallel.host_state"),
-                                "not supported with parallel.pp above 1; use auto or private");
+                                "not supported with parallel.pp above 1, where ranks store the "
+                                "parameters of their own stages; use auto or private");
     return KUMI_OK;
 }
 
@@ -236,8 +247,8 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
     int zero, is_hybrid;
     KU_TRY(check_host_state(c));
     KU_TRY(read_stage(c, &zero, &is_hybrid));
-    KU_TRY(check_pp(c, n_ranks, host_ranks, zero));
-    KU_TRY(check_tp(c, n_ranks, host_ranks, zero));
+    KU_TRY(check_pp(c, n_ranks));
+    KU_TRY(check_tp(c, n_ranks));
     if (zero == 0 && shard != KU_NULL && shard != 1)
         return ku_config_refuse_int(
             c, "parallel.shard", shard,

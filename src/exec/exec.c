@@ -19,6 +19,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "exec/poison.h"
+#include "ir/program_text.h"
+#include "job/segment.h"
 
 /* A bound instruction. */
 enum step_kind { COMPUTE, START, WAIT, TIER_START, TIER_WAIT };
@@ -30,6 +32,11 @@ struct step {
         struct ku_work *work;
         struct ku_transfer *transfer;
     };
+};
+
+/* The text of an instruction, which other ranks print if this one dies in it. */
+struct label {
+    uint64_t word[KU_FLIGHT_NOW_WORDS];
 };
 
 /* A start that squares each reduced chunk while it is still in cache. */
@@ -56,6 +63,7 @@ struct ku_exec {
     struct ku_exec_times times;
     int64_t n_parts;          /* one more than the parts of all starts */
     uint32_t first_once;      /* first instruction after those of all micro-batches */
+    struct label *label;      /* [n_instrs + 1], the last one empty; NULL: no other rank to tell */
     int64_t *stamp;           /* NULL: not recorded */
     struct ku_poison *poison; /* NULL unless built with AddressSanitizer */
     ku_exec_gate *gate;
@@ -229,6 +237,43 @@ static struct ku_coll_part bind_part(const struct ku_exec *e, const struct ku_op
     return part;
 }
 
+/* The parts of a value that the ranks divide along a dim: one per vector. Returns their number. */
+static int bind_split(const struct ku_exec *e, const struct ku_operand *o, int kind,
+                      const struct ku_split_parts *split, struct ku_coll_part *part)
+{
+    const bool is_gather = kind == KU_X_ALL_GATHER;
+    const size_t step = (size_t)split->count * kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+    KU_ASSERT(o->out && o->addend == 0 && (is_gather || kind == KU_X_REDUCE_SCATTER));
+    for (int64_t k = 0; k < split->n; k++) {
+        struct ku_coll_part *x = &part[k];
+        *x = (struct ku_coll_part){.in = ref_of(e, o->buffer),
+                                   .out = ref_of(e, o->out),
+                                   .count = split->count,
+                                   .block_count = (int32_t)split->chunk,
+                                   .kept = is_gather ? KU_KEPT_IN : KU_KEPT_OUT,
+                                   .row = k};
+        struct ku_ref *whole = is_gather ? &x->out : &x->in;
+        if (whole->flags & KU_ARENA_PRIVATE)
+            whole->ptr = (unsigned char *)whole->ptr + (size_t)k * step;
+        else
+            whole->off += (size_t)k * step;
+    }
+    return (int)split->n;
+}
+
+/* The number of parts of a collective. */
+static int64_t n_parts_of(const struct ku_program *p, const struct ku_instr *i,
+                          const struct ku_coord *coord)
+{
+    int64_t n = 0;
+    for (uint32_t k = 0; k < i->n_parts; k++) {
+        struct ku_split_parts split = {.n = 1};
+        ku_program_split_parts(p, &p->operand[i->operand + i->n_in + k], i->axes, coord, &split);
+        n += split.n;
+    }
+    return n;
+}
+
 static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_coll_part *part,
                       struct step *s)
 {
@@ -241,13 +286,16 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
     struct ku_coll coll = {.kind = kind_of(i->op),
                            .reduce = i->reduce == KU_FOLD_MAX ? KUMI_MAX : KUMI_SUM,
                            .name = p->name_of[i->path],
-                           .part = part,
-                           .n_parts = (int)i->n_parts};
+                           .part = part};
     for (uint32_t k = 0; k < i->n_parts; k++) {
         const struct ku_operand *o = &p->operand[i->operand + i->n_in + k];
+        struct ku_split_parts split;
         coll.dtype = (enum kumi_dtype)o->dtype;
         coll.wire = (enum kumi_dtype)i->wire;
-        part[k] = bind_part(e, o, i->op);
+        if (ku_program_split_parts(p, o, i->axes, &e->coord, &split))
+            coll.n_parts += bind_split(e, o, i->op, &split, &part[coll.n_parts]);
+        else
+            part[coll.n_parts++] = bind_part(e, o, i->op);
     }
     if (i->op == KU_X_REDUCE_SCATTER && i->axes == shared_axes(&p->mesh))
         coll.n_owners = p->mesh.extent[KU_AX_LOCAL];
@@ -330,7 +378,7 @@ static int bind_all(struct ku_exec *e)
                 break;
             }
             KU_TRY(bind_start(e, i, part, s));
-            part += i->n_parts;
+            part += s->work->coll.n_parts;
             break;
         case KU_WAIT:
             s->kind = is_tier ? TIER_WAIT : WAIT;
@@ -345,16 +393,28 @@ static int bind_all(struct ku_exec *e)
     return KUMI_OK;
 }
 
+static int make_labels(struct ku_exec *e)
+{
+    const struct ku_program *p = e->program;
+    if (e->memory->job->n == 1)
+        return KUMI_OK;
+    e->label = ku_calloc((size_t)p->n_instrs + 1, sizeof *e->label);
+    for (uint32_t at = 0; at < p->n_instrs && e->label; at++)
+        ku_program_instr_text(p, at, (char *)e->label[at].word, sizeof *e->label);
+    return e->label ? KUMI_OK : KUMI_ENOMEM;
+}
+
 int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                  const struct ku_device_ops *ops, void *device, const struct ku_exec_comms *comms,
                  struct ku_exec **out)
 {
     struct ku_exec *e = ku_calloc(1, sizeof *e);
+    const struct ku_coord coord = ku_mesh_coord(&p->mesh, memory->mesh_rank);
     size_t n_parts = 1;
     if (e == NULL)
         return KUMI_ENOMEM;
     for (uint32_t i = 0; i < p->n_instrs; i++)
-        n_parts += p->instr[i].n_parts;
+        n_parts += (size_t)n_parts_of(p, &p->instr[i], &coord);
     uint32_t first_once = p->n_instrs;
     while (first_once > 0 && p->instr[first_once - 1].micro < 0)
         first_once--;
@@ -365,7 +425,7 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                           .comms = comms ? *comms : (struct ku_exec_comms){.group = NULL},
                           .n_parts = (int64_t)n_parts,
                           .first_once = first_once,
-                          .coord = ku_mesh_coord(&p->mesh, memory->mesh_rank)};
+                          .coord = coord};
     e->step = ku_calloc(p->n_instrs + 1, sizeof *e->step);
     e->work = ku_calloc(p->n_handles + 1, sizeof *e->work);
     e->squares = ku_calloc(p->n_handles + 1, sizeof *e->squares);
@@ -374,6 +434,8 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
     e->tier_part = ku_calloc(n_parts, sizeof *e->tier_part);
     int has_all = e->step && e->work && e->squares && e->transfer && e->part && e->tier_part;
     int status = has_all ? bind_all(e) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = make_labels(e);
     if (status == KUMI_OK)
         status = ku_poison_create(p, memory->base[KU_AR_STEP], &e->poison);
     if (status == KUMI_OK && comms && !comms->is_alone)
@@ -403,6 +465,7 @@ void ku_exec_unload(struct ku_exec *e)
             ku_memory_end(e->memory);
     }
     ku_poison_destroy(e->poison);
+    ku_free(e->label);
     ku_free(e->step);
     ku_free(e->work);
     ku_free(e->squares);
@@ -501,6 +564,7 @@ static int run_one(struct ku_exec *e, const struct step *s)
 int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
 {
     struct ku_job *job = e->memory->job;
+    struct ku_flight *flight = e->label ? ku_segment_flight(job->seg, job->local_rank) : NULL;
     int64_t begin = ku_clock_ns(), once = begin, exposed = 0;
     e->times = (struct ku_exec_times){0};
     if (e->poison)
@@ -509,6 +573,8 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
         const struct step *s = &e->step[at];
         if (e->stamp)
             e->stamp[at] = ku_clock_ns();
+        if (e->label)
+            ku_flight_note(flight, e->label[at].word);
         if (e->poison)
             ku_poison_before(e->poison, at);
         if (at == e->first_once) {
@@ -527,6 +593,8 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
             KU_TRY(e->notice(e->notice_ctx, e->notice_of[at]));
     }
     ku_job_tick(job);
+    if (e->label)
+        ku_flight_note(flight, e->label[e->program->n_instrs].word);
     int64_t end = ku_clock_ns();
     if (e->stamp)
         e->stamp[e->program->n_instrs] = end;

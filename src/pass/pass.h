@@ -10,12 +10,13 @@
 #include "ir/program.h"
 #include "op/dtype_rule.h"
 #include "op/target.h"
+#include "op/tensor_plan.h"
 #include "tensor/dtype.h"
 
 /*
  * The compiler: passes that rewrite one graph, then passes that build one program per rank class.
  *
- *     graph ── inference, precision, placement, autodiff, update, zero, recompute,
+ *     graph ── inference, precision, slices, placement, autodiff, update, zero, recompute,
  *       |      offload, bucket, fuse            each followed by the verifier (ku_graph_verify)
  *       v
  *     lower     nodes become instructions over numbered buffers with live ranges
@@ -63,6 +64,10 @@ struct ku_compile_opts {
     struct ku_mesh mesh;  /* ranks, virtual shards per rank, micro-batches per shard */
     int split_vocabulary; /* axis tp must split it; 0: where tp divides it */
     int whole_vocabulary; /* axis tp leaves it whole */
+    int tp_exact;         /* slices of the sums over dims that axis tp may cut; 0: one per rank */
+    enum kumi_dtype tp_reduce; /* of parts of products between the ranks of axis tp: f32 or bf16 */
+    struct ku_tp_plan plan;    /* styles of modules on axis tp; borrowed */
+    int sequence; /* axis tp splits activations between the layers along the sequence */
     /* Axis pp: the order of work, the layers of each stage, and the coordinate to lower for; NULL,
      * NULL, 0: one stage. */
     const struct ku_pp_schedule *schedule;
@@ -94,9 +99,10 @@ struct ku_compile_opts {
     int64_t persist_below;   /* parameters with fewer elements are not partitioned */
     int64_t max_live;        /* max elements of gathered parameters alive at once; 0: no limit */
     /* activation checkpointing (remat/recompute.c) */
-    int recompute;                        /* enum ku_recompute, of all units */
-    int64_t recompute_every;              /* full: consecutive units per checkpoint; 0 = 1 */
-    const char *const *recompute_match;   /* patterns of module paths to recompute; NULL = all */
+    int sequence_gathered;              /* keep sequences gathered for a layer until its backward */
+    int recompute;                      /* enum ku_recompute, of all units */
+    int64_t recompute_every;            /* full: consecutive units per checkpoint; 0 = 1 */
+    const char *const *recompute_match; /* patterns of module paths to recompute; NULL = all */
     const unsigned char *recompute_level; /* per unit, overrides `recompute`; NULL = no override */
     struct ku_offload offload;
     struct ku_watch watch;
@@ -115,6 +121,8 @@ KU_STATUS ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
 KU_STATUS ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
+KU_STATUS ku_pass_slices(struct ku_graph *g, const struct ku_compile_opts *o,
+                         const struct ku_target *t);
 KU_STATUS ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
 KU_STATUS ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o,

@@ -17,6 +17,7 @@
 #include "comm/consensus.h"
 #include "comm/world.h"
 #include "ir/state.h"
+#include "job/hosts.h"
 #include "config/deepspeed.h"
 #include "model/model.h"
 #include "config/precision_policy.h"
@@ -51,8 +52,10 @@ static int data_ranks(const struct ku_session *s, int n)
 static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 {
     const struct ku_config *c = &s->cfg;
-    if (s->is_eval_only) /* the model is evaluated whole on each rank */
+    if (s->is_eval_only) { /* the model is evaluated whole on each rank */
         s->cfg.parallel_tp = s->cfg.parallel_pp = 1;
+        s->cfg.parallel_tp_exact = KU_NULL;
+    }
     if (s->remote.update_by != KU_UPDATE_HERE && (c->parallel_tp > 1 || c->parallel_pp > 1))
         return KU_ERR(KUMI_EINVAL,
                       "ps: a worker is one rank; set parallel.tp and parallel.pp to 1 (tp %lld, "
@@ -182,20 +185,16 @@ static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
     return KUMI_OK;
 }
 
-/* What tensor and pipeline parallelism do not support. */
+/* What tensor parallelism does not support. */
 static int check_tp(const struct ku_session *s, const struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
-    const struct ku_offload_key *k = &c->memory_offload;
-    if (s->sharding.pp > 1 && (k->optimizer || k->params || k->activations))
-        return ku_config_refuse(c, "memory.offload", ku_json_at(c->root, "memory.offload"),
-                                "not supported with parallel.pp above 1");
-    if (s->sharding.tp == 1)
+    if (s->sharding.tp == 1 && o->tp_exact == 0)
         return KUMI_OK;
     if (o->optimizer == KU_OP_adafactor)
         return ku_config_refuse(c, "optimizer.type", ku_json_at(c->root, "optimizer.type"),
                                 "its factors of whole matrices are not supported with parallel.tp "
-                                "above 1; use another optimizer");
+                                "above 1 or parallel.tp_exact; use another optimizer");
     return KUMI_OK;
 }
 
@@ -221,6 +220,12 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     KU_TRY(ku_precision_opts(c, o));
     o->split_vocabulary = json_is_true(ku_json_at(c->root, "parallel.loss_parallel"));
     o->whole_vocabulary = json_is_false(ku_json_at(c->root, "parallel.loss_parallel"));
+    o->tp_exact = (int)given(c->parallel_tp_exact);
+    o->tp_reduce = strcmp(c->precision_tp_reduce, "bf16") == 0 ? KUMI_BF16 : KUMI_F32;
+    if (s->sharding.tp > 1 || o->tp_exact)
+        o->plan = c->parallel_plan;
+    o->sequence = c->parallel_sp && s->sharding.tp > 1;
+    o->sequence_gathered = c->parallel_sp_keep_gathered;
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
     o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
@@ -359,6 +364,19 @@ static void tell_common(const struct ku_session *s, const struct ku_job *job)
                "parameters; to offload them, use parallel.host_state private and parallel.zero 3");
 }
 
+/* Warns where the ranks that divide a layer are on several hosts: it waits for the link in each. */
+static void tell_span(const struct ku_session *s, const struct ku_job *job)
+{
+    bool spans = false;
+    for (int h = 1; h < job->n_hosts; h++)
+        spans = spans || ku_job_hosts(job)[h].first_rank % s->sharding.tp;
+    if (spans && job->rank == 0)
+        KU_LOG(TRAIN, WARN,
+               "parallel.tp %d: the ranks that divide a layer are on several hosts, which exchange "
+               "its activations; let tp divide the ranks of each host",
+               s->sharding.tp);
+}
+
 /* Workers and servers of different numerics keys must not talk. */
 static int mix_numerics(struct ku_session *s)
 {
@@ -386,6 +404,7 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     o.tier = (struct ku_tier_opts){s->cfg.memory_offload.path,
                                    (enum ku_aio_kind)s->cfg.memory_offload.io};
     tell_common(s, job);
+    tell_span(s, job);
     int n_sharing;
     ku_comm_cores(job, &n_sharing, &o.device_opts.n_cpus);
     o.device_opts.n_threads = n_threads(s, job->local_n);
@@ -423,6 +442,7 @@ void ku_session_fini(struct ku_session *s)
     ku_free(s->recompute_level);
     ku_pp_schedule_destroy(s->schedule);
     ku_free(s->stage_layers);
+    ku_free(s->layer_cost);
     json_decref(s->numerics);
     ku_free(s->groups);
     ku_companions_fini(&s->companions);

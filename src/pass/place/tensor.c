@@ -9,6 +9,8 @@
 #include "ir/placement_rules.h"
 #include "op/op.h"
 #include "pass/pass.h"
+#include "pass/place/plan.h"
+#include "pass/place/sequence.h"
 #include "tensor/dtype.h"
 
 static const char letters[] = "hfv";
@@ -16,13 +18,17 @@ static const char letters[] = "hfv";
 struct ku_tensor_plan {
     struct ku_graph *g;
     const struct ku_compile_opts *o;
+    int parts;               /* that divide a dim: ranks, or slices of every tp (op/slices.h) */
     ku_id n_nodes, n_values; /* of the model */
+    size_t max_values;       /* with those that placement adds */
     char *letter;            /* per tensor: of the dim that is split, 0: none */
+    struct ku_styles styles; /* of the user's plan */
     char *split;             /* per value: the letter along which it is split, 0: none */
     ku_id *by;               /* per value: the parameter that made it so */
     ku_id *renamed;          /* per value: what its readers read instead, 0: itself */
     ku_id *whole;            /* per value: its convert from C to R, 0: none yet */
     ku_id *bias_use;         /* per node: the use of its bias, 0: none */
+    struct ku_sequence *seq; /* NULL: activations between the layers are whole */
 };
 
 static const struct ku_shape *shape_of(const struct ku_graph *g, ku_id value)
@@ -49,6 +55,13 @@ static char letter_of(const struct ku_tensor_plan *p, const struct ku_node *n)
     return w ? p->letter[w] : 0;
 }
 
+/* Whether a linear makes a result that is gathered whole. */
+static bool is_gathered(const struct ku_tensor_plan *p, const struct ku_node *n)
+{
+    const ku_id w = n->op == KU_OP_linear ? parameter_of(p->g, ku_in(p->g, n, 1)) : 0;
+    return w && p->letter[w] && ku_styles_of(&p->styles, w) == KU_TP_COL_GATHER;
+}
+
 /* Whether a linear contracts the letter of its weight, or an embedding that of its table: the
  * result is a partial sum. */
 static bool is_row_parallel(const struct ku_tensor_plan *p, const struct ku_node *n)
@@ -66,8 +79,7 @@ static bool is_splittable(const struct ku_tensor_plan *p, const struct ku_dim *d
     const struct ku_graph *g = p->g;
     if (dim->name != 'v')
         return strchr(letters, dim->name) != NULL;
-    if (p->o->whole_vocabulary ||
-        (!p->o->split_vocabulary && dim->count % g->mesh.extent[KU_AX_TP]))
+    if (p->o->whole_vocabulary || (!p->o->split_vocabulary && dim->count % p->parts))
         return false;
     for (ku_id n = 1; n < p->n_nodes; n++)
         if (g->node[n].op == KU_OP_embedding &&
@@ -76,7 +88,8 @@ static bool is_splittable(const struct ku_tensor_plan *p, const struct ku_dim *d
     return false;
 }
 
-/* The parameters that have one of the letters and that linear and embedding alone read. */
+/* The parameters that have one of the letters, or for which the user's plan names another, and that
+ * linear and embedding alone read. */
 static void find_candidates(struct ku_tensor_plan *p)
 {
     const struct ku_graph *g = p->g;
@@ -85,22 +98,37 @@ static void find_candidates(struct ku_tensor_plan *p)
         for (int d = s->ndim - 1; d >= 0 && g->tensor[t].kind == KU_T_PARAM; d--)
             if (strchr(letters, s->dim[d].name) && is_splittable(p, &s->dim[d]))
                 p->letter[t] = s->dim[d].name;
+        if (g->tensor[t].kind == KU_T_PARAM)
+            p->letter[t] = ku_styles_letter(&p->styles, t, p->letter[t]);
     }
     for (ku_id n = 1; n < p->n_nodes; n++)
         for (int i = 0; i < g->node[n].n_in; i++) {
             const ku_id t = parameter_of(g, ku_in(g, &g->node[n], i));
-            if (g->node[n].op != KU_OP_linear &&
-                !(g->node[n].op == KU_OP_embedding && p->letter[t] == 'v'))
+            if (t && p->letter[t] && g->node[n].op != KU_OP_linear &&
+                !(g->node[n].op == KU_OP_embedding && p->letter[t] == 'v')) {
+                ku_styles_note(&p->styles, t, n, "reads it whole");
                 p->letter[t] = 0;
+            }
         }
 }
 
 /* Leaves the weight of a linear whole, and its bias with it. True: this changes the plan. */
-static bool leave_whole(struct ku_tensor_plan *p, const struct ku_node *n)
+static bool leave_whole(struct ku_tensor_plan *p, ku_id node, const char *why)
 {
-    for (int i = 1; i < n->n_in; i++)
-        p->letter[parameter_of(p->g, ku_in(p->g, n, i))] = 0;
+    const struct ku_node *n = &p->g->node[node];
+    for (int i = 1; i < n->n_in; i++) {
+        const ku_id t = parameter_of(p->g, ku_in(p->g, n, i));
+        ku_styles_note(&p->styles, t, node, why);
+        p->letter[t] = 0;
+    }
     return true;
+}
+
+/* Whether an op is the loss, or a part of it. */
+static bool is_loss(int op)
+{
+    return op == KU_OP_softmax_xent || op == KU_OP_xent_max || op == KU_OP_xent_sums ||
+           op == KU_OP_xent_finish;
 }
 
 /* Follows the split of operands into the results of a node. True: a parameter must stay whole. */
@@ -118,12 +146,13 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
     if (n->op == KU_OP_embedding && letter)
         return false;
     if (is_row_parallel(p, n))
-        return split == letter ? false : leave_whole(p, n);
-    if (n->op == KU_OP_softmax_xent && split == 'v') /* in parts: divide_loss */
+        return split == letter ? false
+                               : leave_whole(p, id, "contracts a dim that is whole in its input");
+    if (is_loss(n->op) && split == 'v') /* in parts, with whole results */
         return false;
     if (n->op == KU_OP_linear && letter == 0 && n->n_in > 2 &&
         p->letter[parameter_of(g, ku_in(g, n, 2))])
-        return leave_whole(p, n);
+        return leave_whole(p, id, "has a whole weight");
     if (split) {
         bool passes = strcmp(op->map, "*") == 0 || strchr(op->map, split);
         for (int i = 0; i < n->n_in; i++) /* a gain of batch norm, say, is whole */
@@ -133,6 +162,9 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
         for (int o = 0; o < n->n_out; o++)
             if (n->op == KU_OP_linear || !passes ||
                 ku_shape_find(shape_of(g, ku_out(g, id, o)), split) < 0) {
+                ku_styles_note(&p->styles, by, id,
+                               n->op == KU_OP_linear ? "contracts or takes it whole"
+                                                     : "reads its result and cannot be divided");
                 p->letter[by] = 0;
                 return true;
             }
@@ -140,7 +172,9 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
         split = letter;
         by = parameter_of(g, ku_in(g, n, 1));
         if (n->n_in > 2 && p->letter[parameter_of(g, ku_in(g, n, 2))] != letter)
-            return leave_whole(p, n);
+            return leave_whole(p, id, "has a whole bias");
+        if (is_gathered(p, n))
+            split = 0;
     }
     for (int o = 0; o < n->n_out; o++)
         p->split[ku_out(g, id, o)] = split, p->by[ku_out(g, id, o)] = by;
@@ -152,7 +186,10 @@ static bool leave_outputs(struct ku_tensor_plan *p)
 {
     for (uint32_t i = 0; i < p->g->n_outputs; i++)
         if (p->split[p->g->output[i].value]) {
-            p->letter[p->by[p->g->output[i].value]] = 0;
+            const ku_id by = p->by[p->g->output[i].value];
+            ku_styles_note(&p->styles, by, p->g->value[p->g->output[i].value].def,
+                           "makes an output of the model of it");
+            p->letter[by] = 0;
             return true;
         }
     return false;
@@ -173,9 +210,14 @@ static void choose(struct ku_tensor_plan *p)
     }
 }
 
-static int refuse_count(const struct ku_graph *g, ku_id tensor, const struct ku_dim *dim)
+static const char *key_of(const struct ku_tensor_plan *p)
 {
-    const int64_t tp = g->mesh.extent[KU_AX_TP];
+    return p->o->tp_exact ? "parallel.tp_exact" : "parallel.tp";
+}
+static int refuse_count(const struct ku_tensor_plan *p, ku_id tensor, const struct ku_dim *dim)
+{
+    const struct ku_graph *g = p->g;
+    const int64_t tp = p->parts;
     int64_t below = tp, above = tp;
     while (dim->count % below)
         below--;
@@ -187,10 +229,13 @@ static int refuse_count(const struct ku_graph *g, ku_id tensor, const struct ku_
         ku_str_add(&near, " or %lld", (long long)above);
     const int status =
         KU_ERR(KUMI_EINVAL,
-               "placement: parallel.tp: %lld does not divide dim %c of %s, which has %lld %s; "
+               "placement: %s: %lld does not divide dim %c of %s, which has %lld %s; "
                "nearest: %s",
-               (long long)tp, dim->name, g->tensor[tensor].name, (long long)dim->count,
-               dim->name == 'h' ? "heads" : "elements", ku_str_get(&near));
+               key_of(p), (long long)tp, dim->name, g->tensor[tensor].name, (long long)dim->count,
+               dim->name != 'h'                                              ? "elements"
+               : ku_shape_find(&g->shape[g->tensor[tensor].shape], 'r') >= 0 ? "key and value heads"
+                                                                             : "heads",
+               ku_str_get(&near));
     ku_str_fini(&near);
     return status;
 }
@@ -198,32 +243,22 @@ static int refuse_count(const struct ku_graph *g, ku_id tensor, const struct ku_
 static bool has_split_vocabulary(const struct ku_tensor_plan *p)
 {
     for (ku_id n = 1; n < p->n_nodes; n++)
-        if (p->g->node[n].op == KU_OP_softmax_xent &&
-            p->split[ku_in(p->g, &p->g->node[n], 0)] == 'v')
+        if (is_loss(p->g->node[n].op) && p->split[ku_in(p->g, &p->g->node[n], 0)] == 'v')
             return true;
     return false;
 }
 
-/* Places the parameters that are split, and their compute copies. */
-static int place_parameters(struct ku_tensor_plan *p)
+/* KUMI_EINVAL unless there are parameters to split, all of them into equal parts. */
+static int check_counts(const struct ku_tensor_plan *p)
 {
-    struct ku_graph *g = p->g;
+    const struct ku_graph *g = p->g;
     int n_split = 0;
     for (ku_id t = 1; t < g->n_tensors; t++) {
-        const ku_id of = parameter_of(g, g->tensor[t].value);
         const struct ku_shape *s = &g->shape[g->tensor[t].shape];
-        if (of == 0 || p->letter[of] == 0)
-            continue;
-        const int d = ku_shape_find(s, p->letter[of]);
-        if (s->dim[d].count % g->mesh.extent[KU_AX_TP])
-            return refuse_count(g, of, &s->dim[d]);
-        struct ku_layout l = g->layout[g->value[g->tensor[t].value].layout];
-        l.at[KU_AX_TP] = (struct ku_place){KU_S, (uint16_t)d};
-        const ku_id layout = ku_graph_layout(g, &l);
-        if (layout == 0)
-            return KUMI_ENOMEM;
-        g->value[g->tensor[t].value].layout = layout;
-        n_split++;
+        const int d = p->letter[t] ? ku_shape_find(s, p->letter[t]) : -1;
+        if (d >= 0 && s->dim[d].count % p->parts)
+            return refuse_count(p, t, &s->dim[d]);
+        n_split += d >= 0;
     }
     if (p->o->split_vocabulary && !has_split_vocabulary(p))
         return KU_ERR(
@@ -232,9 +267,31 @@ static int place_parameters(struct ku_tensor_plan *p)
             "split: its logits are read by more than the loss, or it has none; use false");
     return n_split ? KUMI_OK
                    : KU_ERR(KUMI_EINVAL,
-                            "placement: parallel.tp: %d: no parameter of this model can be split: "
-                            "it has no attention heads and no pair of linear layers; use 1",
-                            g->mesh.extent[KU_AX_TP]);
+                            "placement: %s: %d: no parameter of this model can be split: %s; use "
+                            "%s",
+                            key_of(p), p->parts,
+                            p->o->plan.n ? "parallel.plan leaves all of them whole"
+                                         : "it has no attention heads and no pair of linear layers",
+                            p->o->tp_exact ? "null" : "1");
+}
+
+/* Places the parameters that are split, and their compute copies. */
+static int place_parameters(struct ku_tensor_plan *p)
+{
+    struct ku_graph *g = p->g;
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const ku_id of = parameter_of(g, g->tensor[t].value);
+        if (of == 0 || p->letter[of] == 0)
+            continue;
+        const int d = ku_shape_find(&g->shape[g->tensor[t].shape], p->letter[of]);
+        struct ku_layout l = g->layout[g->value[g->tensor[t].value].layout];
+        l.at[KU_AX_TP] = (struct ku_place){KU_S, (uint16_t)d};
+        const ku_id layout = ku_graph_layout(g, &l);
+        if (layout == 0)
+            return KUMI_ENOMEM;
+        g->value[g->tensor[t].value].layout = layout;
+    }
+    return KUMI_OK;
 }
 
 static void find_uses(struct ku_tensor_plan *p)
@@ -245,19 +302,17 @@ static void find_uses(struct ku_tensor_plan *p)
             p->bias_use[g->use[u].node] = u;
 }
 
-int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
+int ku_tensor_plan_choose(struct ku_graph *g, const struct ku_compile_opts *o,
                           struct ku_tensor_plan **plan)
 {
-    *plan = NULL;
-    if (g->mesh.extent[KU_AX_TP] == 1)
-        return KUMI_OK;
     struct ku_tensor_plan *p = ku_calloc(1, sizeof *p);
     if (p == NULL)
         return KUMI_ENOMEM;
     *p = (struct ku_tensor_plan){.g = g, .o = o, .n_nodes = g->n_nodes, .n_values = g->n_values};
+    p->parts = o->tp_exact ? o->tp_exact : o->mesh.extent[KU_AX_TP];
     /* a row-parallel linear adds the results of a convert and of a bias_add, a loss six; each value
      * may get a convert */
-    const size_t n_values = 2 * ((size_t)g->n_values + 6 * (size_t)g->n_nodes);
+    const size_t n_values = p->max_values = 2 * ((size_t)g->n_values + 6 * (size_t)g->n_nodes);
     p->letter = ku_calloc(g->n_tensors, 1);
     p->split = ku_calloc(g->n_values, 1);
     p->by = ku_calloc(g->n_values, sizeof *p->by);
@@ -265,16 +320,46 @@ int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
     p->whole = ku_calloc(n_values, sizeof *p->whole);
     p->bias_use = ku_calloc(g->n_nodes, sizeof *p->bias_use);
     int status = KUMI_ENOMEM;
-    if (p->letter && p->split && p->by && p->renamed && p->whole && p->bias_use) {
+    if (p->letter && p->split && p->by && p->renamed && p->whole && p->bias_use)
+        status = ku_styles_create(g, o, &p->styles);
+    if (status == KUMI_OK) {
         choose(p);
-        find_uses(p);
-        status = place_parameters(p);
+        status = ku_styles_check(&p->styles, p->letter);
+        if (status == KUMI_OK)
+            status = check_counts(p);
     }
     if (status < 0)
         ku_tensor_plan_destroy(p);
     else
         *plan = p;
     return status;
+}
+
+int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
+                          struct ku_tensor_plan **plan)
+{
+    *plan = NULL;
+    if (g->mesh.extent[KU_AX_TP] == 1)
+        return KUMI_OK;
+    KU_TRY(ku_tensor_plan_choose(g, o, plan));
+    find_uses(*plan);
+    int status = place_parameters(*plan);
+    if (status == KUMI_OK && o->sequence)
+        status = ku_sequence_create(g, &(*plan)->styles, (*plan)->max_values, &(*plan)->seq);
+    if (status < 0) {
+        ku_tensor_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    return status;
+}
+
+char ku_tensor_letter(const struct ku_tensor_plan *p, ku_id tensor)
+{
+    return p->letter[tensor];
+}
+char ku_tensor_split_of(const struct ku_tensor_plan *p, ku_id value)
+{
+    return p->split[value];
 }
 
 void ku_tensor_plan_destroy(struct ku_tensor_plan *p)
@@ -287,17 +372,18 @@ void ku_tensor_plan_destroy(struct ku_tensor_plan *p)
     ku_free(p->renamed);
     ku_free(p->whole);
     ku_free(p->bias_use);
+    ku_sequence_destroy(p->seq);
+    ku_styles_fini(&p->styles);
     ku_free(p);
 }
 
-/* A convert of `value` on axis tp, in the module of `node`. Returns its result; 0 on failure. */
-static ku_id convert(struct ku_graph *g, ku_id value, enum ku_place_kind to, ku_id node)
+ku_id ku_tensor_convert(struct ku_graph *g, ku_id value, struct ku_place to, ku_id node)
 {
     struct ku_attrs a = ku_attrs_default;
     struct ku_layout l = g->layout[g->value[value].layout];
     a.axes = INT64_C(1) << KU_AX_TP;
     a.reduce = ku_place_is_max(g, value) ? KU_FOLD_MAX : KU_FOLD_SUM;
-    l.at[KU_AX_TP] = (struct ku_place){.kind = (uint16_t)to};
+    l.at[KU_AX_TP] = to;
     const ku_id layout = ku_graph_layout(g, &l);
     const ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                           .phase = KU_PH_F,
@@ -310,6 +396,11 @@ static ku_id convert(struct ku_graph *g, ku_id value, enum ku_place_kind to, ku_
         return 0;
     g->value[ku_out(g, made, 0)].layout = layout;
     return ku_out(g, made, 0);
+}
+
+static ku_id convert(struct ku_graph *g, ku_id value, enum ku_place_kind to, ku_id node)
+{
+    return ku_tensor_convert(g, value, (struct ku_place){.kind = (uint16_t)to}, node);
 }
 
 /* An op of the loss on one rank's classes, or on sums of all. Returns its node; 0 on failure. */
@@ -348,35 +439,95 @@ static int divide_loss(struct ku_tensor_plan *p, ku_id node)
     return made ? KUMI_OK : ku_err_get()->status;
 }
 
+/* Of the slices of a sum, a rank has those of its part. */
+static int take_slices(struct ku_graph *g, ku_id node)
+{
+    struct ku_attrs a = g->attr[g->node[node].attr];
+    KU_ASSERT(a.slices % g->mesh.extent[KU_AX_TP] == 0);
+    a.slices /= g->mesh.extent[KU_AX_TP];
+    g->node[node].attr = ku_graph_attr(g, &a);
+    return g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
+}
+
+static bool is_norm(int op)
+{
+    return op == KU_OP_layer_norm || op == KU_OP_rms_norm;
+}
+
+/* The dim of tokens by which the ranks divide a value with parallel.sp; -1: they do not. */
+static int tokens_of(const struct ku_graph *g, ku_id value)
+{
+    const struct ku_place at = g->layout[g->value[value].layout].at[KU_AX_TP];
+    const int t = ku_shape_find(shape_of(g, value), 't');
+    return at.kind == KU_S && at.dim == t ? t : -1;
+}
+
+/*
+ * A node outside the divided layers, with parallel.sp. With tp_exact the gradients of parameters
+ * that it reads are sums in slices of the tokens, or of one rank's rows and zeros.
+ */
+static int before_on_sequence(struct ku_tensor_plan *p, ku_id node)
+{
+    struct ku_graph *g = p->g;
+    KU_TRY(ku_sequence_before(p->seq, node));
+    const struct ku_node *n = &g->node[node];
+    const ku_id x = n->n_in ? ku_in(g, n, 0) : 0;
+    ku_id param = 0;
+    for (int i = 0; i < n->n_in && param == 0; i++)
+        param = parameter_of(g, ku_in(g, n, i));
+    for (int i = 0; i < n->n_in && param && p->o->tp_exact; i++) {
+        const int t = tokens_of(g, ku_in(g, n, i));
+        if (t < 0)
+            continue;
+        const int64_t count = shape_of(g, ku_in(g, n, i))->dim[t].count;
+        if ((!is_norm(n->op) && n->op != KU_OP_add_rows) || count % p->parts)
+            return KU_ERR(KUMI_EINVAL,
+                          "placement: parallel.sp: the gradient of %s (%s) is a sum over %lld "
+                          "tokens that has no %d equal slices; use false with parallel.tp_exact",
+                          g->tensor[param].name, ku_ops[n->op].name, (long long)count, p->parts);
+    }
+    return is_norm(n->op) && p->o->tp_exact && tokens_of(g, x) >= 0 ? take_slices(g, node)
+                                                                    : KUMI_OK;
+}
+
 int ku_tensor_before(struct ku_tensor_plan *p, ku_id node)
 {
     struct ku_graph *g = p->g;
-    const struct ku_node n = g->node[node];
-    const bool is_loss = n.op == KU_OP_softmax_xent && p->split[ku_in(g, &n, 0)] != 0;
-    for (int i = 0; i < n.n_in; i++) {
-        const ku_id v = ku_in(g, &n, i);
+    const bool is_divided = g->node[node].op == KU_OP_softmax_xent &&
+                            p->split[ku_in(g, &g->node[node], 0)] != 0; /* before it is renamed */
+    for (int i = 0; i < g->node[node].n_in; i++) {
+        const ku_id v = ku_in(g, &g->node[node], i);
         if (v < p->n_values && p->renamed[v])
-            g->refs[n.in + (uint32_t)i] = p->renamed[v];
+            g->refs[g->node[node].in + (uint32_t)i] = p->renamed[v];
     }
-    if (is_loss)
+    if (g->attr[g->node[node].attr].slices && !is_norm(g->node[node].op))
+        KU_TRY(take_slices(g, node));
+    const struct ku_node n = g->node[node];
+    if (is_divided)
         return divide_loss(p, node);
-    if (letter_of(p, &n) == 0 || n.op == KU_OP_embedding)
+    if (letter_of(p, &n) == 0 && p->seq)
+        return before_on_sequence(p, node);
+    if (letter_of(p, &n) == 0)
+        return KUMI_OK;
+    if (n.op == KU_OP_embedding)
         return KUMI_OK;
     const ku_id x = ku_in(g, &n, 0);
-    if (is_row_parallel(p, &n)) { /* the product alone, in f32: bias and rounding follow the sum */
+    if (is_row_parallel(p, &n)) { /* the product alone: bias and rounding follow the sum */
         struct ku_attrs a = g->attr[n.attr];
         ku_id y = ku_out(g, node, 0);
         KU_ASSERT(n.n_out == 1 && a.act == KU_ACT_NONE);
         g->node[node].n_in = 2;
-        if (kumi_dtype_bytes((enum kumi_dtype)g->value[y].dtype) < kumi_dtype_bytes(KUMI_F32))
-            a.dtype = g->value[y].dtype = KUMI_F32;
+        if (p->o->tp_reduce == KUMI_BF16 ||
+            kumi_dtype_bytes((enum kumi_dtype)g->value[y].dtype) < kumi_dtype_bytes(KUMI_F32))
+            a.dtype = g->value[y].dtype = p->o->tp_reduce == KUMI_BF16 ? KUMI_BF16 : KUMI_F32;
         g->node[node].attr = ku_graph_attr(g, &a);
         return g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
     }
-    if (p->whole[x] == 0)
-        p->whole[x] = convert(g, x, KU_R, node);
-    g->refs[n.in] = p->whole[x];
-    return p->whole[x] ? KUMI_OK : ku_err_get()->status;
+    /* with tp_exact each reader's gradient is summed and rounded alone, as on one rank */
+    const ku_id whole =
+        p->whole[x] && p->o->tp_exact == 0 ? p->whole[x] : convert(g, x, KU_R, node);
+    g->refs[n.in] = p->whole[x] = whole;
+    return whole ? KUMI_OK : ku_err_get()->status;
 }
 
 /* Adds the bias to the sum, if there is one, and rounds to `dtype`; 0 on failure. */
@@ -389,6 +540,7 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
         return sum;
     a.outs = g->attr[g->node[node].attr].outs;
     a.dtype = g->value[sum].dtype == dtype ? -1 : (int64_t)dtype;
+    a.slices = p->o->tp_exact / (tokens_of(g, sum) < 0 ? 1 : g->mesh.extent[KU_AX_TP]);
     struct ku_make m = {.op = KU_OP_bias_add,
                         .phase = KU_PH_F,
                         .n_in = use ? 2 : 1,
@@ -399,6 +551,8 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
                         .is_silent = 1};
     if (use) /* the third operand, which the node no longer counts */
         m.in[1] = g->refs[g->node[node].in + 2];
+    if (use && p->seq && ku_sequence_read(p->seq, m.in[1], sum, node) < 0)
+        return 0;
     const ku_id made = ku_graph_node(g, &m);
     if (made == 0 || ku_place_node(g, made) < 0)
         return 0;
@@ -412,20 +566,31 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
 int ku_tensor_after(struct ku_tensor_plan *p, ku_id node)
 {
     struct ku_graph *g = p->g;
+    const ku_id y = ku_out(g, node, 0);
+    if (g->node[node].op == KU_OP_xent_max || g->node[node].op == KU_OP_xent_sums) {
+        const bool is_part = g->layout[g->value[y].layout].at[KU_AX_TP].kind == KU_P;
+        p->renamed[y] = is_part ? convert(g, y, KU_C, node) : y;
+        return p->renamed[y] ? KUMI_OK : ku_err_get()->status;
+    }
+    if (is_gathered(p, &g->node[node])) {
+        p->renamed[y] = convert(g, y, KU_C, node);
+        return p->renamed[y] ? KUMI_OK : ku_err_get()->status;
+    }
     if (!is_row_parallel(p, &g->node[node]))
         return KUMI_OK;
-    const ku_id y = ku_out(g, node, 0), x = ku_in(g, &g->node[node], 0);
+    const ku_id x = ku_in(g, &g->node[node], 0);
     const enum kumi_dtype dtype = (enum kumi_dtype)g->value[x].dtype;
     KU_ASSERT(g->layout[g->value[y].layout].at[KU_AX_TP].kind == KU_P);
-    const ku_id sum = convert(g, y, KU_C, node);
+    const ku_id sum = p->seq ? ku_sequence_sum(p->seq, y, node) : convert(g, y, KU_C, node);
     p->renamed[y] = sum ? add_bias(p, node, sum, dtype) : 0;
     return p->renamed[y] ? KUMI_OK : ku_err_get()->status;
 }
 
-void ku_tensor_finish(struct ku_tensor_plan *p)
+int ku_tensor_finish(struct ku_tensor_plan *p)
 {
     struct ku_graph *g = p->g;
     for (uint32_t i = 0; i < g->n_outputs; i++)
         if (g->output[i].value < p->n_values && p->renamed[g->output[i].value])
             g->output[i].value = p->renamed[g->output[i].value];
+    return p->seq ? ku_sequence_finish(p->seq) : KUMI_OK;
 }
