@@ -35,9 +35,15 @@
  *     slow and silent peers      a connection without a call, a call without a complete message
  *                                and a peer that does not read are ended on their deadlines
  *     a peer that vanished       keepalive pings
+ *     floods of metadata and announced messages, which gRPC 1.51 stores without a bound: the bytes
+ *                                of a TCP connection are held against what its calls take
+ *                                (guard.c); gRPC's buffers have a quota in all
+ *     compressed messages        refused: none can grow
  *     gRPC 1.51's listener, which stops for good when the process is out of descriptors: plain
  *                                connections are accepted here and handed over
  *
+ * With TLS gRPC listens itself: the number of connections and their bytes beyond calls are not
+ * bounded there, handshakes end on first_call_ns, and a peer without a certificate gets no further.
  * It does not defend against: readers of the network where only a token is used (it is sent in
  * clear: use TLS), a peer that holds a valid token or certificate, floods of packets.
  *
@@ -120,7 +126,7 @@ enum { KU_RPC_HOLD = 1 };
  *             above. Unary calls have no open.
  *   sent      streams: one more message of ku_rpc_send has left; n_queued are still waiting. NULL:
  *             nothing
- *   end       streams: the client sends no more. The service calls ku_rpc_finish, now or later.
+ *   end       streams: the client sends no more, or has cancelled. The service calls ku_rpc_finish, now or later.
  *             NULL: finished with 0
  *   close     the call is over, for whatever reason: finished, cancelled, connection lost, deadline
  *             (status: 0, or what ended it). Comes exactly once for each call that had another
@@ -238,6 +244,7 @@ KU_STATUS ku_rpc_channel_wait(struct ku_rpc_channel *ch, int64_t timeout_ns);
 /*
  * Call a unary method.
  *
+ *   path         borrowed, also by open below, as long as the call is under way
  *   request      handed over, on failure too
  *   timeout_ns   of the whole call; INT64_MAX: none
  *   wait         wait for a connection until the deadline; false: a failed attempt is KUMI_EPEER
