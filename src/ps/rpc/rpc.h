@@ -126,8 +126,8 @@ enum { KU_RPC_HOLD = 1 };
  *             above. Unary calls have no open.
  *   sent      streams: one more message of ku_rpc_send has left; n_queued are still waiting. NULL:
  *             nothing
- *   end       streams: the client sends no more, or has cancelled. The service calls ku_rpc_finish, now or later.
- *             NULL: finished with 0
+ *   end       streams: the client sends no more, or has cancelled. The service calls
+ *             ku_rpc_finish, now or later. NULL: finished with 0
  *   close     the call is over, for whatever reason: finished, cancelled, connection lost, deadline
  *             (status: 0, or what ended it). Comes exactly once for each call that had another
  *             callback, as the last one; after its return the call must not be used. A service that
