@@ -123,6 +123,11 @@ struct ku_remote_link {
     const struct ku_remote_link_ops *ops;
     void *ctx;
     int worker; /* 0 .. n_workers - 1 */
+    /*
+     * Async, ssp, after `connect`: the first step of this worker. 0: as many as there were updates
+     * when the servers started.
+     */
+    int64_t first_step;
 };
 
 /*
@@ -159,6 +164,17 @@ int ku_remote_engine_server(const struct ku_remote_engine *e);
 KU_STATUS ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                             const void *data, size_t bytes);
 /*
+ * Before any push: the first step of a worker, where it differs from the version of the options
+ * (async, ssp).
+ */
+void ku_remote_begin_at(struct ku_remote_engine *e, int worker, int64_t step);
+/*
+ * Forget what was received of a push of a step from `step` on, since its worker sends it anew.
+ * Server 0 may forget only what is not complete, the others what server 0 has not completely.
+ * Threads: one at a time with the receives of this worker.
+ */
+void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step);
+/*
  * Copy bytes of the pull space: of the parameters with which `worker` begins `step`.
  *
  *     sync    after update `step`, which all workers begin with
@@ -180,21 +196,25 @@ struct ku_remote_events {
     /* Update `version` may be read, or the engine has failed. Pending reads are tried again. */
     void (*on_version)(void *ctx, int64_t version);
     /*
-     * The push of `worker` for `step` is part of update `version`, in this order: the log from
-     * which a run is repeated.
+     * Update `version` will apply the pushes of worker[k] for step[k], k < n, in this order: the
+     * log from which a run is repeated. On server 0 before any other server knows.
      */
-    KU_STATUS (*on_apply)(void *ctx, int64_t version, int worker, int64_t step);
+    KU_STATUS(*on_apply)
+    (void *ctx, int64_t version, int n, const int32_t *worker, const int64_t *step);
     /*
-     * Async, ssp, on server 0: the worker whose push update `version` applies, from such a log; -1:
-     * the first that is complete. NULL: always that.
+     * On server 0: the workers whose pushes update `version` applies, from such a log, and their
+     * number; 0: as the mode says. NULL: always that. It takes no lock.
      */
-    int (*next)(void *ctx, int64_t version);
+    int (*next)(void *ctx, int64_t version, int32_t *worker);
+    /* On server 0: whether ku_remote_serve is to return before the next update. Likewise. */
+    bool (*pauses)(void *ctx);
 };
 void ku_remote_engine_watch(struct ku_remote_engine *e, const struct ku_remote_events *events);
 /* The report of the last update, and its number. Threads: that of ku_remote_serve. */
 const double *ku_remote_report(const struct ku_remote_engine *e, int64_t *version);
 /*
- * Run updates until update `n_updates` is done, or the job is stopped, or the engine fails.
+ * Run updates until update `n_updates` is done, or the job is stopped, or the engine fails, or
+ * the event `pauses` is true.
  * Collective over the servers' job. Errors: those of the job; what ku_remote_stop was given.
  */
 KU_STATUS ku_remote_serve(struct ku_remote_engine *e, int64_t n_updates);

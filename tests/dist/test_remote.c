@@ -140,21 +140,24 @@ static int all_reduce_rank(struct ku_job *job, void *arg)
     return KUMI_OK;
 }
 
-static int note(void *ctx, int64_t version, int worker, int64_t step)
+static int note(void *ctx, int64_t version, int n, const int32_t *worker, const int64_t *step)
 {
     struct remote *r = ctx;
     (void)step;
     if (version == r->bad_update)
         return KU_ERR(KUMI_ESTORAGE, "the log is full");
-    assert_true(r->n_applied < 64);
-    r->applied[r->n_applied++] = worker;
+    for (int k = 0; k < n; k++) {
+        assert_true(r->n_applied < 64);
+        r->applied[r->n_applied++] = worker[k];
+    }
     return KUMI_OK;
 }
 
-static int replay(void *ctx, int64_t version)
+static int replay(void *ctx, int64_t version, int32_t *worker)
 {
     const struct remote *r = ctx;
-    return r->order[version - 1];
+    worker[0] = r->order[version - 1];
+    return 1;
 }
 
 static int server_rank(struct ku_job *job, void *arg)

@@ -113,16 +113,16 @@ static void on_version(void *ctx, int64_t version)
         x->then.on_version(x->then.ctx, version);
 }
 
-static int on_apply(void *ctx, int64_t version, int worker, int64_t step)
+static int on_apply(void *ctx, int64_t version, int n, const int32_t *worker, const int64_t *step)
 {
     const struct desk *x = ctx;
-    return x->then.on_apply ? x->then.on_apply(x->then.ctx, version, worker, step) : KUMI_OK;
+    return x->then.on_apply ? x->then.on_apply(x->then.ctx, version, n, worker, step) : KUMI_OK;
 }
 
-static int next(void *ctx, int64_t version)
+static int next(void *ctx, int64_t version, int32_t *worker)
 {
     const struct desk *x = ctx;
-    return x->then.next ? x->then.next(x->then.ctx, version) : -1;
+    return x->then.next ? x->then.next(x->then.ctx, version, worker) : 0;
 }
 
 int ku_remote_direct_create(int n_workers, int n_servers, struct ku_remote_direct **out)
@@ -140,7 +140,7 @@ int ku_remote_direct_create(int n_workers, int n_servers, struct ku_remote_direc
         return KUMI_ENOMEM;
     }
     for (int w = 0; w < n_workers; w++)
-        d->end[w] = (struct end){d, {&direct_ops, &d->end[w], w}};
+        d->end[w] = (struct end){d, {.ops = &direct_ops, .ctx = &d->end[w], .worker = w}};
     for (int s = 0; s < n_servers; s++)
         d->desk[s].d = d;
     *out = d;
@@ -164,7 +164,7 @@ void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine
 {
     struct desk *x = &d->desk[ku_remote_engine_server(e)];
     const struct ku_remote_events own = {x, on_version, on_apply,
-                                         events && events->next ? next : NULL};
+                                         events && events->next ? next : NULL, NULL};
     x->then = events ? *events : (struct ku_remote_events){0};
     ku_remote_engine_watch(e, &own);
     pthread_mutex_lock(&d->lock);

@@ -12,7 +12,8 @@
  * mode.
  *
  * In async and ssp a worker gets the parameters as they were when it was allowed to begin its
- * step: the next update copies them first. Hence the order of pushes alone gives all bits, on any
+ * step: the next update copies them first, until the worker's push is complete, since one that was
+ * started again reads them once more. Hence the order of pushes alone gives all bits, on any
  * number of servers.
  *
  * `lock` protects the slots, version and failure. `state` is held for writing while an update runs,
@@ -233,7 +234,6 @@ static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t of
         return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes more than the %zu bytes of step %lld",
                       worker, e->payload, (long long)step);
     x->step = step;
-    x->is_kept = false;
     *at = x->data + offset;
     return KUMI_OK;
 }
@@ -263,6 +263,23 @@ int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size
     }
     pthread_mutex_unlock(&e->lock);
     return KUMI_OK;
+}
+
+void ku_remote_begin_at(struct ku_remote_engine *e, int worker, int64_t step)
+{
+    KU_ASSERT(e->slot[worker].received == 0);
+    e->slot[worker].next = e->slot[worker].step = step;
+}
+
+void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step)
+{
+    pthread_mutex_lock(&e->lock);
+    struct slot *x = &e->slot[worker];
+    if (x->received > 0 && x->step >= step && x->next <= x->step) {
+        KU_ASSERT(e->server != 0 || x->received < e->payload);
+        x->received = 0;
+    }
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* Whether a worker may begin a step. lock is held. */
@@ -345,12 +362,13 @@ static bool choose(struct ku_remote_engine *e, struct choice *c)
 {
     const bool is_sync = e->o.mode == KU_REMOTE_SYNC;
     const int wanted = is_sync ? e->n_workers - e->o.backup : 1;
-    int first = e->events.next && !is_sync ? e->events.next(e->events.ctx, e->version + 1) : -1;
-    c->n = 0;
-    if (first >= 0 && first < e->n_workers) {
-        c->worker[0] = first;
-        c->n = is_complete(e, first);
-        return c->n > 0;
+    int first;
+    c->n = e->events.next ? e->events.next(e->events.ctx, e->version + 1, c->worker) : 0;
+    if (c->n > 0) {
+        for (int k = 0; k < c->n; k++)
+            if (!is_complete(e, c->worker[k]))
+                return false;
+        return true;
     }
     for (int k = 0; k < e->n_workers; k++) /* async: turn by turn among those that are complete */
         if (is_complete(e, first = is_sync ? k : (int)((e->version + k) % e->n_workers)) &&
@@ -386,19 +404,37 @@ static int wait_for(struct ku_remote_engine *e, const struct choice *c)
     return status;
 }
 
+/* lock is held. */
+static bool is_interrupted(const struct ku_remote_engine *e)
+{
+    return e->is_stopped || ku_job_stop(e->t->job) ||
+           (e->server == 0 && e->events.pauses && e->events.pauses(e->events.ctx));
+}
+
+static int tell_choice(const struct ku_remote_engine *e, const struct choice *c)
+{
+    int64_t step[KU_REMOTE_MAX_WORKERS];
+    for (int k = 0; k < c->n; k++)
+        step[k] = e->slot[c->worker[k]].step;
+    return e->events.on_apply
+               ? e->events.on_apply(e->events.ctx, e->version + 1, c->n, c->worker, step)
+               : KUMI_OK;
+}
+
 /* The pushes of the next update; n 0: the engine was stopped. Collective. */
 static int next_choice(struct ku_remote_engine *e, struct choice *c)
 {
     int status = KUMI_OK;
     pthread_mutex_lock(&e->lock);
     c->n = 0;
-    while (e->server == 0 && !e->is_stopped && !ku_job_stop(e->t->job) && !choose(e, c) &&
-           wait_a_while(e, &status))
+    while (e->server == 0 && !is_interrupted(e) && !choose(e, c) && wait_a_while(e, &status))
         ;
-    if (e->is_stopped || ku_job_stop(e->t->job))
+    if (is_interrupted(e))
         c->n = 0;
     pthread_mutex_unlock(&e->lock);
     KU_TRY(status);
+    if (e->server == 0 && c->n > 0)
+        KU_TRY(tell_choice(e, c));
     if (e->t->job->n > 1) {
         KU_TRY(ku_agree_bytes(e->t->job, &c->n, sizeof c->n));
         KU_TRY(ku_agree_bytes(e->t->job, c->worker, (size_t)c->n * sizeof *c->worker));
@@ -463,13 +499,13 @@ static int keep(struct ku_remote_engine *e)
     for (int w = 0; w < e->n_workers && e->layout->is_single; w++) {
         struct slot *x = &e->slot[w];
         pthread_mutex_lock(&e->lock);
-        const bool is_due = x->begins >= 0 && !x->is_kept && x->received == 0;
+        const bool is_due = x->begins >= 0 && !x->is_kept && !is_complete(e, w);
         pthread_mutex_unlock(&e->lock);
         if (!is_due)
             continue;
         KU_TRY(copy_space(e, 0, e->layout->pull_bytes[e->server], x->kept));
         pthread_mutex_lock(&e->lock);
-        x->is_kept = x->received == 0;
+        x->is_kept = true;
         pthread_mutex_unlock(&e->lock);
     }
     return KUMI_OK;
@@ -479,9 +515,8 @@ static int update(struct ku_remote_engine *e, const struct choice *c)
 {
     const double *report;
     int status = KUMI_OK;
-    for (int k = 0; k < c->n && e->events.on_apply; k++)
-        KU_TRY(e->events.on_apply(e->events.ctx, e->version + 1, c->worker[k],
-                                  e->slot[c->worker[k]].step));
+    if (e->server != 0)
+        KU_TRY(tell_choice(e, c));
     for (uint32_t i = 0; i < e->layout->n_push; i++)
         KU_TRY(sum_entry(e, c, i));
     pthread_rwlock_wrlock(&e->state);

@@ -221,6 +221,8 @@ static int pull_all(struct ku_remote_worker *w, int64_t *step)
     const struct ku_remote_link_ops *ops = w->link->ops;
     const int n = w->layout->n_servers;
     bool is_even = false;
+    if (!w->has_pushed && w->link->first_step > *step)
+        *step = w->link->first_step;
     for (int s = 0; s < n; s++)
         w->seen[s] = -1;
     while (!is_even) {
@@ -229,7 +231,7 @@ static int pull_all(struct ku_remote_worker *w, int64_t *step)
                 KU_TRY(ops->pull(w->link->ctx, s, *step, w->pulled[s], &w->seen[s]));
         KU_TRY(ops->wait(w->link->ctx));
         is_even = true;
-        if (!w->has_pushed && w->layout->is_single) /* every worker begins at the checkpoint */
+        if (!w->has_pushed && w->layout->is_single && w->link->first_step == 0)
             *step = w->seen[0];
         for (int s = 0; s < n && !w->layout->is_single; s++)
             *step = w->seen[s] > *step ? w->seen[s] : *step;

@@ -262,8 +262,14 @@ static int open_engine(struct run *r)
                       "of pushes; set train.steps");
     KU_TRY(ku_remote_engine_create(r->s.t, &o, &r->engine));
     char *numerics = ku_json_print(r->s.numerics, JSON_SORT_KEYS | JSON_COMPACT);
-    const int status =
-        numerics ? r->server->attach(r->server->ctx, r->engine, numerics) : KUMI_ENOMEM;
+    const struct ku_run_served served = {.job = r->job,
+                                         .engine = r->engine,
+                                         .opts = &o,
+                                         .numerics = numerics,
+                                         .out = r->result->out,
+                                         .timeout_ns =
+                                             (int64_t)(r->s.cfg.parallel_timeout_s * 1e9)};
+    const int status = numerics ? r->server->attach(r->server->ctx, &served) : KUMI_ENOMEM;
     ku_free(numerics);
     return status;
 }
@@ -331,6 +337,8 @@ static int note_saved(struct run *r, int64_t step, int status, int is_final)
 {
     if (status == KUMI_OK)
         r->last_saved = step;
+    if (status == KUMI_OK && r->server && r->server->saved)
+        r->server->saved(r->server->ctx, step);
     if (status == KUMI_OK && r->s.cfg.parallel_gather_16bit_on_save)
         status = gather_16bit(r, step);
     if (status != KUMI_ESTORAGE || is_final || ku_job_has_failed(r->job))
@@ -480,6 +488,20 @@ static int stop_word(struct run *r, int64_t *word)
     return ku_agree_max(r->job, word);
 }
 
+/* A checkpoint that server 0 was asked for, now. */
+static int save_wanted(struct run *r)
+{
+    int64_t word = 0;
+    if (r->server == NULL || r->server->wants_saving == NULL)
+        return KUMI_OK;
+    if (is_first(r))
+        word = r->server->wants_saving(r->server->ctx) && r->has_begun;
+    KU_TRY(ku_agree_max(r->job, &word));
+    if (word)
+        KU_TRY(save(r, 0));
+    return word ? look_after(r, 1) : KUMI_OK;
+}
+
 /* A run that was stopped at a step with an evaluation due makes up for it after the resume. */
 static int evaluate_missed(struct run *r)
 {
@@ -507,6 +529,7 @@ static int loop(struct run *r)
         KU_TRY(stop_word(r, &word));
         if (word)
             break;
+        KU_TRY(save_wanted(r));
         if (step < r->end && is_due(r->s.cfg.train_eval_every, step, r))
             KU_TRY(evaluate(r));
         int is_saved = is_due(r->s.cfg.checkpoint_every, step, r);

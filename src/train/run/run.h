@@ -17,16 +17,29 @@
  *     nonfinite.c   names the first gradient that is not finite
  */
 
+/* What a transport is told when workers may begin. Borrowed until attach returns. */
+struct ku_run_served {
+    struct ku_job *job; /* of the servers */
+    struct ku_remote_engine *engine;
+    const struct ku_remote_engine_opts *opts; /* of the engine */
+    const char *numerics;                     /* JSON for `connect` (train/remote_update.h) */
+    const char *out;                          /* directory of the run */
+    int64_t timeout_ns;
+};
 /* What makes a rank a server of a parameter server: ranks of its job are the servers. */
 struct ku_run_server {
     int n_workers;
     struct ku_remote_engine_opts engine;
     /*
      * The transport serves this engine until detach, which returns when no worker calls any more.
-     * numerics: JSON for `connect` (train/remote_update.h).
+     * Collective over the servers.
      */
-    int (*attach)(void *ctx, struct ku_remote_engine *e, const char *numerics);
+    int (*attach)(void *ctx, const struct ku_run_served *served);
     void (*detach)(void *ctx, struct ku_remote_engine *e);
+    /* The checkpoint of update `version` is complete; NULL: nothing. On every server. */
+    void (*saved)(void *ctx, int64_t version);
+    /* On server 0, between updates: whether to write a checkpoint now; NULL: never. */
+    bool (*wants_saving)(void *ctx);
     void *ctx;
 };
 /*
@@ -39,6 +52,25 @@ KU_STATUS ku_run_rank(struct ku_job *job, int heeds_signals,
                       const struct kumi_train_options *options, const struct ku_run_server *server,
                       struct kumi_train_result *result);
 
+/* What section ps of a configuration says about updates. Errors: those of reading it. */
+KU_STATUS ku_run_remote_of(const struct kumi_settings *settings,
+                           struct ku_remote_engine_opts *engine);
+/* parallel.timeout_s of a configuration. Errors: those of reading it. */
+KU_STATUS ku_run_timeout_ns(const struct kumi_settings *settings, int64_t *timeout_ns);
+/*
+ * Run one server of a parameter server whose transport the caller has, as a rank of the job that
+ * the environment describes.
+ *
+ *   server   with the transport's functions; the rest is read from the configuration
+ */
+KU_STATUS ku_run_server_rank(const struct kumi_train_options *options, struct ku_run_server *server,
+                             struct kumi_train_result *result);
+/*
+ * Run a worker of a parameter server of n_servers, in this process, over a link that the caller
+ * has.
+ */
+KU_STATUS ku_run_worker_alone(const struct kumi_train_options *options,
+                              const struct ku_remote_link *link, int n_servers);
 /*
  * Run a worker of a parameter server until its servers end the training.
  *

@@ -29,6 +29,13 @@ struct joining {
     struct ku_remote_engine_opts engine;
 };
 
+static struct ku_remote_engine_opts engine_of(const struct ku_config *cfg)
+{
+    return (struct ku_remote_engine_opts){.mode = (enum ku_remote_mode)cfg->ps_mode,
+                                          .staleness = (int)cfg->ps_staleness,
+                                          .backup = (int)cfg->ps_backup};
+}
+
 static struct joining joining_of(const struct kumi_settings *set)
 {
     static const char *const far[] = {"tcp", "mpi"}; /* between hosts */
@@ -43,9 +50,7 @@ static struct joining joining_of(const struct kumi_settings *set)
         j.is_threaded = strcmp(cfg.parallel_transport, "thread") == 0;
         if (cfg.ps_workers != KU_NULL)
             j.n_workers = (int)cfg.ps_workers, j.n_servers = (int)cfg.ps_servers;
-        j.engine = (struct ku_remote_engine_opts){.mode = (enum ku_remote_mode)cfg.ps_mode,
-                                                  .staleness = (int)cfg.ps_staleness,
-                                                  .backup = (int)cfg.ps_backup};
+        j.engine = engine_of(&cfg);
         for (size_t i = 0; i < sizeof far / sizeof *far; i++)
             if (strcmp(cfg.parallel_transport, far[i]) == 0)
                 j.opts.transport = far[i];
@@ -127,6 +132,81 @@ static int check_remote(const struct ku_job *job, const struct kumi_train_option
                   "ps.workers: %d ranks; kumi train runs workers and servers as threads of one "
                   "process: start it without -n, or set ps.workers to null",
                   job->n > 1 ? job->n : o->ranks);
+}
+
+int ku_run_remote_of(const struct kumi_settings *set, struct ku_remote_engine_opts *engine)
+{
+    struct ku_config cfg;
+    KU_TRY(ku_config_load(set->config, set->set, set->n_sets, ku_model_hidden_size, &cfg));
+    *engine = engine_of(&cfg);
+    ku_config_fini(&cfg);
+    return KUMI_OK;
+}
+
+int ku_run_timeout_ns(const struct kumi_settings *set, int64_t *timeout_ns)
+{
+    struct ku_config cfg;
+    KU_TRY(ku_config_load(set->config, set->set, set->n_sets, ku_model_hidden_size, &cfg));
+    *timeout_ns = (int64_t)(cfg.parallel_timeout_s * 1e9);
+    ku_config_fini(&cfg);
+    return KUMI_OK;
+}
+
+static int check_server(const struct ku_job *job, const struct joining *j)
+{
+    if (j->n_workers == 0)
+        return KU_ERR(KUMI_EINVAL, "ps.workers: null; set the number of workers");
+    if (job->n > KU_REMOTE_MAX_SERVERS)
+        return KU_ERR(KUMI_EINVAL, "ps: %d servers; at most %d", job->n, KU_REMOTE_MAX_SERVERS);
+    return KUMI_OK;
+}
+
+int ku_run_server_rank(const struct kumi_train_options *options, struct ku_run_server *server,
+                       struct kumi_train_result *result)
+{
+    const struct joining j = joining_of(&options->settings);
+    struct ku_job *job = NULL;
+    KU_TRY(ku_comm_join(&j.opts, &job));
+    server->n_workers = j.n_workers;
+    server->engine = j.engine;
+    int status = check_server(job, &j);
+    if (status < 0) {
+        status = ku_job_fail(job);
+        result->is_reported = 1;
+    } else {
+        status = ku_run_rank(job, 1, options, server, result);
+    }
+    const struct kumi_error error = *ku_err_get();
+    const int left = ku_comm_leave(job);
+    return status < 0 ? ku_err_put(&error) : left;
+}
+
+struct alone {
+    const struct kumi_train_options *options;
+    const struct ku_remote_link *link;
+    struct ku_remote_opts remote;
+    int n_workers;
+};
+
+static int run_alone(struct ku_job *job, void *arg)
+{
+    const struct alone *a = arg;
+    return ku_run_worker(job, a->options, a->n_workers, &a->remote, a->link);
+}
+
+int ku_run_worker_alone(const struct kumi_train_options *options, const struct ku_remote_link *link,
+                        int n_servers)
+{
+    struct joining j = joining_of(&options->settings);
+    struct alone a = {
+        options, link, {KU_UPDATE_WORKER, n_servers, j.engine.mode != KU_REMOTE_SYNC}, j.n_workers};
+    if (j.n_workers == 0)
+        return KU_ERR(KUMI_EINVAL, "ps.workers: null; set the number of workers");
+    if (link->worker < 0 || link->worker >= j.n_workers)
+        return KU_ERR(KUMI_EINVAL, "worker %d: ps.workers is %d; give 0 to %d", link->worker,
+                      j.n_workers, j.n_workers - 1);
+    j.opts.transport = "thread";
+    return ku_comm_threads(1, &j.opts, run_alone, &a);
 }
 
 static int check_ranks(const struct ku_job *job, int ranks, int is_threaded)

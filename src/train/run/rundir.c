@@ -65,9 +65,10 @@ static int take_lock(struct ku_rundir *dir)
 /*
  * Files of a run. Nothing else in the directory is touched.
  */
-static const char *const own[] = {
-    "checkpoints", "checkpoints.cut", "metrics.jsonl", "metrics.cut.jsonl",  "summary.json",
-    "weights",     "weights.new",     "profile.txt",   "profile.trace.json", KU_VOCAB_FILES};
+static const char *const own[] = {"checkpoints",       "checkpoints.cut", "metrics.jsonl",
+                                  "metrics.cut.jsonl", "summary.json",    "weights",
+                                  "weights.new",       "profile.txt",     "profile.trace.json",
+                                  "journal",           KU_VOCAB_FILES};
 static const char REPLACED[] = ".replaced", DELETED[] = ".deleted";
 
 static int cannot(const char *path, const char *what)

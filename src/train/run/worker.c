@@ -110,9 +110,9 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-static int attach(void *ctx, struct ku_remote_engine *e, const char *numerics)
+static int attach(void *ctx, const struct ku_run_served *served)
 {
-    ku_remote_direct_attach(ctx, e, numerics, NULL);
+    ku_remote_direct_attach(ctx, served->engine, served->numerics, NULL);
     return KUMI_OK;
 }
 
@@ -142,10 +142,11 @@ int ku_run_in_process(const struct kumi_train_options *options, const struct ku_
                       struct kumi_train_result *result)
 {
     const int is_single = engine->mode != KU_REMOTE_SYNC;
-    struct process p = {.options = options,
-                        .opts = opts,
-                        .remote = {KU_UPDATE_WORKER, n_servers, is_single},
-                        .server = {n_workers, *engine, attach, detach, NULL}};
+    struct process p = {
+        .options = options,
+        .opts = opts,
+        .remote = {KU_UPDATE_WORKER, n_servers, is_single},
+        .server = {.n_workers = n_workers, .engine = *engine, .attach = attach, .detach = detach}};
     struct worker_thread *t = ku_calloc((size_t)n_workers, sizeof *t);
     int n_started = 0, status = KUMI_ENOMEM;
     p.result = ku_calloc((size_t)n_servers, sizeof *p.result);
