@@ -18,6 +18,7 @@
  *
  * A message that cannot be sent or received means that the stream is over: END tells why.
  */
+#define STATUS_NS KU_RPC_SECOND
 enum tag { BEGIN, END, SEND, RECV, N_TAGS };
 
 struct ku_rpc_stream {
@@ -75,11 +76,19 @@ int ku_rpc_stream_open(struct ku_rpc_channel *ch, const char *path, bool wait,
     return KUMI_OK;
 }
 
-/* The status with which the stream has ended; KUMI_OK: the server has finished with success. */
+/*
+ * The status with which the stream has ended; KUMI_OK: the server has finished with success. gRPC
+ * holds it back while a message has not been received, which the other thread may not do any more:
+ * after a while the call is cancelled, and that is its status.
+ */
 static int status_of(struct ku_rpc_stream *s, gpr_timespec deadline)
 {
     pthread_mutex_lock(&s->lock);
-    const bool is_there = !s->is_pending[END] || await(s, END, deadline) >= 0;
+    bool is_there = !s->is_pending[END] || await(s, END, ku_rpc_deadline(STATUS_NS)) >= 0;
+    if (!is_there) {
+        grpc_call_cancel(s->call, NULL);
+        is_there = await(s, END, deadline) >= 0;
+    }
     pthread_mutex_unlock(&s->lock);
     if (!is_there)
         return KU_ERR(KUMI_ETIMEDOUT, "rpc: %s%s: no status before the deadline",
