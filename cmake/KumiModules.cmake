@@ -9,7 +9,7 @@ function(kumi_module name)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
     list(FILTER sources EXCLUDE REGEX "_plugin\\.c$") # shared objects of their own, loaded at run time
     if(NOT KUMI_GRPC_LIBS)
-        list(FILTER sources EXCLUDE REGEX "/src/ps/(rpc|serve)/")
+        list(FILTER sources EXCLUDE REGEX "/src/ps/(rpc|serve|remote)/")
     endif()
     if(NOT sources)
         return()

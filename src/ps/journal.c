@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Appending to a journal. Records are written at `end` with pwrite, so that what a failed write
+ * left is overwritten by the next record.
+ *
+ * fsync is common to all that wait (group commit): the first one that waits syncs all records
+ * appended so far, the others wait for it. With policy `group` it waits before that for more.
+ */
+#include "ps/journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "ps/journal_record.h"
+
+/* A segment that is not the last one. */
+struct closed {
+    uint32_t number;
+    int64_t clear; /* from this update on no push in it is awaited; -1: some are */
+    int64_t *next; /* [n_workers] first step that is not in it; freed when it is clear */
+};
+
+struct ku_ps_journal {
+    struct ku_ps_journal_opts o;
+    char *dir;
+    int fd;
+    uint32_t file; /* number of the last segment */
+    uint64_t salt, end;
+    struct closed *closed;
+    uint32_t n_closed, cap_closed;
+    /* lock protects what follows, which waiting threads read; appending threads alone write `fd` */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t last, synced; /* numbers of records: written, on the disk */
+    bool is_syncing;
+    int status; /* < 0: fsync has failed, and what is on the disk is unknown */
+    struct kumi_error error;
+};
+
+int ku_ps_sync_parse(const char *text, enum ku_ps_sync *sync, int *group_ms)
+{
+    int ms = 0, bytes = 0;
+    *group_ms = 0;
+    if (strcmp(text, "every") == 0)
+        *sync = KU_PS_SYNC_EVERY;
+    else if (strcmp(text, "none") == 0)
+        *sync = KU_PS_SYNC_NONE;
+    else if (sscanf(text, "group:%5d%n", &ms, &bytes) == 1 && text[bytes] == '\0' && ms >= 1 &&
+             ms <= 10000)
+        *sync = KU_PS_SYNC_GROUP, *group_ms = ms;
+    else
+        return KU_ERR(
+            KUMI_EINVAL,
+            "--journal-sync: %.40s; give every, none, or group:MS with MS from 1 to 10000", text);
+    return KUMI_OK;
+}
+
+static int cannot(const struct ku_ps_journal *j, const char *what)
+{
+    return KU_ERR(ku_os_status(KUMI_ESTORAGE), "journal: %s/%08u.journal: cannot be %s: %s", j->dir,
+                  j->file, what, ku_os_why());
+}
+
+static int failure_of(struct ku_ps_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    const int status = j->status < 0 ? KU_ERR(j->status, "%s", j->error.text) : KUMI_OK;
+    pthread_mutex_unlock(&j->lock);
+    return status;
+}
+
+/* Writes a record at `end`, the head last: before that nothing there is valid. */
+static int append(struct ku_ps_journal *j, struct ku_ps_head *h, const void *body)
+{
+    KU_TRY(failure_of(j));
+    h->magic = KU_PS_MAGIC;
+    h->number = j->last + 1;
+    h->salt = j->salt;
+    h->sum = ku_ps_head_sum(h, body);
+    KU_ASSERT(h->bytes <= KU_PS_MAX_BODY_BYTES);
+    if ((h->bytes && ku_os_pwrite_full(j->fd, body, h->bytes, (off_t)(j->end + sizeof *h)) < 0) ||
+        ku_os_pwrite_full(j->fd, h, sizeof *h, (off_t)j->end) < 0)
+        return cannot(j, "written");
+    pthread_mutex_lock(&j->lock);
+    j->last++;
+    pthread_mutex_unlock(&j->lock);
+    j->end += sizeof *h + ku_ps_padded(h->bytes);
+    return KUMI_OK;
+}
+
+static int write_segment(struct ku_ps_journal *j)
+{
+    const struct ku_ps_identity *id = &j->o.identity;
+    const struct ku_ps_ledger *l = j->o.ledger;
+    const size_t words = KU_PS_SEGMENT_WORDS + 2 * (size_t)id->n_workers;
+    uint64_t *body = ku_calloc(words, sizeof *body);
+    if (body == NULL)
+        return KUMI_ENOMEM;
+    body[0] = id->layout, body[1] = (uint64_t)id->n_servers, body[2] = id->is_sync;
+    for (int w = 0; w < id->n_workers; w++) {
+        body[KU_PS_SEGMENT_WORDS + 2 * w] = l->worker[w].incarnation;
+        body[KU_PS_SEGMENT_WORDS + 2 * w + 1] = (uint64_t)l->worker[w].next;
+    }
+    struct ku_ps_head h = {.kind = KU_PS_SEGMENT,
+                           .worker = KU_PS_FORMAT,
+                           .a = (uint64_t)id->server,
+                           .b = id->n_workers,
+                           .c = (uint64_t)l->version,
+                           .bytes = words * sizeof *body};
+    const int status = append(j, &h, body);
+    ku_free(body);
+    return status;
+}
+
+static uint64_t salt_of(const struct ku_ps_journal *j)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const uint64_t word[] = {(uint64_t)now.tv_sec, (uint64_t)now.tv_nsec, (uint64_t)ku_clock_ns(),
+                             (uint64_t)(uintptr_t)j, j->file};
+    return ku_hash64(word, sizeof word);
+}
+
+static void remove_file(const struct ku_ps_journal *j, uint32_t number)
+{
+    char *path = ku_ps_journal_file(j->dir, number);
+    if (path && ku_os_unlink(path) < 0 && errno != ENOENT)
+        KU_LOG(TRAIN, WARN, "journal: %s: cannot be removed: %s", path, ku_os_why());
+    ku_free(path);
+}
+
+/* lock is not held. */
+static void set_file(struct ku_ps_journal *j, int fd, uint32_t file, uint64_t last)
+{
+    pthread_mutex_lock(&j->lock);
+    j->fd = fd;
+    j->file = file;
+    j->last = last;
+    j->synced = j->synced < last ? j->synced : last;
+    pthread_mutex_unlock(&j->lock);
+}
+
+static void await_idle(struct ku_ps_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    while (j->is_syncing)
+        pthread_cond_wait(&j->changed, &j->lock);
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* Begins the segment after the last one. Failed: nothing has changed. */
+static int begin_segment(struct ku_ps_journal *j)
+{
+    const int old_fd = j->fd;
+    const uint32_t old_file = j->file;
+    const uint64_t last = j->last, salt = j->salt, end = j->end;
+    char *path = ku_ps_journal_file(j->dir, old_file + 1);
+    if (path == NULL)
+        return KUMI_ENOMEM;
+    const int fd = ku_os_open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    set_file(j, fd, old_file + 1, last);
+    int status = fd < 0 ? cannot(j, "created") : KUMI_OK;
+    j->salt = salt_of(j);
+    j->end = 0;
+    if (status == KUMI_OK)
+        status = write_segment(j);
+    if (status == KUMI_OK && j->o.sync != KU_PS_SYNC_NONE && ku_os_fsync_dir(j->dir) < 0)
+        status = cannot(j, "synced");
+    if (status < 0) {
+        const struct kumi_error error = *ku_err_get();
+        set_file(j, old_fd, old_file, last);
+        await_idle(j);
+        set_file(j, old_fd, old_file, last);
+        j->salt = salt, j->end = end;
+        if (fd >= 0)
+            ku_os_close(fd);
+        remove_file(j, old_file + 1);
+        ku_err_put(&error);
+    }
+    ku_free(path);
+    return status;
+}
+
+/* Notes which pushes of the last segment are awaited, before another one follows. */
+static int note_closed(struct ku_ps_journal *j, uint32_t file)
+{
+    const struct ku_ps_ledger *l = j->o.ledger;
+    KU_TRY(KU_GROW(&j->closed, j->n_closed, &j->cap_closed));
+    struct closed *x = &j->closed[j->n_closed];
+    *x = (struct closed){.number = file, .clear = -1};
+    x->next = ku_calloc((size_t)l->n_workers, sizeof *x->next);
+    if (x->next == NULL)
+        return KUMI_ENOMEM;
+    for (int w = 0; w < l->n_workers; w++)
+        x->next[w] = l->worker[w].next + (l->worker[w].received > 0);
+    j->n_closed++;
+    return KUMI_OK;
+}
+
+static void drop_closed(struct ku_ps_journal *j, uint32_t i)
+{
+    ku_free(j->closed[i].next);
+    memmove(j->closed + i, j->closed + i + 1, (j->n_closed - i - 1) * sizeof *j->closed);
+    j->n_closed--;
+}
+
+static int next_segment(struct ku_ps_journal *j)
+{
+    const int fd = j->fd;
+    if (j->o.sync != KU_PS_SYNC_NONE && ku_os_fsync(fd) < 0)
+        return cannot(j, "synced");
+    KU_TRY(note_closed(j, j->file));
+    const int status = begin_segment(j);
+    await_idle(j); /* a sync that began before may have taken either file */
+    if (status < 0)
+        drop_closed(j, j->n_closed - 1);
+    else
+        ku_os_close(fd);
+    return status;
+}
+
+int ku_ps_journal_push(struct ku_ps_journal *j, int worker, uint64_t incarnation, int64_t step,
+                       size_t offset, const void *data, size_t bytes)
+{
+    struct ku_ps_head h = {.kind = KU_PS_PUSH,
+                           .worker = (uint16_t)worker,
+                           .a = incarnation,
+                           .b = step,
+                           .c = offset,
+                           .bytes = bytes};
+    if (j->end >= j->o.segment_bytes)
+        KU_TRY(next_segment(j));
+    return append(j, &h, data);
+}
+
+int ku_ps_journal_worker(struct ku_ps_journal *j, int worker, uint64_t incarnation, int64_t begin)
+{
+    struct ku_ps_head h = {
+        .kind = KU_PS_WORKER, .worker = (uint16_t)worker, .a = incarnation, .b = begin};
+    return append(j, &h, "");
+}
+
+/* Which closed segments hold no push any more that is still to be applied. */
+static void clear_closed(struct ku_ps_journal *j, int64_t version, int n, const int32_t *worker,
+                         const int64_t *step)
+{
+    const struct ku_ps_ledger *l = j->o.ledger;
+    for (uint32_t i = 0; i < j->n_closed; i++) {
+        struct closed *x = &j->closed[i];
+        bool is_clear = true;
+        for (int w = 0; w < l->n_workers && x->next; w++) {
+            int64_t next = l->worker[w].next;
+            for (int k = 0; k < n; k++)
+                next = worker[k] == w && step[k] + 1 > next ? step[k] + 1 : next;
+            next = l->is_sync && version > next ? version : next;
+            is_clear = is_clear && next >= x->next[w];
+        }
+        if (!is_clear || x->next == NULL)
+            continue;
+        x->clear = version;
+        ku_free(x->next);
+        x->next = NULL;
+    }
+}
+
+int ku_ps_journal_update(struct ku_ps_journal *j, int64_t version, int n, const int32_t *worker,
+                         const int64_t *step)
+{
+    struct ku_ps_head h = {
+        .kind = KU_PS_UPDATE, .a = (uint64_t)version, .b = n, .bytes = 16 * (uint64_t)n};
+    int64_t *body = ku_calloc(2 * (size_t)n, sizeof *body);
+    if (body == NULL)
+        return KUMI_ENOMEM;
+    for (int k = 0; k < n; k++)
+        body[2 * k] = worker[k], body[2 * k + 1] = step[k];
+    const int status = append(j, &h, body);
+    ku_free(body);
+    if (status == KUMI_OK)
+        clear_closed(j, version, n, worker, step);
+    return status;
+}
+
+uint64_t ku_ps_journal_last(const struct ku_ps_journal *j)
+{
+    return j->last;
+}
+
+/* Syncs what has been written so far. lock is held, and released meanwhile. */
+static void sync_now(struct ku_ps_journal *j)
+{
+    const struct timespec group = {j->o.group_ms / 1000, j->o.group_ms % 1000 * 1000000L};
+    j->is_syncing = true;
+    pthread_mutex_unlock(&j->lock);
+    if (j->o.sync == KU_PS_SYNC_GROUP)
+        nanosleep(&group, NULL);
+    pthread_mutex_lock(&j->lock);
+    const uint64_t last = j->last;
+    const int fd = j->fd;
+    pthread_mutex_unlock(&j->lock);
+    const int status = ku_os_fsync(fd) < 0 ? cannot(j, "synced") : KUMI_OK;
+    pthread_mutex_lock(&j->lock);
+    j->is_syncing = false;
+    if (status == KUMI_OK) {
+        j->synced = last;
+    } else {
+        j->status = status;
+        j->error = *ku_err_get();
+    }
+    pthread_cond_broadcast(&j->changed);
+}
+
+int ku_ps_journal_sync(struct ku_ps_journal *j, uint64_t number)
+{
+    pthread_mutex_lock(&j->lock);
+    while (j->o.sync != KU_PS_SYNC_NONE && j->synced < number && j->status == KUMI_OK)
+        if (j->is_syncing)
+            pthread_cond_wait(&j->changed, &j->lock);
+        else
+            sync_now(j);
+    const int status = j->status < 0 ? KU_ERR(j->status, "%s", j->error.text) : KUMI_OK;
+    pthread_mutex_unlock(&j->lock);
+    return status;
+}
+
+void ku_ps_journal_cover(struct ku_ps_journal *j, int64_t version)
+{
+    for (uint32_t i = 0; i < j->n_closed && !j->o.keeps;)
+        if (i == 0 && j->closed[0].clear >= 0 && j->closed[0].clear <= version) {
+            remove_file(j, j->closed[0].number);
+            drop_closed(j, 0);
+        } else {
+            i++;
+        }
+    if (!j->o.keeps && next_segment(j) < 0)
+        KU_LOG(TRAIN, WARN, "%s; the journal grows", ku_err_get()->text);
+}
+
+/* Cuts off what is torn. */
+static int cut(struct ku_ps_journal *j, const struct ku_ps_end *end)
+{
+    char *path = ku_ps_journal_file(j->dir, end->last);
+    if (path == NULL)
+        return KUMI_ENOMEM;
+    int status = KUMI_OK;
+    const int fd = ku_os_open(path, O_RDWR, 0);
+    if (fd < 0 || ku_os_ftruncate(fd, (off_t)end->bytes) < 0 || ku_os_fsync(fd) < 0)
+        status = KU_ERR(KUMI_ESTORAGE, "journal: %s: cannot be cut to %llu bytes: %s", path,
+                        (unsigned long long)end->bytes, ku_os_why());
+    if (fd >= 0)
+        ku_os_close(fd);
+    ku_free(path);
+    return status;
+}
+
+static int open_it(struct ku_ps_journal *j, const struct ku_ps_end *end)
+{
+    if (ku_os_mkdirs(j->dir) < 0)
+        return KU_ERR(KUMI_ESTORAGE, "journal: %s: cannot be created: %s", j->dir, ku_os_why());
+    if (end->last && end->torn_bytes)
+        KU_TRY(cut(j, end));
+    if (end->last && end->bytes == 0) { /* not even its head was written */
+        remove_file(j, end->last);
+        j->file = end->last - 1;
+    } else {
+        j->file = end->last;
+    }
+    for (uint32_t i = end->first; i && i <= j->file; i++)
+        KU_TRY(note_closed(j, i));
+    j->last = j->synced = end->next_number - 1;
+    return begin_segment(j);
+}
+
+int ku_ps_journal_open(const struct ku_ps_journal_opts *o, const struct ku_ps_end *end,
+                       struct ku_ps_journal **out)
+{
+    struct ku_ps_journal *j = ku_calloc(1, sizeof *j);
+    if (j == NULL)
+        return KUMI_ENOMEM;
+    j->o = *o;
+    j->o.segment_bytes = o->segment_bytes ? o->segment_bytes : KU_PS_SEGMENT_BYTES;
+    j->fd = -1;
+    j->dir = ku_strdup(o->dir);
+    pthread_mutex_init(&j->lock, NULL);
+    pthread_cond_init(&j->changed, NULL);
+    const int status = j->dir ? open_it(j, end) : KUMI_ENOMEM;
+    if (status < 0) {
+        const struct kumi_error error = *ku_err_get();
+        ku_ps_journal_close(j);
+        return ku_err_put(&error);
+    }
+    *out = j;
+    return KUMI_OK;
+}
+
+void ku_ps_journal_close(struct ku_ps_journal *j)
+{
+    if (j == NULL)
+        return;
+    if (j->fd >= 0)
+        ku_os_close(j->fd);
+    while (j->n_closed)
+        drop_closed(j, j->n_closed - 1);
+    ku_free(j->closed);
+    ku_free(j->dir);
+    pthread_cond_destroy(&j->changed);
+    pthread_mutex_destroy(&j->lock);
+    ku_free(j);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_PS_LEDGER_H
+#define KU_PS_LEDGER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/*
+ * Which bytes of which push a server of a parameter server has: the reason why a push is applied
+ * once, however often it is sent. A push is identified by (worker, incarnation, step, range).
+ *
+ *     step < next                  applied or dropped: acknowledged again, without effect
+ *     step = next, range in it     received: likewise
+ *     step = next, range new       to be taken
+ *     step > next                  refused: a worker pulls before it pushes again
+ *     incarnation < the known one  refused: the worker was started again
+ *
+ * The ledger has no lock and no file. The service (ps/service.h) calls it for live pushes, and the
+ * recovery for those of the journal, so both decide alike.
+ */
+struct ku_ps_range {
+    size_t begin, end;
+};
+struct ku_ps_worker {
+    uint64_t incarnation;      /* 0: it has not connected yet */
+    int64_t next;              /* the first step that is neither applied nor dropped */
+    struct ku_ps_range *range; /* [n_ranges] of step `next`: sorted, disjoint, not adjacent */
+    uint32_t n_ranges, cap_ranges;
+    size_t received; /* bytes in the ranges; the payload: the step is complete */
+};
+struct ku_ps_ledger {
+    int n_workers;
+    bool is_sync;          /* step t of all workers is part of update t + 1 */
+    int64_t version;       /* number of updates that are decided */
+    size_t space, payload; /* bytes of the push space, and of its parts alone */
+    struct ku_ps_worker *worker;
+};
+
+enum { KU_PS_ALIGN_BYTES = 64 /* of the first byte of a range: parts begin there */ };
+
+/* All workers begin with step `version`. Errors: KUMI_ENOMEM. */
+KU_STATUS ku_ps_ledger_init(struct ku_ps_ledger *l, int n_workers, bool is_sync, int64_t version,
+                            size_t space, size_t payload);
+void ku_ps_ledger_fini(struct ku_ps_ledger *l);
+bool ku_ps_ledger_is_complete(const struct ku_ps_ledger *l, int worker);
+/* The first step that the server does not have completely. */
+int64_t ku_ps_ledger_begin(const struct ku_ps_ledger *l, int worker);
+
+/*
+ * A worker connects. A new incarnation discards what an older one left incomplete.
+ *
+ *   is_new   out: the incarnation was not known
+ *
+ * Errors: KUMI_EINVAL (no such worker; incarnation 0; a later one is known).
+ */
+KU_STATUS ku_ps_ledger_meet(struct ku_ps_ledger *l, int worker, uint64_t incarnation, bool *is_new);
+/* Discard a push of a step from `begin` on, also a complete one. */
+void ku_ps_ledger_discard(struct ku_ps_ledger *l, int worker, int64_t begin);
+/*
+ * Whether a push is to be taken. After 0 with *is_new, ku_ps_ledger_note cannot fail.
+ *
+ *   is_new   out: false: it is acknowledged without effect
+ *
+ * Errors: KUMI_EINVAL (worker, incarnation, range, step), ENOMEM; nothing changed.
+ */
+KU_STATUS ku_ps_ledger_check(struct ku_ps_ledger *l, int worker, uint64_t incarnation, int64_t step,
+                             size_t offset, size_t bytes, bool *is_new);
+void ku_ps_ledger_note(struct ku_ps_ledger *l, int worker, size_t offset, size_t bytes);
+/* Update `version` is decided, and applies the push of `worker` for `step`. */
+void ku_ps_ledger_apply(struct ku_ps_ledger *l, int64_t version, int n, const int32_t *worker,
+                        const int64_t *step);
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ps/service.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "ps/service_private.h"
+
+int ku_ps_service_create(const struct ku_ps_opts *o, struct ku_ps_service **out)
+{
+    struct ku_ps_service *s = ku_calloc(1, sizeof *s);
+    if (s == NULL)
+        return KUMI_ENOMEM;
+    s->o = *o;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    *out = s;
+    return KUMI_OK;
+}
+
+void ku_ps_service_destroy(struct ku_ps_service *s)
+{
+    if (s == NULL)
+        return;
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    ku_free(s);
+}
+
+/* lock is held. */
+static int check_open(const struct ku_ps_service *s)
+{
+    char none;
+    int64_t seen;
+    if (s->engine && s->is_open && !s->is_stopping)
+        return KUMI_OK;
+    if (s->engine) /* what it was stopped with */
+        KU_TRY(ku_remote_read(s->engine, 0, 0, 0, &none, 0, &seen));
+    return KU_ERR(KUMI_EPEER, "ps: server %d is %s", s->server,
+                  s->is_stopping ? "stopping" : "not ready yet");
+}
+
+static int check_layout(const struct ku_ps_service *s, const struct ku_ps_hello *in)
+{
+    const uint64_t is = s->layout->checksum;
+    if (in->layout == 0 || in->layout == is)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EMISMATCH,
+                  "ps: worker %d: model or configuration differ from the servers' (layout %016llx, "
+                  "of the servers %016llx); start both with the same configuration",
+                  in->worker, (unsigned long long)in->layout, (unsigned long long)is);
+}
+
+/*
+ * A new incarnation: what the older one left incomplete is discarded, and on servers other than 0
+ * what server 0 does not have completely. lock is held.
+ */
+static int meet(struct ku_ps_service *s, const struct ku_ps_hello *in)
+{
+    struct ku_ps_ledger *l = &s->ledger;
+    bool is_new = false;
+    if (in->worker >= 0 && in->worker < l->n_workers &&
+        in->incarnation > l->worker[in->worker].incarnation)
+        KU_TRY(ku_ps_journal_worker(s->journal, in->worker, in->incarnation, in->begin));
+    KU_TRY(ku_ps_ledger_meet(l, in->worker, in->incarnation, &is_new));
+    if (!is_new)
+        return KUMI_OK;
+    if (in->begin >= 0)
+        ku_ps_ledger_discard(l, in->worker, in->begin);
+    if (!ku_ps_ledger_is_complete(l, in->worker))
+        ku_remote_discard(s->engine, in->worker, l->worker[in->worker].next);
+    return KUMI_OK;
+}
+
+static int greet(struct ku_ps_service *s, const struct ku_ps_hello *in, struct ku_ps_welcome *out)
+{
+    KU_TRY(check_open(s));
+    KU_TRY(check_layout(s, in));
+    if (in->layout)
+        KU_TRY(meet(s, in));
+    const bool has_worker = in->worker >= 0 && in->worker < s->ledger.n_workers;
+    *out = (struct ku_ps_welcome){
+        .layout = s->layout->checksum,
+        .server = s->server,
+        .n_servers = s->layout->n_servers,
+        .n_workers = s->layout->n_workers,
+        .engine = s->engine_opts,
+        .version = s->ledger.version,
+        .begin = has_worker ? ku_ps_ledger_begin(&s->ledger, in->worker) : -1,
+        .incarnation = has_worker ? s->ledger.worker[in->worker].incarnation : 0,
+        .push_bytes = s->layout->push_bytes[s->server],
+        .push_payload = s->layout->push_payload[s->server],
+        .pull_bytes = s->layout->pull_bytes[s->server],
+        .numerics = s->numerics};
+    return KUMI_OK;
+}
+
+int ku_ps_connect(struct ku_ps_service *s, const struct ku_ps_hello *in, struct ku_ps_welcome *out)
+{
+    pthread_mutex_lock(&s->lock);
+    const int status = greet(s, in, out);
+    s->state.refused += status < 0;
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* lock is held. */
+static int take(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step,
+                size_t offset, const void *data, size_t bytes)
+{
+    bool is_new;
+    KU_TRY(check_open(s));
+    if (bytes > KU_PS_MAX_BODY_BYTES)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes a range of %zu bytes; at most %d",
+                      from->worker, bytes, KU_PS_MAX_BODY_BYTES);
+    KU_TRY(ku_ps_ledger_check(&s->ledger, from->worker, from->incarnation, step, offset, bytes,
+                              &is_new));
+    s->state.repeated += !is_new;
+    if (!is_new)
+        return KUMI_OK;
+    KU_TRY(
+        ku_ps_journal_push(s->journal, from->worker, from->incarnation, step, offset, data, bytes));
+    KU_TRY(ku_remote_receive(s->engine, from->worker, step, offset, data, bytes));
+    ku_ps_ledger_note(&s->ledger, from->worker, offset, bytes);
+    s->state.pushes++;
+    s->state.pushed_bytes += bytes;
+    return KUMI_OK;
+}
+
+int ku_ps_push(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step, size_t offset,
+               const void *data, size_t bytes, uint64_t *number, bool *is_complete)
+{
+    pthread_mutex_lock(&s->lock);
+    const int status = take(s, from, step, offset, data, bytes);
+    if (status == KUMI_OK) {
+        *number = ku_ps_journal_last(s->journal);
+        *is_complete = step < ku_ps_ledger_begin(&s->ledger, from->worker);
+    }
+    s->state.refused += status < 0;
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+int ku_ps_sync(struct ku_ps_service *s, uint64_t number)
+{
+    return ku_ps_journal_sync(s->journal, number);
+}
+
+int ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step, size_t offset,
+               void *data, size_t bytes, int64_t *seen)
+{
+    pthread_mutex_lock(&s->lock);
+    int status = s->engine == NULL || !s->is_open ? check_open(s) : KUMI_OK;
+    if (status == KUMI_OK && from->worker >= 0 && from->worker < s->ledger.n_workers &&
+        from->incarnation != s->ledger.worker[from->worker].incarnation)
+        status = KU_ERR(KUMI_EINVAL, "ps: worker %d: incarnation %llu is not the current one, %llu",
+                        from->worker, (unsigned long long)from->incarnation,
+                        (unsigned long long)s->ledger.worker[from->worker].incarnation);
+    s->state.refused += status < 0;
+    pthread_mutex_unlock(&s->lock);
+    KU_TRY(status);
+    KU_TRY(ku_remote_read(s->engine, from->worker, step, offset, data, bytes, seen));
+    if (*seen >= 0) {
+        pthread_mutex_lock(&s->lock);
+        s->state.pulled_bytes += bytes;
+        pthread_mutex_unlock(&s->lock);
+    }
+    return KUMI_OK;
+}
+
+void ku_ps_present(struct ku_ps_service *s, const struct ku_ps_hello *from, bool is_here)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->present && from->worker >= 0 && from->worker < s->ledger.n_workers) {
+        struct ku_ps_presence *x = &s->present[from->worker];
+        x->count += is_here ? 1 : -1;
+        if (x->count == 0)
+            x->gone_ns = ku_clock_ns();
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void ku_ps_want_saving(struct ku_ps_service *s)
+{
+    atomic_store(&s->wants_saving, true);
+}
+
+int ku_ps_state(struct ku_ps_service *s, struct ku_ps_state *out)
+{
+    pthread_mutex_lock(&s->lock);
+    const int status = check_open(s);
+    if (status == KUMI_OK) {
+        *out = s->state;
+        out->server = s->server;
+        out->n_servers = s->layout->n_servers;
+        out->n_workers = s->layout->n_workers;
+        out->mode = s->engine_opts.mode;
+        out->version = s->done;
+        out->journal_records = ku_ps_journal_last(s->journal);
+        out->n_present = 0;
+        for (int w = 0; w < s->layout->n_workers; w++)
+            out->n_present += s->present[w].count > 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
