@@ -8,7 +8,7 @@
 #include "ps/rpc/limits.h"
 #include "ps/serve/vector_service.h"
 
-/* `kumi ps serve`: the textbook's server of one vector. */
+/* `kumi ps serve`: the textbook's server of one vector, or a server of a training. */
 
 static KU_STATUS stopped(struct ku_ps_vector_service *s, int signal)
 {
@@ -21,6 +21,7 @@ static KU_STATUS stopped(struct ku_ps_vector_service *s, int signal)
 int ps_cmd_serve(struct cli *c)
 {
     struct ps_server_options server = {0};
+    struct ps_train_options train = {0};
     struct ku_ps_vector_service_opts o = {.vector.lr = 0.01};
     struct ku_ps_vector_service *s = NULL;
     const char *texts[KU_RPC_MAX_LISTEN];
@@ -32,10 +33,20 @@ int ps_cmd_serve(struct cli *c)
         {"lr", CLI_NUM, "learning rate (default 0.01)", &o.vector.lr},
         {"set", CLI_LIST, "a key of the optimizer: --set optimizer.momentum=0.9", NULL},
         {"package", CLI_TEXT, "package of the service ParameterServer (default: none)", &o.package},
+        PS_TRAIN_OPTIONS(train),
         PS_SERVER_OPTIONS(server),
     };
-    if (!CLI_PARSE(c, option, 0, 0))
+    if (!CLI_PARSE(c, option, 0, 1))
         return c->code;
+    if (c->n == 1 && (o.vector.count || o.vector.optimizer || o.package))
+        return cli_usage("kumi ps serve: %.60s: an extra argument; a configuration goes without "
+                         "--vector, --optimizer and --package",
+                         c->arg[0]);
+    if (c->n == 1)
+        return ps_serve_training(c, &train, &server);
+    if (train.out || train.shard || train.journal_sync || train.keeps)
+        return cli_usage("kumi ps serve: --out, --shard, --journal-sync and --keep-journal go only "
+                         "with CONFIG");
     if (o.vector.count == 0)
         return cli_usage("kumi ps serve: --vector: give the number of elements");
     o.vector.set = c->list;

@@ -14,8 +14,26 @@ const struct cli_command cli_commands[] = {
     {"ps serve", "a parameter server over gRPC",
      "kumi ps serve --vector N [--optimizer TYPE] [--lr X] [--set optimizer.key=value]..\n"
      "              [--package NAME] [--listen ADDRESS,..] [--threads T] [--max-connections C]\n"
-     "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]",
+     "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]\n"
+     "       kumi ps serve CONFIG --out DIR [--shard I/N] [--journal-sync every|group:MS|none]\n"
+     "              [--keep-journal] [--set key=value].. [--listen ADDRESS] ..",
      ps_cmd_serve},
+    {"ps worker", "a worker of a training with a parameter server",
+     "kumi ps worker CONFIG --servers ADDRESS,.. [--worker W] [--set key=value]..\n"
+     "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]",
+     ps_cmd_worker},
+    {"ps run", "workers and servers of a training on this host",
+     "kumi ps run CONFIG -n WORKERS -s SERVERS --out DIR [--set key=value]..\n"
+     "              [--restarts R] [--worker-restarts R] [--journal-sync every|group:MS|none]\n"
+     "              [--keep-journal]",
+     ps_cmd_run},
+    {"ps status", "what the servers of a training have done",
+     "kumi ps status --servers ADDRESS,.. [--json]", ps_cmd_status},
+    {"ps snapshot", "a checkpoint now", "kumi ps snapshot --servers ADDRESS,..", ps_cmd_snapshot},
+    {"ps drain", "end a training after its update, with a checkpoint",
+     "kumi ps drain --servers ADDRESS,..", ps_cmd_drain},
+    {"ps replay", "repeat a training from its journal", "kumi ps replay DIR [--out DIR]",
+     ps_cmd_replay},
     {"ps bench", "what calls and streams take here, beside gRPC alone",
      "kumi ps bench [--quick] [--json]", ps_cmd_bench},
     {NULL, NULL, NULL, NULL},

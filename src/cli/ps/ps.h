@@ -39,7 +39,52 @@ KU_STATUS ps_server_opts(const struct ps_server_options *o, const char *otherwis
  */
 KU_STATUS ps_serve_until_stopped(struct ku_rpc_server *s, int n_addresses);
 
+/* Options of a server of a training. */
+struct ps_train_options {
+    const char *out, *shard, *journal_sync;
+    int keeps;
+};
+#define PS_TRAIN_OPTIONS(o)                                                                        \
+    {"out", CLI_TEXT, "run directory; a run that is there continues", &(o).out},                   \
+        {"shard", CLI_TEXT, "I/N: this process is server I of N", &(o).shard},                     \
+        {"journal-sync", CLI_TEXT, "when pushes are on the disk: every (default), group:MS, none", \
+         &(o).journal_sync},                                                                       \
+    {                                                                                              \
+        "keep-journal", CLI_FLAG, "keep all of the journal, for kumi ps replay", &(o).keeps        \
+    }
+/* Serve the training of the configuration that was parsed. Returns the exit code. */
+int ps_serve_training(struct cli *c, const struct ps_train_options *train,
+                      const struct ps_server_options *server);
+void ps_print_result(const struct kumi_train_result *r, int is_stopped);
+
+/* Options of every client. */
+struct ps_client_options {
+    const char *servers, *cert, *key, *ca, *token_file;
+};
+#define PS_CLIENT_OPTIONS(o)                                                                       \
+    {"servers", CLI_TEXT, "addresses of all servers in their order, with commas between",          \
+     &(o).servers},                                                                                \
+        {"cert", CLI_TEXT, "PEM file of this client's certificate: mutual TLS", &(o).cert},        \
+        {"key", CLI_TEXT, "PEM file of its private key", &(o).key},                                \
+        {"ca", CLI_TEXT, "PEM file of the certificates that sign the servers'", &(o).ca},          \
+    {                                                                                              \
+        "token-file", CLI_TEXT, "the servers' token", &(o).token_file                              \
+    }
+/*
+ * Split the addresses. texts: [KU_REMOTE_MAX_SERVERS] pointers into *copy, freed with ku_free.
+ * Errors: KUMI_EINVAL.
+ */
+KU_STATUS ps_client_servers(const struct cli *c, const struct ps_client_options *o,
+                            const char **texts, int *n, char **copy);
+struct ku_rpc_security ps_client_security(const struct ps_client_options *o);
+
 int ps_cmd_serve(struct cli *c);
+int ps_cmd_worker(struct cli *c);
+int ps_cmd_run(struct cli *c);
+int ps_cmd_status(struct cli *c);
+int ps_cmd_snapshot(struct cli *c);
+int ps_cmd_drain(struct cli *c);
+int ps_cmd_replay(struct cli *c);
 int ps_cmd_bench(struct cli *c);
 
 #endif
