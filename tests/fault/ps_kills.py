@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Kill servers and workers of kumi ps run at seeded moments: the digest is that of an undisturbed run.
+
+    ps_kills.py KUMI N SEED [MODE..]
+
+In mode sync the digest is that of an all-reduce run, as in mode call, where a server kills itself in place of its n-th
+system call. In the other modes the journal is replayed: the digest is that of the replay, so no acknowledged update
+was lost and none was applied twice.
+"""
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+STEPS = 40
+
+
+def configure(folder):
+    r = random.Random(1)
+    with open(f"{folder}/t.txt", "w") as f:
+        f.write("".join(r.choice("abcdefgh ") for _ in range(20000)))
+    model = {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 256}
+    config = {"model": model, "data": {"train": f"{folder}/t.txt", "seq_len": 16},
+              "train": {"steps": STEPS, "global_batch": 16, "micro_batch": 2, "virtual_shards": 4, "threads": 1},
+              "checkpoint": {"every": 7, "keep": 2}, "parallel": {"timeout_s": 30}}
+    with open(f"{folder}/c.json", "w") as f:
+        json.dump(config, f)
+
+
+def digest(text):
+    found = re.search(r"^digest: (\S+)$", text, re.M)
+    return found.group(1) if found else None
+
+
+def children(pid):
+    """All descendants of a process, with their command lines."""
+    found = []
+    for child in open(f"/proc/{pid}/task/{pid}/children").read().split():
+        try:
+            line = open(f"/proc/{child}/cmdline").read().split("\0")
+            found += [(int(child), line), *children(child)]
+        except OSError:
+            pass
+    return found
+
+
+def kill_one(run, what, r):
+    """Kill one server or worker by its number; servers are the leaves below their launcher."""
+    alive = children(run.pid)
+    if what == "worker":
+        pids = [pid for pid, line in alive if len(line) > 1 and line[1] == "worker"]
+    else:
+        pids = [pid for pid, line in alive if len(line) > 1 and line[1] == "serve"]
+    if pids:
+        try:
+            os.kill(r.choice(pids), signal.SIGKILL)
+            return 1
+        except ProcessLookupError:
+            pass
+    return 0
+
+
+def has_begun(out):
+    try:
+        return os.path.getsize(f"{out}/journal/server-0/00000001.journal") > 0
+    except OSError:
+        return os.path.exists(f"{out}/journal/server-0")
+
+
+def one(kumi, folder, seed, mode, want):
+    """Returns the number of kills; prints and returns -1 if the digests differ."""
+    r = random.Random(seed)
+    out, n, s = f"{folder}/run-{seed}", r.choice([1, 2, 3 if mode != "sync" else 2]), r.choice([1, 2, 3])
+    line = [f"{kumi}-ps", "run", f"{folder}/c.json", "-n", str(n), "-s", str(s), "--out", out, "--keep-journal",
+            "--restarts", "20", "--worker-restarts", "20", "--journal-sync", r.choice(["none", "every", "group:2"])]
+    if n == 3:
+        line += ["--set", "train.virtual_shards=3", "--set", "train.global_batch=12"]
+    if mode == "backup":
+        line += ["--set", "ps.backup=1" if n > 1 else "ps.backup=0"]
+    elif mode != "sync":
+        line += ["--set", f"ps.mode={mode}"]
+    with open(f"{out}.out", "w") as o, open(f"{out}.err", "w") as e:
+        run = subprocess.Popen(line, stdout=o, stderr=e)
+        kills = 0
+        while not has_begun(out) and run.poll() is None:
+            time.sleep(0.002)
+        for _ in range(r.randint(1, 3)):
+            time.sleep(r.random() ** 2 * 0.25)
+            if run.poll() is None:
+                kills += kill_one(run, r.choice(["server", "worker"]), r)
+        try:
+            code = run.wait(timeout=90)
+        except subprocess.TimeoutExpired:
+            run.terminate()
+            code = "no end"
+    got = digest(open(f"{out}.out").read())
+    if mode != "sync":
+        again = subprocess.run([f"{kumi}-ps", "replay", out], capture_output=True, text=True, timeout=90)
+        want = digest(again.stdout) or again.stderr
+    if code == 0 and got and got == want:
+        return kills
+    print(f"seed {seed}, mode {mode}, {n} workers, {s} servers, {kills} kills: exit {code}, {got}, wanted {want}")
+    print(open(f"{out}.err").read()[-3000:])
+    return -1
+
+
+def one_call(kumi, folder, seed, want):
+    """A server that kills itself in place of a system call, and is started again; as one()."""
+    r = random.Random(seed)
+    out, set_ = f"{folder}/run-{seed}", ["--set", "ps.workers=1"]
+    serve = [f"{kumi}-ps", "serve", f"{folder}/c.json", "--out", out, *set_]
+    worker = subprocess.Popen([f"{kumi}-ps", "worker", f"{folder}/c.json", "--servers", f"unix:{out}/server-0.sock",
+                               *set_], stderr=subprocess.DEVNULL)
+    kills = 0
+    for _ in range(3):
+        fault = {"KUMI_FAULT": f"kill:{r.randint(1, 900)}"} if kills < 2 else {}
+        done = subprocess.run(serve, capture_output=True, text=True, timeout=90, env=os.environ | fault)
+        if done.returncode != -signal.SIGKILL:
+            break
+        kills += 1
+    code, got = worker.wait(timeout=90), digest(done.stdout)
+    if code == 0 and done.returncode == 0 and got == want:
+        return kills
+    print(f"seed {seed}, mode call, {kills} kills: exit {done.returncode}, worker {code}, {got}, wanted {want}")
+    print(done.stderr[-3000:])
+    return -1
+
+
+def main():
+    kumi, n, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    modes = sys.argv[4:] or ["sync", "call", "async", "ssp", "backup"]
+    failed = kills = 0
+    with tempfile.TemporaryDirectory() as folder:
+        configure(folder)
+        whole = subprocess.run([kumi, "train", f"{folder}/c.json", "--out", f"{folder}/whole"], capture_output=True,
+                               text=True)
+        want, i = digest(whole.stdout), 0
+        while kills < n and not failed:
+            mode = modes[i % len(modes)]
+            done = one_call(kumi, folder, seed + i, want) if mode == "call" else one(kumi, folder, seed + i, mode, want)
+            failed |= done < 0
+            kills += max(done, 0)
+            i += 1
+    print(f"{kills} kills in {i} runs")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: ps */
+/* A server of a training and a client that is no worker: once, and what is refused. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "ps/remote/messages.h"
+#include "ps/rpc/limits.h"
+
+#define SECOND KU_RPC_SECOND
+
+static char dir[64], address[96];
+static pid_t server;
+static struct ku_rpc_channel *channel;
+static uint64_t welcome[KU_PS_N_REPLY];
+static const char config[] =
+    "{\"model\": {\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 16, "
+    "\"n_positions\": 16, \"vocab_size\": 256}, \"data\": {\"train\": \"%s/t.txt\", \"seq_len\": "
+    "16}, \"train\": {\"steps\": 100, \"global_batch\": 2, \"micro_batch\": 2, \"threads\": 1}, "
+    "\"ps\": {\"workers\": 1}}";
+
+static void start_server(void)
+{
+    char out[80], file[80];
+    snprintf(out, sizeof out, "%s/run", dir);
+    snprintf(file, sizeof file, "%s/c.json", dir);
+    server = fork();
+    if (server == 0) {
+        execl(KUMI_BINARY_DIR "/kumi-ps", "kumi-ps", "serve", file, "--out", out, NULL);
+        _exit(127);
+    }
+    assert_int_equal(ku_rpc_channel_wait(channel, 60 * SECOND), 0);
+}
+
+static int open_all(void **state)
+{
+    char path[80], text[600], *words;
+    (void)state;
+    if (access(KUMI_BINARY_DIR "/kumi-ps", X_OK) != 0)
+        exit(77);
+    snprintf(dir, sizeof dir, "/tmp/kumi-training-%d", (int)getpid());
+    snprintf(address, sizeof address, "unix:%s/run/server-0.sock", dir);
+    assert_int_equal(ku_os_mkdirs(dir), 0);
+    words = ku_malloc(20000);
+    for (int i = 0; i < 20000; i++)
+        words[i] = (char)('a' + i * i % 26);
+    snprintf(path, sizeof path, "%s/t.txt", dir);
+    assert_int_equal(ku_os_replace(path, words, 20000), 0);
+    ku_free(words);
+    snprintf(text, sizeof text, config, dir);
+    snprintf(path, sizeof path, "%s/c.json", dir);
+    assert_int_equal(ku_os_replace(path, text, strlen(text)), 0);
+    const struct ku_rpc_channel_opts o = {.address = address, .max_back_off_ns = SECOND / 10};
+    assert_int_equal(ku_rpc_channel_create(&o, &channel), 0);
+    start_server();
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    ku_rpc_channel_destroy(channel);
+    if (server > 0) {
+        kill(server, SIGKILL);
+        waitpid(server, NULL, 0);
+    }
+    return ku_os_rmtree(dir);
+}
+
+static int call(const char *path, const uint64_t *field, uint32_t n, uint64_t *reply,
+                uint32_t n_reply)
+{
+    struct ku_rpc_buf b;
+    struct ku_rpc_msg m = {0};
+    struct ku_proto_in text;
+    KU_TRY(ku_ps_message_put(field, n, 0, 0, &b, NULL));
+    KU_TRY(ku_rpc_unary(channel, path, &b, 30 * SECOND, true, &m));
+    const int status = ku_ps_message_get(&m, reply, n_reply,
+                                         n_reply == KU_PS_N_REPLY ? KU_PS_R_NUMERICS : 0, &text);
+    ku_rpc_msg_fini(&m);
+    return status;
+}
+
+static int hello(uint64_t worker, uint64_t incarnation, uint64_t layout)
+{
+    const uint64_t field[KU_PS_N_REQUEST] = {[KU_PS_Q_WORKER] = worker,
+                                             [KU_PS_Q_INCARNATION] = incarnation,
+                                             [KU_PS_Q_LAYOUT] = layout,
+                                             [KU_PS_Q_BEGIN] = UINT64_MAX};
+    return call(KU_PS_SERVICE "Connect", field, KU_PS_N_REQUEST, welcome, KU_PS_N_REPLY);
+}
+
+static uint64_t state_of(enum ku_ps_state_field field)
+{
+    uint64_t reply[KU_PS_N_STATE];
+    const uint64_t none[1] = {0};
+    if (call(KU_PS_SERVICE "Status", none, 1, reply, KU_PS_N_STATE) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    return reply[field];
+}
+
+/* A frame, whose numbers a test may spoil. */
+struct frame {
+    uint64_t worker, incarnation, step, offset;
+    size_t bytes;
+    float value;
+    bool is_damaged;
+};
+/* Sends a frame; is_last: awaits the acknowledgement, or the status that ends the stream. */
+static int send_frame(struct ku_rpc_stream *s, const struct frame *f, bool is_last)
+{
+    float *data = ku_malloc(f->bytes + sizeof *data);
+    struct ku_rpc_buf b;
+    struct ku_rpc_msg m = {0};
+    void *at;
+    bool is_end;
+    for (size_t i = 0; i < f->bytes / sizeof *data; i++)
+        data[i] = f->value;
+    const uint64_t field[KU_PS_N_FRAME] = {[KU_PS_F_WORKER] = f->worker,
+                                           [KU_PS_F_INCARNATION] = f->incarnation,
+                                           [KU_PS_F_STEP] = f->step,
+                                           [KU_PS_F_OFFSET] = f->offset,
+                                           [KU_PS_F_CHECKSUM] =
+                                               ku_hash64(data, f->bytes) + f->is_damaged};
+    assert_int_equal(ku_ps_message_put(field, KU_PS_N_FRAME, KU_PS_F_DATA, f->bytes, &b, &at), 0);
+    memcpy(at, data, f->bytes);
+    ku_free(data);
+    int status = ku_rpc_stream_send(s, &b, 30 * SECOND);
+    ku_rpc_buf_fini(&b);
+    if (status == 0 && is_last) {
+        status = ku_rpc_stream_recv(s, &m, &is_end, 30 * SECOND);
+        ku_rpc_msg_fini(&m);
+    }
+    return status;
+}
+
+static struct ku_rpc_stream *open_stream(void)
+{
+    struct ku_rpc_stream *s = NULL;
+    assert_int_equal(ku_rpc_stream_open(channel, KU_PS_SERVICE "Push", true, &s), 0);
+    return s;
+}
+
+static int send_one(const struct frame *f)
+{
+    struct ku_rpc_stream *s = open_stream();
+    const int status = send_frame(s, f, true);
+    const struct kumi_error error = *ku_err_get();
+    ku_rpc_stream_destroy(s);
+    ku_err_put(&error);
+    return status;
+}
+
+/* A whole step, as far as the payload goes. */
+static int send_step(uint64_t incarnation, uint64_t step, float value)
+{
+    struct ku_rpc_stream *s = open_stream();
+    const size_t all = welcome[KU_PS_R_PUSH_PAYLOAD];
+    int status = 0;
+    for (size_t at = 0; at < all && status == 0; at += 4096) {
+        const size_t bytes = all - at < 4096 ? all - at : 4096;
+        status = send_frame(s,
+                            &(struct frame){.incarnation = incarnation,
+                                            .step = step,
+                                            .offset = at,
+                                            .bytes = bytes,
+                                            .value = value},
+                            at + bytes == all);
+    }
+    const struct kumi_error error = *ku_err_get();
+    ku_rpc_stream_destroy(s);
+    ku_err_put(&error);
+    return status;
+}
+
+static void await_version(uint64_t version)
+{
+    for (int i = 0; i < 3000 && state_of(KU_PS_S_VERSION) < version; i++)
+        usleep(10000);
+    assert_int_equal(state_of(KU_PS_S_VERSION), version);
+}
+
+static void refused(void **state)
+{
+    static const struct {
+        struct frame f;
+        int status;
+        const char *text;
+    } row[] = {
+        {{.worker = 1, .incarnation = 5, .bytes = 64}, KUMI_EINVAL, "worker 1 is unknown"},
+        {{.worker = 1 << 20, .incarnation = 5, .bytes = 64}, KUMI_EINVAL, "worker -1 is unknown"},
+        {{.incarnation = 4, .bytes = 64}, KUMI_EINVAL, "incarnation 4 was replaced by 5"},
+        {{.incarnation = 6, .bytes = 64}, KUMI_EINVAL, "incarnation 6 has not connected"},
+        {{.incarnation = 5, .step = 1, .bytes = 64},
+         KUMI_EINVAL,
+         "step 1, which is in the future: this server expects step 0"},
+        {{.incarnation = 5, .step = 1ull << 63, .bytes = 64}, KUMI_EINVAL, "is negative"},
+        {{.incarnation = 5, .offset = 1, .bytes = 64}, KUMI_EINVAL, "multiple of 64"},
+        {{.incarnation = 5, .offset = 1ull << 40, .bytes = 64}, KUMI_EINVAL, "a range lies within"},
+        {{.incarnation = 5, .bytes = 0}, KUMI_EINVAL, "a range lies within"},
+        {{.incarnation = 5, .bytes = (1 << 20) + 4}, KUMI_EINVAL, "a frame of 1048580 bytes"},
+        {{.incarnation = 5, .bytes = 64, .is_damaged = true}, KUMI_EINPUT, "is damaged: checksum"},
+    };
+    (void)state;
+    assert_int_equal(hello(0, 5, 0), 0);
+    const uint64_t layout = welcome[KU_PS_R_LAYOUT];
+    assert_int_equal(hello(0, 5, layout + 1), KUMI_EMISMATCH);
+    assert_non_null(strstr(ku_err_get()->text, "differ from the servers' (layout "));
+    assert_int_equal(hello(9, 5, layout), KUMI_EINVAL);
+    assert_int_equal(hello(0, 5, layout), 0);
+    assert_int_equal(welcome[KU_PS_R_BEGIN], 0);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const int is = send_one(&row[i].f);
+        if (is != row[i].status || strstr(ku_err_get()->text, row[i].text) == NULL)
+            fail_msg("row %zu: %d %s", i, is, ku_err_get()->text);
+    }
+    assert_int_equal(state_of(KU_PS_S_VERSION), 0);
+}
+
+/* A step is applied once: sent again, by a later incarnation, and after the server was killed. */
+static void once(void **state)
+{
+    (void)state;
+    assert_int_equal(send_step(5, 0, 0), 0);
+    await_version(1);
+    const uint64_t pushes = state_of(KU_PS_S_PUSHES);
+    assert_int_equal(send_step(5, 0, 1), 0); /* acknowledged, other bytes and all */
+    assert_int_equal(state_of(KU_PS_S_PUSHES), pushes);
+    assert_int_equal(hello(0, 7, welcome[KU_PS_R_LAYOUT]), 0);
+    assert_int_equal(welcome[KU_PS_R_BEGIN], 1);
+    assert_int_equal(send_step(7, 0, 1), 0);
+    assert_int_equal(send_step(5, 1, 1), KUMI_EINVAL);
+    kill(server, SIGKILL);
+    waitpid(server, NULL, 0);
+    start_server();
+    for (int i = 0; i < 3000 && hello(0, 7, welcome[KU_PS_R_LAYOUT]) == KUMI_EPEER; i++)
+        usleep(10000); /* the channel has yet to notice */
+    assert_int_equal(hello(0, 7, welcome[KU_PS_R_LAYOUT]), 0);
+    assert_int_equal(send_step(7, 0, 1), 0);
+    assert_true(welcome[KU_PS_R_BEGIN] == 1 && state_of(KU_PS_S_VERSION) == 1);
+    assert_int_equal(hello(0, 6, welcome[KU_PS_R_LAYOUT]), KUMI_EINVAL);
+    assert_int_equal(send_step(7, 1, 0), 0);
+    await_version(2);
+}
+
+/* As for any run: a gradient that is not finite ends it, with the first tensor named. */
+static void not_finite(void **state)
+{
+    int status;
+    (void)state;
+    assert_int_equal(send_step(7, 2, NAN), 0);
+    assert_int_equal(waitpid(server, &status, 0), server);
+    server = 0;
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == -KUMI_ENUMERIC);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(once),
+                                       cmocka_unit_test(not_finite)};
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
