@@ -19,6 +19,8 @@ refuse() {
 # the environment is that of all hosts, which would all say it
 KUMI_INTERFACE=none0 refuse 2 'KUMI_INTERFACE: none0: this host has' -H a:2,b:2,c:1 --rsh none
 
+refuse 2 'launch: 1025 hosts; agents are started on at most 1024; start a larger job with srun or mpirun' -H "$(seq -s, -f h%g 1025)" --rsh none
+
 # no rank can open its communicators: one of them says so
 unset OMPI_COMM_WORLD_SIZE PMIX_RANK PMI_RANK PMI_FD PMI_PORT KUMI_MPI
 for _ in 1 2 3; do refuse 2 'mpi: no MPI launcher started this rank' -H a:2,b:2,c:1 --rsh none --set parallel.transport=mpi; done
