@@ -193,11 +193,11 @@ def faults_of(pid):
     return sum(faults for _, faults in descendants(pid))
 
 
-def trial(b, config, n, threads, steps, sets=(), skip=3):
-    """Speed, where the time went and what is held, of a short training."""
+def trial(b, config, n, threads, steps, sets=(), skip=3, around=None):
+    """Speed, where the time went and what is held, of a short training. around: the command that starts it on several hosts, of one without -n."""
     out = f"{b.work}/run"
     shutil.rmtree(out, ignore_errors=True)
-    argv = [b.kumi, "train", config, "-n", str(n), "--trial", "--out", out, "--until", str(steps)]
+    argv = [b.kumi, "train", config, *(() if around else ("-n", str(n))), "--trial", "--out", out, "--until", str(steps)]
     for s in (f"train.threads={threads}", "train.log_every=0", *sets):
         argv += ["--set", s]
     seen = []
@@ -205,7 +205,7 @@ def trial(b, config, n, threads, steps, sets=(), skip=3):
     def watch(pid, stop):
         while not stop.wait(0.2):
             seen.append((time.time(), faults_of(pid)))
-    b.run(argv, watch=watch)
+    b.run(around(argv) if around else argv, watch=watch)
     ranks = [json.load(open(f"{out}/rank-{r}.json")) for r in range(n)]
     summary = json.load(open(f"{out}/summary.json"))
     mean = lambda key: statistics.mean(statistics.median(r[key][skip:]) for r in ranks)

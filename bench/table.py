@@ -2,7 +2,7 @@
 """The table of a kind of CPU from the results of bench/performance.py: a row a target."""
 MIB = 1 << 20
 SHOWN = {"tps", "step_ms", "mfu", "step_over_roofline", "turns", "discarded", "exposed_comm_ms", "planned_bytes", "pss_bytes", "ranks",
-         "faults_per_step"} # of a run
+         "faults_per_step", "far_bytes"} # of a run
 is_unused = lambda row: isinstance(row, dict) and row.get("dtype") == "bf16" and row["collective"] != "all_reduce" # of the rows of collectives
 OP_MARK = 0.7 # of its roofline, for ops above 1 % of a step
 SIZES = {8: "8 B", 65536: "64 KiB", MIB: "1 MiB", 64 * MIB: "64 MiB", 256 * MIB: "256 MiB"}
