@@ -149,6 +149,18 @@ static void test_reduce_bytes(void **state)
     }
 }
 
+/* Fingerprints tell roots of the largest jobs apart. */
+static void test_roots(void **state)
+{
+    (void)state;
+    for (int bit = 0; bit < 24; bit++) {
+        const struct ku_coll low = {.kind = KU_COLL_REDUCE, .dtype = KUMI_F32, .wire = KUMI_F32};
+        struct ku_coll other = low;
+        other.root = 1 << bit;
+        assert_int_equal(ku_coll_what(&other) ^ ku_coll_what(&low), UINT64_C(1) << (24 + bit));
+    }
+}
+
 /* A receive that is posted when the job fails: its memory is freed, as AddressSanitizer sees. */
 static int leave_receive(struct ku_job *job, void *arg)
 {
@@ -181,8 +193,8 @@ static void test_left_receive(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts), cmocka_unit_test(test_many_sections),
+        cmocka_unit_test(test_layouts),     cmocka_unit_test(test_many_sections),
         cmocka_unit_test(test_piece_count), cmocka_unit_test(test_reduce_bytes),
-        cmocka_unit_test(test_left_receive)};
+        cmocka_unit_test(test_roots),       cmocka_unit_test(test_left_receive)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
