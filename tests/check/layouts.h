@@ -22,7 +22,7 @@
 
 /* Two residual blocks with dropout and a tied table; its vocabulary stays whole if a metric reads
  * the logits. */
-static inline struct ku_graph *with_table(int64_t n, int has_metric)
+static inline struct ku_graph *with_table(int64_t n, int64_t t, int has_metric)
 {
     struct kumi_graph *b;
     struct ku_graph *g;
@@ -30,8 +30,9 @@ static inline struct ku_graph *with_table(int64_t n, int has_metric)
     static const char *const name[2][3] = {{"h.0.ln", "h.0.up", "h.0.down"},
                                            {"h.1.ln", "h.1.up", "h.1.down"}};
     assert_int_equal(kumi_graph_create(&b), 0);
-    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, "n", &n),
-               y = kumi_input(b, "targets", KUMI_I32, "n", &n);
+    const char *dims = t ? "nt" : "n";
+    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, dims, (int64_t[]){n, t}),
+               y = kumi_input(b, "targets", KUMI_I32, dims, (int64_t[]){n, t});
     kumi_value table = kumi_param(b, "wte.weight", "vc", (int64_t[]){1100, width},
                                   &(struct kumi_init){.std = 0.1});
     kumi_value x = kumi_embedding(b, table, ids);
@@ -52,11 +53,16 @@ static inline struct ku_graph *with_table(int64_t n, int has_metric)
 }
 static inline struct ku_graph *tied(int64_t n)
 {
-    return with_table(n, 1);
+    return with_table(n, 0, 1);
 }
 static inline struct ku_graph *vocabulary(int64_t n)
 {
-    return with_table(n, 0);
+    return with_table(n, 0, 0);
+}
+/* The same over sequences, in parts of unequal lengths. */
+static inline struct ku_graph *sequences(int64_t n)
+{
+    return with_table(n / 8, 6, 0);
 }
 
 /* A plain network without tied weights. */
@@ -107,6 +113,7 @@ static inline struct ku_graph *synced(int64_t n)
 struct layout {
     struct ku_graph *(*model)(int64_t n);
     int tp;    /* 0 = 1 */
+    int sp;    /* its ranks divide sequences */
     int hosts; /* whose ranks share one copy each; 0: all ranks have memory of their own */
     int ranks, zero, replicate, mb, vs, by_micro, recompute, group, is_private;
     enum kumi_dtype compute, reduce;
@@ -151,6 +158,7 @@ static inline struct ku_compile_opts options(const struct layout *l)
                                 .wrap = l->zero == 3 ? wrap : NULL,
                                 .prefetch = 1,
                                 .recompute = l->recompute,
+                                .sequence = l->sp,
                                 .reshard_group = l->group};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
@@ -219,6 +227,22 @@ static inline void drop(struct job *j)
     ku_free(j->wire);
 }
 
+static inline struct layout over_tp(struct layout l, int tp)
+{
+    l.tp = tp;
+    l.offload = l.hosts = 0, l.is_private = 1;
+    if (l.optimizer == KU_OP_lamb || l.optimizer == KU_OP_lars || l.optimizer == KU_OP_adafactor)
+        l.optimizer = KU_OP_adamw;
+    return l;
+}
+/* A layout with its sequences divided over axis tp. */
+static inline struct layout over_sequences(struct layout l, int tp)
+{
+    l = over_tp(l, tp);
+    l.model = sequences, l.sp = 1;
+    return l;
+}
+
 static inline struct layout random_layout(uint64_t *seed)
 {
     static struct ku_graph *(*const model[])(int64_t) = {tied, tied, mlp, normed, synced};
@@ -249,11 +273,7 @@ static inline struct layout random_layout(uint64_t *seed)
     l.hosts = l.ranks >= 4 * l.replicate && !l.is_private ? 2 * l.replicate : 0;
     l.group = l.hosts ? 0 : l.group;
     if ((l.model == tied || l.model == mlp) && DRAW(3) == 0) { /* what tp works with */
-        l.tp = 1 << (1 + DRAW(2));
-        l.offload = l.hosts = 0, l.is_private = 1;
-        if (l.optimizer == KU_OP_lamb || l.optimizer == KU_OP_lars ||
-            l.optimizer == KU_OP_adafactor)
-            l.optimizer = KU_OP_adamw;
+        l = over_tp(l, 1 << (1 + DRAW(2)));
         if (l.model == tied && DRAW(3))
             l.model = vocabulary;
     }
@@ -262,20 +282,22 @@ static inline struct layout random_layout(uint64_t *seed)
 
 static inline void show(const struct layout *l)
 {
-    fprintf(stderr,
-            "  %s ranks %d tp %d hosts %d zero %d replicate %d mb %d vs %d micro %d recompute %d "
-            "private %d "
-            "group "
-            "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
-            "averages %d decay %d adapt %d groups %d\n",
-            l->model == tied         ? "tied"
-            : l->model == vocabulary ? "vocabulary"
-            : l->model == mlp        ? "mlp"
-                                     : "batch norm",
-            l->ranks, l->tp, l->hosts, l->zero, l->replicate, l->mb, l->vs, l->by_micro,
-            l->recompute, l->is_private, l->group, l->compute, l->reduce, l->no_master, l->rounds,
-            ku_ops[l->optimizer].name, l->offload, l->overlap, l->clip_value, l->averages, l->decay,
-            l->adapt, l->groups);
+    fprintf(
+        stderr,
+        "  %s ranks %d tp %d sp %d hosts %d zero %d replicate %d mb %d vs %d micro %d recompute %d "
+        "private %d "
+        "group "
+        "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
+        "averages %d decay %d adapt %d groups %d\n",
+        l->model == tied         ? "tied"
+        : l->model == vocabulary ? "vocabulary"
+        : l->model == sequences  ? "sequences"
+        : l->model == mlp        ? "mlp"
+                                 : "batch norm",
+        l->ranks, l->tp, l->sp, l->hosts, l->zero, l->replicate, l->mb, l->vs, l->by_micro,
+        l->recompute, l->is_private, l->group, l->compute, l->reduce, l->no_master, l->rounds,
+        ku_ops[l->optimizer].name, l->offload, l->overlap, l->clip_value, l->averages, l->decay,
+        l->adapt, l->groups);
 }
 
 #endif
