@@ -2,7 +2,7 @@
 /*
  * Which process listens on a TCP port of this host:
  *
- *     /proc/net/tcp, tcp6     a line for each socket: local address, port, state (0A: listens), inode
+ *     /proc/net/tcp, tcp6     a line for each socket: address, port, state (0A: listens), inode
  *     /proc/PID/fd/N          a link to "socket:[inode]", readable for processes of this user
  */
 #include "base/mem.h"
