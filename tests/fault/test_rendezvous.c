@@ -87,9 +87,11 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(refusals)};
-    struct rlimit files;
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    int spare[8]; /* LeakSanitizer opens files, after the limit was lowered */
+    for (size_t i = 0; i < sizeof spare / sizeof *spare; i++)
+        assert_true((spare[i] = dup(0)) >= 0);
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    (void)setrlimit(RLIMIT_NOFILE, &files); /* LeakSanitizer opens files; root alone may */
+    for (size_t i = 0; i < sizeof spare / sizeof *spare; i++)
+        close(spare[i]);
     return failed;
 }
