@@ -112,7 +112,8 @@ static inline struct ku_graph *synced(int64_t n)
 
 struct layout {
     struct ku_graph *(*model)(int64_t n);
-    int tp;    /* 0 = 1 */
+    int tp; /* 0 = 1 */
+    int tp_exact, tp_reduce;
     int sp;    /* its ranks divide sequences */
     int hosts; /* whose ranks share one copy each; 0: all ranks have memory of their own */
     int ranks, zero, replicate, mb, vs, by_micro, recompute, group, is_private;
@@ -163,6 +164,8 @@ static inline struct ku_compile_opts options(const struct layout *l)
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
     o.mesh.extent[KU_AX_TP] = l->tp ? l->tp : 1;
+    o.tp_exact = l->tp_exact;
+    o.tp_reduce = (enum kumi_dtype)l->tp_reduce;
     o.mesh.extent[KU_AX_VS] = l->vs;
     o.mesh.extent[KU_AX_MB] = l->mb;
     o.mesh.mb_outer = l->by_micro;
@@ -200,7 +203,7 @@ static inline int compile(enum ku_check_kind kind, const struct ku_target *targe
 {
     j->o.is_training = kind != KU_CHECK_EVAL;
     assert_int_equal(ku_graph_copy(graph, &j->model), 0);
-    assert_int_equal(ku_compile_graph(j->model, &j->o, target, "precision"), 0);
+    assert_int_equal(ku_compile_graph(j->model, &j->o, target, "slices"), 0);
     assert_int_equal(ku_trainer_check_opts(&j->o, kind, j->model, &j->check, &j->wire), 0);
     KU_TRY(ku_compile_graph(graph, &j->o, target, NULL));
     return kind >= KU_CHECK_INIT
@@ -240,6 +243,7 @@ static inline struct layout over_sequences(struct layout l, int tp)
 {
     l = over_tp(l, tp);
     l.model = sequences, l.sp = 1;
+    l.tp_exact = l.tp_exact && tp == 2 ? 2 : 0; /* of six tokens */
     return l;
 }
 
@@ -276,28 +280,28 @@ static inline struct layout random_layout(uint64_t *seed)
         l = over_tp(l, 1 << (1 + DRAW(2)));
         if (l.model == tied && DRAW(3))
             l.model = vocabulary;
+        l.tp_exact = DRAW(2) ? 4 : 0; /* also without axis tp */
+        l.tp_reduce = l.tp_exact || DRAW(2) ? KUMI_F32 : KUMI_BF16;
+        l.tp = l.tp_exact && DRAW(3) == 0 ? 1 : l.tp;
     }
     return l;
 }
 
 static inline void show(const struct layout *l)
 {
-    fprintf(
-        stderr,
-        "  %s ranks %d tp %d sp %d hosts %d zero %d replicate %d mb %d vs %d micro %d recompute %d "
-        "private %d "
-        "group "
-        "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
-        "averages %d decay %d adapt %d groups %d\n",
-        l->model == tied         ? "tied"
-        : l->model == vocabulary ? "vocabulary"
-        : l->model == sequences  ? "sequences"
-        : l->model == mlp        ? "mlp"
-                                 : "batch norm",
-        l->ranks, l->tp, l->sp, l->hosts, l->zero, l->replicate, l->mb, l->vs, l->by_micro,
-        l->recompute, l->is_private, l->group, l->compute, l->reduce, l->no_master, l->rounds,
-        ku_ops[l->optimizer].name, l->offload, l->overlap, l->clip_value, l->averages, l->decay,
-        l->adapt, l->groups);
+    fprintf(stderr,
+            "  %s ranks %d tp %d exact %d tp_reduce %d sp %d hosts %d zero %d replicate %d mb %d "
+            "vs %d micro %d recompute %d private %d group %d compute %d reduce %d no_master %d "
+            "rounds %d %s offload %d overlap %d clip %d averages %d decay %d adapt %d groups %d\n",
+            l->model == tied         ? "tied"
+            : l->model == vocabulary ? "vocabulary"
+            : l->model == sequences  ? "sequences"
+            : l->model == mlp        ? "mlp"
+                                     : "batch norm",
+            l->ranks, l->tp, l->tp_exact, l->tp_reduce, l->sp, l->hosts, l->zero, l->replicate,
+            l->mb, l->vs, l->by_micro, l->recompute, l->is_private, l->group, l->compute, l->reduce,
+            l->no_master, l->rounds, ku_ops[l->optimizer].name, l->offload, l->overlap,
+            l->clip_value, l->averages, l->decay, l->adapt, l->groups);
 }
 
 #endif
