@@ -21,9 +21,12 @@ steps=20
 on() {
     local name=$1
     shift
-    rm -rf "$dir/run"
-    steps=$steps config="${config[*]}" bash "$source/tests/hosts/hosts.sh" with 2 timeout -k 5 120 bash -c "$*" >"$dir/log" 2>&1 </dev/null
-    code=$?
+    for _ in 1 2 3; do # MPICH 4.0 may hang in MPI_Finalize; after 5 s the ranks end without it, and its proxy fails
+        rm -rf "$dir/run"
+        steps=$steps config="${config[*]}" bash "$source/tests/hosts/hosts.sh" with 2 timeout -k 5 120 bash -c "$*" >"$dir/log" 2>&1 </dev/null
+        code=$?
+        grep -q '^digest: ' "$dir/log" && grep -q HYDU_sock_write "$dir/log" || break
+    done
     digest=$(sed -n 's/^digest: //p' "$dir/log")
     [ "$name" = fails ] || { [ $code = 0 ] && [ "$digest" = "$one" ]; } || say "$name: exit $code: $(cat "$dir/log")"
 }
