@@ -3,6 +3,8 @@
 #define TESTS_CHECK_TRIAL_H
 
 /* Runs programs, with ranks as threads: the digest of the state after two steps. */
+#include <assert.h>
+
 #include "base/random.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
@@ -13,8 +15,8 @@
 
 struct trial {
     const struct layout *l;
-    int which;            /* KU_PROG_TRAIN or KU_PROG_INIT */
-    struct ku_program *p; /* in place of the compiled one; NULL: that */
+    int which;                         /* KU_PROG_TRAIN or KU_PROG_INIT */
+    struct ku_program *const *all, *p; /* in place of the compiled ones; NULL: those */
     char digest[72];
 };
 
@@ -71,29 +73,43 @@ static inline int trial_rank(struct ku_job *job, void *arg)
     struct trial *x = arg;
     struct ku_trainer *t = NULL;
     struct ku_graph *g = graph_of(x->l);
+    struct ku_pp_schedule *schedule = NULL;
     struct trial own = *x;
-    const struct ku_trainer_opts o = {.compile = options(x->l),
-                                      .device = ku_device_find("cpu"),
-                                      .device_opts = {.n_threads = 1, .isa = ku_cpu_isa()},
-                                      .seed = 1337,
-                                      .tier = {.path = "."},
-                                      .no_eval = 1};
-    KU_TRY(ku_trainer_create(job, &g, 1, &o, &t));
-    int status = trial_steps(t, &own);
+    int layers[MAX_LAYERS];
+    struct ku_trainer_opts o = {.compile = options(x->l),
+                                .device = ku_device_find("cpu"),
+                                .device_opts = {.n_threads = 1, .isa = ku_cpu_isa()},
+                                .seed = 1337,
+                                .tier = {.path = "."},
+                                .no_eval = 1};
+    int status = pipeline_of(x->l, g, &o.compile, &schedule, layers);
+    assert(status == KUMI_OK);
+    status = ku_trainer_create(job, &g, 1, &o, &t);
+    own.p = x->all ? x->all[ku_mesh_coord(&o.compile.mesh, job->rank).at[KU_AX_PP]] : NULL;
+    if (status == KUMI_OK)
+        status = trial_steps(t, &own);
     if (job->rank == 0)
         memcpy(x->digest, own.digest, sizeof own.digest);
     ku_trainer_destroy(t);
+    ku_pp_schedule_destroy(schedule);
     return status;
 }
 
-/* Whether a program leaves the state that the compiled one leaves. */
-static inline int is_harmless(const struct layout *l, int which, struct ku_program *p)
+/* Whether programs leave the state that the compiled ones leave. */
+static inline bool is_harmless(const struct layout *l, int which, struct ku_program *const *all)
 {
-    struct trial with = {.l = l, .which = which, .p = p}, without = {.l = l};
-    const int n = l->ranks * (l->tp ? l->tp : 1);
-    if (ku_comm_threads(n, NULL, trial_rank, &without) < 0)
-        fail_msg("%s", ku_err_get()->text);
-    int status = ku_comm_threads(n, NULL, trial_rank, &with);
+    struct trial with = {.l = l, .which = which, .all = all}, without = {.l = l};
+    const int n = l->ranks * (l->tp ? l->tp : 1) * (l->pp ? l->pp : 1);
+    char hosts[64] = "";
+    for (int h = 0; h < l->hosts; h++)
+        snprintf(hosts + strlen(hosts), sizeof hosts - strlen(hosts), "%s%d", h ? "," : "",
+                 n / l->hosts);
+    const struct ku_job_opts opts = {.hosts = l->hosts ? hosts : NULL};
+    if (ku_comm_threads(n, &opts, trial_rank, &without) < 0) {
+        show(l);
+        fail_msg("the programs without the edit: %s", ku_err_get()->text);
+    }
+    int status = ku_comm_threads(n, &opts, trial_rank, &with);
     if (status < 0)
         fprintf(stderr, "%s\n", ku_err_get()->text);
     const bool is_equal = status == KUMI_OK && strcmp(with.digest, without.digest) == 0;
