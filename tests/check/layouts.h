@@ -307,7 +307,9 @@ static inline void draw_pipeline(struct layout *l, uint64_t *seed)
     l->mb = l->pp * (1 + DRAW(2)) / l->vs;
     l->is_private = 1;
     l->offload = l->hosts = l->by_micro = l->group = 0;
-    if (l->tp && l->optimizer == KU_OP_adafactor)
+    if (!l->tp && DRAW(6) == 0)
+        l->optimizer = KU_OP_adafactor;
+    else if (l->tp && l->optimizer == KU_OP_adafactor)
         l->optimizer = KU_OP_adamw;
 }
 

@@ -707,6 +707,10 @@ static int mutate_all(const struct layout *l, enum ku_check_kind kind, uint64_t 
     struct job j;
     int n_wrong = 0;
     if (make(l, kind, &j) == 0 && j.p->n_instrs) {
+        if (check(&j) < 0) {
+            show(l);
+            fail_msg("%s", ku_err_get()->text);
+        }
         for (int c = 0; c < j.n; c++)
             before[c] = remember(j.all[c]);
         for (int k = 0; k < N_CLASSES; k++) {
