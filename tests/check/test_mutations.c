@@ -317,6 +317,15 @@ static int wrong_stream(struct ku_program *p, uint64_t *seed)
     p->instr[at].stream++;
     return 1;
 }
+/* Rounding takes the stream of another parameter. */
+static int wrong_rounding(struct ku_program *p, uint64_t *seed)
+{
+    uint32_t at = any(p, KU_COMPUTE, KU_OP_stochastic_round, seed);
+    if (at == UINT32_MAX)
+        return 0;
+    p->instr[at].stream += draw(seed, 2) ? 1 : UINT32_MAX;
+    return 1;
+}
 static int wrong_input(struct ku_program *p, uint64_t *seed)
 {
     uint32_t at = any(p, KU_COMPUTE, -1, seed);
@@ -609,6 +618,7 @@ static const struct {
     {.name = "report made twice", .run = scalars_twice, .programs = TRAIN},
     {.name = "wrong attribute", .run = wrong_attr, .programs = TRAIN | EVAL},
     {.name = "wrong random stream", .run = wrong_stream, .programs = TRAIN},
+    {.name = "rounding with another stream", .run = wrong_rounding, .programs = TRAIN},
     {.name = "wrong operand of the same size", .run = wrong_input, .programs = TRAIN | EVAL | INIT},
     {.name = "wrong result buffer of the same size",
      .run = wrong_output,
@@ -783,9 +793,26 @@ static void trials(void **state)
     drop(&j);
 }
 
+/* The programs of a job have one state plan. */
+static void state_plans(void **state)
+{
+    const struct layout l = {
+        .model = mlp, .ranks = 2, .replicate = 1, .mb = 1, .vs = 1, .optimizer = KU_OP_adamw};
+    struct job train, init;
+    (void)state;
+    assert_int_equal(make(&l, KU_CHECK_TRAIN, &train), 0);
+    assert_int_equal(make(&l, KU_CHECK_INIT, &init), 0);
+    assert_int_equal(ku_check_same_state(train.p, init.p), 0);
+    init.p->state[1].offset += 64;
+    assert_int_equal(ku_check_same_state(train.p, init.p), KUMI_EPLAN);
+    assert_non_null(strstr(ku_err_get()->text, init.p->name_of[init.p->state[1].name]));
+    drop(&train);
+    drop(&init);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(legal), cmocka_unit_test(trials),
-                                       cmocka_unit_test(mutations)};
+                                       cmocka_unit_test(state_plans), cmocka_unit_test(mutations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
