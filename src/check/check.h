@@ -44,7 +44,7 @@
  */
 enum ku_check_kind {
     KU_CHECK_TRAIN,  /* a step of training */
-    KU_CHECK_EVAL,   /* loss and metrics; the state is only read */
+    KU_CHECK_EVAL,   /* loss and metrics, or generation; of the state only caches are written */
     KU_CHECK_INIT,   /* makes the initial state in new memory, which is zero */
     KU_CHECK_DERIVE, /* makes the derived tensors from loaded ones */
 };

@@ -6,11 +6,11 @@
  *     pp 0   start send #3 ............ wait #3       the term of the operand goes on the wire
  *     pp 1        start recv #1, wait #1              and into the buffer of the receive
  *
- * Both sides must name the same shape, placement, partition and dtype. A send ends when its receive has
- * started (rendezvous: no transport needs to buffer), a receive ends when its send has started. A
- * coordinate runs until a wait blocks; if all of them block, the programs wait for each other. What
- * arrives is a term, so that the update of a tensor accepts exactly the sum over all micro-batches
- * and uses, wherever its parts were computed.
+ * Both sides must name the same shape, placement, partition and dtype. A send ends when its receive
+ * has started (rendezvous: no transport needs to buffer), a receive ends when its send has started.
+ * A coordinate runs until a wait blocks; if all of them block, the programs wait for each other.
+ * What arrives is a term, so that the update of a tensor accepts exactly the sum over all
+ * micro-batches and uses, wherever its parts were computed.
  */
 #include <stdio.h>
 #include <string.h>

@@ -104,7 +104,8 @@ static int late_wait(struct ku_program *p, uint64_t *seed)
     uint32_t wait = wait_of(p, at);
     const struct ku_operand *o = &p->operand[p->instr[at].operand + p->instr[at].n_in];
     ku_id result = o->out ? o->out : o->buffer;
-    for (uint32_t k = wait + 1; k + 1 < p->n_instrs && p->instr[at].op != KU_X_ALL_GATHER; k++)
+    const bool is_read = p->instr[at].op != KU_X_ALL_GATHER && p->instr[at].op != KU_X_SEND;
+    for (uint32_t k = wait + 1; k + 1 < p->n_instrs && is_read; k++)
         for (int n = 0; p->instr[k].kind == KU_COMPUTE && n < p->instr[k].n_in; n++)
             if (p->operand[p->instr[k].operand + (uint32_t)n].buffer == result) {
                 move(p, wait, p->n_instrs - 1);
