@@ -232,7 +232,7 @@ int kumi_trainer_read(const struct kumi_trainer *t, const char *name, float *out
     if (count != ku_ckpt_tensor_count(x))
         return KU_ERR(KUMI_EINVAL, "trainer: %s: has %lld elements, asked for %lld", name,
                       (long long)ku_ckpt_tensor_count(x), (long long)count);
-    if (x->owner.n)
+    if (x->owner.n_owners)
         return KU_ERR(
             KUMI_EINVAL,
             "trainer: %s: its elements are divided among hosts; read it from a checkpoint "

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "ir/program.h"
+#include "op/tensor_plan.h"
 
 /*
  * The static proof over the programs of a job: every rank of a class executes the same list, so one
@@ -26,6 +27,8 @@
  *     state.c       the state before and after: what may be written, and what must be
  *     messages.c    sends and receives between the stages of a pipeline
  *     exchange.c    starts and waits: collectives and transfers of offloaded tensors
+ *     tensor.c      the model as the ranks of axis tp divide it
+ *     redistribute.c  collectives that gather or leave parts along a dim
  *     cut.c         the ports at which the step is cut for a parameter server
  *     live_range.c  live ranges from the instructions themselves, then overlap and arena bounds
  *
@@ -67,6 +70,8 @@ struct ku_check_opts {
     const struct ku_update_group *groups;
     int n_groups, stochastic_rounding;
     double initial_accumulator_value;
+    struct ku_tp_plan plan; /* as struct ku_compile_opts */
+    int sequence;           /* the ranks of axis tp divide sequences between the layers */
 };
 
 /* What was proved. */

@@ -46,7 +46,7 @@ static int check_start(struct ku_proof *c, const struct ku_instr *i)
 
 /* Takes a buffer for a collective: no other may be using it, unless on the same axes (they run in
  * start order). */
-static int take(struct ku_proof *c, ku_id b, uint32_t handle)
+int ku_proof_take(struct ku_proof *c, ku_id b, uint32_t handle)
 {
     uint32_t other = c->held[b].handle;
     const struct ku_program *p = c->p;
@@ -73,7 +73,7 @@ static int add_squares(struct ku_proof *c, const struct ku_instr *i, const struc
     const uint8_t partial = (uint8_t)(sum->owned | (sum->split ? 1 << KU_AX_TP : 0));
     if (stats->term != KU_TOTALS_ZERO && stats->partial != partial)
         return ku_proof_refuse(c, b, "adds a tensor to totals that are partial over other ranks");
-    KU_TRY(take(c, b, i->handle));
+    KU_TRY(ku_proof_take(c, b, i->handle));
     stats->partial = partial;
     stats->term += ku_term_of(KU_TERM_SQUARES, sum->term, o->stats_word - KU_EXACT_WORDS);
     return KUMI_OK;
@@ -95,14 +95,14 @@ static int reduce(struct ku_proof *c, const struct ku_instr *i, const struct ku_
 {
     struct ku_held *from = &c->held[o->buffer], sum = *from;
     const int blocks = ku_proof_blocks(c, o), divided = divided_axes(i);
-    int low = i->axes & -i->axes, rest = from->partial & ~i->axes;
+    const int tp = 1 << KU_AX_TP, low = i->axes & -i->axes, rest = from->partial & ~i->axes;
     int narrow = i->wire != o->dtype;
     if (i->axes & ~from->partial)
         return ku_proof_refuse(c, o->buffer,
                                "reduces over axes %#x a value that is partial over %#x", i->axes,
                                from->partial);
-    if (rest >= low)
-        return ku_proof_refuse(c, o->buffer, "reduces an outer axis before an inner one");
+    if ((rest & ~tp) >= low || (i->axes == tp && rest && !(from->flags & KU_HELD_TOTALS)))
+        return ku_proof_refuse(c, o->buffer, "reduces an axis before one that comes first");
     if ((blocks & i->axes) != divided)
         return ku_proof_refuse(c, o->buffer, "the placement of the part is not that of a %s",
                                ku_exchange_name(i->op));
@@ -121,9 +121,10 @@ static int reduce(struct ku_proof *c, const struct ku_instr *i, const struct ku_
     sum.first_block = o->first_block;
     if (sum.flags & KU_HELD_TOTALS && (narrow || i->reduce != KU_FOLD_SUM))
         return ku_proof_refuse(c, o->buffer, "totals are added exactly");
-    if (rest == 0 && !(sum.flags & KU_HELD_TOTALS))
+    /* the ranks of axis tp add up their parts of a gradient after the others, and round again */
+    if ((rest & ~tp) == 0 && !(sum.flags & KU_HELD_TOTALS))
         sum.term = ku_term_of(KU_TERM_COMPLETE, sum.term, code);
-    if (rest == 0)
+    if ((rest & ~tp) == 0)
         sum.wire = 0;
     if (o->addend) {
         KU_TRY(ku_proof_buffer(c, o->addend));
@@ -133,15 +134,15 @@ static int reduce(struct ku_proof *c, const struct ku_instr *i, const struct ku_
             return ku_proof_refuse(c, o->addend, "the addend has another placement than the sum");
         KU_TRY(ku_proof_fits(c, o, o->addend, 0));
         sum.term = ku_term_of(KU_TERM_ADD, sum.term, a->term);
-        KU_TRY(take(c, o->addend, i->handle));
+        KU_TRY(ku_proof_take(c, o->addend, i->handle));
     }
     ku_id to = o->out ? o->out : o->buffer;
     KU_TRY(ku_proof_buffer(c, to));
     KU_TRY(ku_proof_fits(c, o, to, 0));
     if (c->p->buffer[to].dtype != o->dtype)
         return ku_proof_refuse(c, to, "the result has another dtype");
-    KU_TRY(take(c, o->buffer, i->handle));
-    KU_TRY(take(c, to, i->handle));
+    KU_TRY(ku_proof_take(c, o->buffer, i->handle));
+    KU_TRY(ku_proof_take(c, to, i->handle));
     if (to != o->buffer)
         from->flags = 0; /* the collective may use the bytes */
     KU_TRY(ku_proof_write(c, to, &sum));
@@ -186,7 +187,7 @@ static int gather(struct ku_proof *c, const struct ku_instr *i, const struct ku_
     whole.group = 0;
     KU_TRY(ku_proof_buffer(c, to));
     KU_TRY(ku_proof_fits(c, o, to, 1));
-    KU_TRY(take(c, to, i->handle));
+    KU_TRY(ku_proof_take(c, to, i->handle));
     if (to == o->buffer) {
         from->owned = whole.owned;
         from->peers_read = c->at + 1;
@@ -263,8 +264,11 @@ int ku_proof_start(struct ku_proof *c)
         if (o->dtype != p->operand[i->operand + i->n_in].dtype)
             return ku_proof_refuse(c, o->buffer, "parts of several dtypes");
         if (c->held[o->buffer].handle && c->held[o->buffer].handle != i->handle)
-            KU_TRY(take(c, o->buffer, i->handle));
-        KU_TRY(i->op == KU_X_ALL_GATHER ? gather(c, i, o) : reduce(c, i, o));
+            KU_TRY(ku_proof_take(c, o->buffer, i->handle));
+        const bool is_split = ku_layout_axes(&p->layout[o->layout], KU_S) & i->axes;
+        KU_TRY(i->op == KU_X_ALL_GATHER ? is_split ? ku_proof_join(c, i, o) : gather(c, i, o)
+               : is_split ? ku_proof_scatter(c, i, o)
+                                        : reduce(c, i, o));
     }
     return KUMI_OK;
 }

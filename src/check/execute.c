@@ -248,6 +248,31 @@ static int check_split(struct ku_proof *c, const struct ku_operand *o, const str
     return KUMI_OK;
 }
 
+/* Forward and backward: operands divided over axis tp as they are give results divided so. */
+static int check_rule(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in)
+{
+    const struct ku_instr *i = &c->p->instr[c->at];
+    struct ku_split_op x = {
+        .op = i->op, .n_in = i->n_in, .n_out = i->n_out, .a = &c->p->attr[i->attr]};
+    char split[KU_MAX_OUT] = {0};
+    if (i->phase == KU_PH_O || c->p->mesh.extent[KU_AX_TP] == 1)
+        return KUMI_OK;
+    for (int k = 0; k < i->n_in; k++) {
+        x.split[k] = in[k].partial >> KU_AX_TP & 1 ? KU_SPLIT_SUM : in[k].split;
+        x.in[k] = &c->p->shape[o[k].shape];
+    }
+    for (int n = 0; n < i->n_out; n++)
+        x.out[n] = &c->p->shape[o[i->n_in + n].shape];
+    const char *broken = ku_tensor_rule(&x, split);
+    if (broken)
+        return ku_proof_refuse(c, o[0].buffer, "%s", broken);
+    for (int n = 0; n < i->n_out; n++)
+        if (split[n] != ku_proof_split(c, &o[i->n_in + n]))
+            return ku_proof_refuse(c, o[i->n_in + n].buffer,
+                                   "result is not divided over axis tp as its operands");
+    return KUMI_OK;
+}
+
 /* The model defines every result. */
 static int of_model(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in,
                     struct ku_held *out)
@@ -255,6 +280,7 @@ static int of_model(struct ku_proof *c, const struct ku_operand *o, const struct
     const struct ku_instr *i = &c->p->instr[c->at];
     if (i->phase == KU_PH_O)
         KU_TRY(check_shards(c, o, in));
+    KU_TRY(check_rule(c, o, in));
     for (int n = 0; n < i->n_out; n++) {
         const struct ku_operand *to = &o[i->n_in + n];
         if (ku_ops[i->op].traits & KU_OP_CHUNKS && n == i->n_out - 1) {
@@ -446,6 +472,8 @@ static int compute(struct ku_proof *c)
         KU_TRY(fold(c, o, in, out));
     else if (i->op == KU_OP_stats_zero)
         KU_TRY(zero_totals(c, &o[0], out));
+    else if (i->op == KU_OP_part)
+        KU_TRY(ku_proof_part(c, &o[1], &in[0], &out[0]));
     else if (i->op != KU_OP_cast || x.in_dtype[0] != x.out_dtype[0])
         KU_TRY(of_model(c, o, in, out));
     else

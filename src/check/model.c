@@ -41,6 +41,7 @@ struct derive {
         ku_id value;
         int by_micro, wire, is_max, is_stack;
         int is_common; /* ranks have added it up already */
+        bool is_gradient;
         uint64_t port; /* hash of its port's name, for a parameter server */
     } * list;
     uint32_t n_sums;
@@ -171,18 +172,26 @@ static int64_t result_dtype(const struct derive *d, ku_id node, int op)
     return is_part && kumi_dtype_bytes(x) < kumi_dtype_bytes(KUMI_F32) ? KUMI_F32 : -1;
 }
 
-/* Gradients of the converts of axis tp: a sum over the ranks, rounded to x's dtype, or nothing. */
+/* Gradients of the converts of axis tp (tensor.c); a sum is rounded to x's dtype. */
 static int pass_convert(struct derive *d, ku_id node)
 {
+    static const uint8_t dual[] = {[KU_TENSOR_SUM] = KU_TENSOR_GATHER,
+                                   [KU_TENSOR_GATHER] = KU_TENSOR_SUM,
+                                   [KU_TENSOR_PART] = KU_TENSOR_JOIN,
+                                   [KU_TENSOR_JOIN] = KU_TENSOR_PART};
     struct ku_graph *g = d->g;
     ku_id adjoint = d->adjoint[ku_out(g, node, 0)];
+    const struct ku_attrs own = g->attr[g->node[node].attr];
     const enum kumi_dtype x = (enum kumi_dtype)g->value[ku_in(g, &g->node[node], 0)].dtype;
     struct ku_attrs a = ku_attrs_default;
-    if (g->attr[g->node[node].attr].index == 0)
+    if (own.index == KU_TENSOR_SUM && own.shift == 0)
         return contribute(d, node, 0, adjoint);
+    a.index = dual[own.index];
+    a.shift = own.shift;
     ku_id made = append(d, KU_OP_convert, &adjoint, 1, &a, node);
-    if (made && g->value[adjoint].dtype != (uint8_t)x) {
+    if (made && own.index == KU_TENSOR_GATHER && g->value[adjoint].dtype != (uint8_t)x) {
         adjoint = ku_out(g, made, 0);
+        a = ku_attrs_default;
         a.dtype = x;
         made = append(d, KU_OP_cast, &adjoint, 1, &a, node);
     }
@@ -303,6 +312,7 @@ static void list_sums(struct derive *d)
     for (ku_id u = 1; u < d->c->model->n_uses; u++)
         if (d->use_grad[u])
             add_sum(d, (struct sum){.value = d->use_grad[u],
+                                    .is_gradient = true,
                                     .port = is_cut ? port_of_use(d, u) : 0,
                                     .by_micro = d->c->mesh.mb_outer,
                                     .wire = wire && g->value[d->use_grad[u]].dtype == KUMI_F32 &&
@@ -418,7 +428,8 @@ static uint64_t tree(const struct sum *s, uint64_t *leaf, int n)
 
 static uint64_t complete(const struct derive *d, const struct sum *s, uint64_t term)
 {
-    int is_sum = d->c->wide && !ku_cut_is(d->c, KU_CHECK_WORKER) &&
+    const bool is_part = d->split[s->value] == KU_SPLIT_SUM && !s->is_gradient;
+    int is_sum = (d->c->wide || is_part) && !ku_cut_is(d->c, KU_CHECK_WORKER) &&
                  !(s->is_stack && d->g->attr[d->g->node[d->g->value[s->value].def].attr].sync);
     return is_sum ? ku_term_of(KU_TERM_COMPLETE, term,
                                (uint64_t)(s->wire + 1) + 64u * (unsigned)s->is_max)
@@ -485,6 +496,13 @@ static int write_caches(struct derive *d)
     return KUMI_OK;
 }
 
+/* The same of a gradient: the ranks of axis tp add up their parts of it last. */
+static uint64_t total_of_gradient(const struct derive *d, ku_id value, uint64_t *leaf)
+{
+    const uint64_t sum = total_of(d, value, leaf);
+    return d->split[value] == KU_SPLIT_SUM ? ku_term_of(KU_TERM_COMPLETE, sum, 0) : sum;
+}
+
 /* The uses of a tied parameter are added in use order. */
 static int add_use(struct derive *d, ku_id u, uint64_t sum)
 {
@@ -516,7 +534,7 @@ static int add_up(struct derive *d, uint64_t *leaf)
         return expect_all(d, leaf);
     for (ku_id u = 1; u < c->model->n_uses; u++)
         if (d->use_grad[u])
-            KU_TRY(add_use(d, u, total_of(d, d->use_grad[u], leaf)));
+            KU_TRY(add_use(d, u, total_of_gradient(d, d->use_grad[u], leaf)));
     c->stats = KU_TOTALS_ZERO;
     for (ku_id t = 1; t < c->model->n_tensors; t++)
         if (c->gradient[t]) {

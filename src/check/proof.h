@@ -163,8 +163,27 @@ KU_STATUS ku_update_statistics(struct ku_proof *c, const struct ku_node *moments
 void ku_update_scaler_of(const struct ku_attrs *rule, struct ku_attrs *a);
 KU_STATUS ku_initial_derive(struct ku_proof *c); /* initial.c */
 
+/* Attribute index of a convert of axis tp (tensor.c). */
+enum ku_tensor_convert { KU_TENSOR_SUM, KU_TENSOR_GATHER, KU_TENSOR_PART, KU_TENSOR_JOIN };
 /* tensor.c: rewrites the model as the state plan divides it over axis tp. */
 KU_STATUS ku_tensor_divide(struct ku_proof *c, struct ku_graph *g);
+/* An op whose operands the ranks of axis tp divide as `split` says. */
+struct ku_split_op {
+    int op, n_in, n_out;
+    const struct ku_attrs *a;
+    char split[KU_MAX_IN];
+    const struct ku_shape *in[KU_MAX_IN], *out[KU_MAX_OUT]; /* logical */
+};
+/* How its results are divided. Returns NULL, or the rule that the operands break. */
+const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT]);
+/* redistribute.c: parts along a dim, taken, made or joined. */
+KU_STATUS ku_proof_part(struct ku_proof *c, const struct ku_operand *to, const struct ku_held *in,
+                        struct ku_held *out);
+KU_STATUS ku_proof_scatter(struct ku_proof *c, const struct ku_instr *i,
+                           const struct ku_operand *o);
+KU_STATUS ku_proof_join(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o);
+/* exchange.c: takes a buffer for a collective. */
+KU_STATUS ku_proof_take(struct ku_proof *c, ku_id buffer, uint32_t handle);
 /* How the results of a node are divided, per value: 0, a letter or KU_SPLIT_SUM. */
 KU_STATUS ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split);
 /* The same of a state tensor, and of an operand by its placement. */

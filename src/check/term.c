@@ -167,6 +167,9 @@ void ku_term_results(struct ku_proof *c, const struct ku_term_op *x, uint64_t ou
                      ? x->in[0]
                      : ku_term_of(KU_TERM_COMPLETE, x->in[0], x->a->reduce == KU_FOLD_MAX ? 64 : 0);
         return;
+    case KU_OP_part: /* of a rank, as in->split says */
+        out[0] = x->in[0];
+        return;
     case KU_OP_act:
         out[0] = activated(x->a->act, x->in[0]);
         return;

@@ -37,7 +37,7 @@ static int check_shape(const struct ku_ckpt_tensor *t)
             in_memory > (int64_t)1 << 48)
             return KU_ERR(KUMI_EINVAL, "checkpoint: %s: more than 2^48 elements", t->name);
     }
-    if (count > 0 && t->data == NULL && t->n_parts == 0 && t->owner.n == 0)
+    if (count > 0 && t->data == NULL && t->n_parts == 0 && t->owner.n_owners == 0)
         return KU_ERR(KUMI_EINVAL, "checkpoint: %s: no memory given", t->name);
     if (t->group != KU_CKPT_MODEL && t->group != KU_CKPT_OPTIMIZER)
         return KU_ERR(KUMI_EINVAL, "checkpoint: %s: group %d", t->name, (int)t->group);
@@ -104,22 +104,36 @@ struct place {
     uint64_t at;
 };
 
-int ku_ckpt_tensor_owner(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end)
+int ku_ckpt_tensor_copy(const struct ku_ckpt_tensor *t, int64_t copy)
 {
     const struct ku_ckpt_owners *o = &t->owner;
-    int64_t place, n = ku_ckpt_tensor_run(t, at, &place), count = 1, begin, to;
+    KU_ASSERT(o->n_owners > 0 && o->n_copies > 0);
+    return o->first + (int)(copy % o->n_copies) * o->copy_stride;
+}
+
+int ku_ckpt_tensor_owner(const struct ku_ckpt_tensor *t, int64_t at, int near, int64_t *end)
+{
+    const struct ku_ckpt_owners *o = &t->owner;
+    int64_t place, n = ku_ckpt_tensor_run(t, at, &place), count = 1, slice = 0, begin, to;
     for (int i = 0; i < t->ndim; i++)
         count *= t->padded[i];
-    const int owner = ku_blocks_owner(count, o->block_count, o->first_block, o->n, place);
-    ku_blocks_range(count, o->block_count, o->first_block, o->n, owner, &begin, &to);
+    if (o->pitch) {
+        slice = place % o->pitch / o->run;
+        n = min_i64(n, o->run - place % o->run);
+        place = place / o->pitch * o->run + place % o->run;
+        count = count / o->pitch * o->run;
+    }
+    const int owner = ku_blocks_owner(count, o->block_count, o->first_block, o->n_owners, place);
+    ku_blocks_range(count, o->block_count, o->first_block, o->n_owners, owner, &begin, &to);
     *end = at + min_i64(n, to - place);
-    return owner;
+    const int copy = near % (o->n_copies * o->copy_stride) / o->copy_stride;
+    return ku_ckpt_tensor_copy(t, copy) + owner * o->n_slice_ranks + (int)slice;
 }
 
 bool ku_ckpt_tensor_is_here(const struct ku_ckpt_tensor *t, int64_t at, int64_t count)
 {
     int64_t first, last;
-    bool is_here = t->owner.n == 0;
+    bool is_here = t->owner.n_owners == 0;
     ku_ckpt_tensor_run(t, at, &first);
     ku_ckpt_tensor_run(t, at + count - 1, &last);
     for (int i = 0; i < t->n_parts && !is_here; i++)
@@ -134,7 +148,7 @@ static int place_of(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end, in
                     struct place *place)
 {
     size_t each = kumi_dtype_bytes(t->dtype);
-    if (t->n_parts == 0 && t->owner.n == 0) {
+    if (t->n_parts == 0 && t->owner.n_owners == 0) {
         *place = (struct place){.data = (char *)t->data + (size_t)at * each};
         return ++*part == 0;
     }

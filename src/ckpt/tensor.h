@@ -52,13 +52,28 @@ struct ku_ckpt_part {
  *   data     the whole tensor in plain host memory, aligned for dtype; ignored if there are parts
  *   part     [n_parts] parts that cover every element at least once: an element is read from the
  *            first part that contains it and written to all of them. n_parts 0: use data
- *   owner    the elements are divided among owners on several hosts: the parts cover those of this
+ *   owner    the elements are divided among ranks on several hosts: the parts cover those of this
  *            host alone, which may be none. Copies from memory are of elements of this host; copies
  *            to memory skip the others
  */
+
+/*
+ * The ranks that have the elements of a tensor. The job has `n_copies` of it; a copy consists of
+ * n_slices slices along one dim (tensor parallelism), and each slice of the chunks of n_owners
+ * ranks (ZeRO):
+ *
+ *     rank of element    first + copy * copy_stride + owner * n_slice_ranks + slice
+ *                        (first: a multiple of n_copies * copy_stride)
+ *     its slice          place % pitch / run, its place there: place / pitch * run + place % run
+ *
+ *     ranks 4 5 6 7, 2 slices, 2 owners:  first 4; rank 4 is owner 0 of slice 0, 5 that of slice 1
+ */
 struct ku_ckpt_owners {
-    int n;                            /* 0: this host has all elements */
-    int64_t block_count, first_block; /* of the partition in memory order (tensor/blocks.h) */
+    int n_owners;                     /* 0: this host has all elements */
+    int64_t block_count, first_block; /* of the partition of a slice (tensor/blocks.h) */
+    int first, n_copies, copy_stride;
+    int n_slice_ranks;  /* ranks between one owner and the next */
+    int64_t run, pitch; /* elements of a slice in a row; pitch 0: one slice */
 };
 struct ku_ckpt_tensor {
     const char *name;
@@ -89,10 +104,13 @@ int64_t ku_ckpt_tensor_count(const struct ku_ckpt_tensor *t); /* elements in fil
 int64_t ku_ckpt_tensor_run(const struct ku_ckpt_tensor *t, int64_t at, int64_t *memory_at);
 
 /*
- * The owner of element `at` of the file, in a tensor with owners. *end: the elements [at, *end)
- * have the same owner and are contiguous in memory.
+ * The rank that has element `at` of the file in the copy of rank `near` (of a rank that has none of
+ * the tensor: in any copy), of a tensor with owners. *end: the same rank has the elements
+ * [at, *end), contiguous in memory.
  */
-int ku_ckpt_tensor_owner(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end);
+int ku_ckpt_tensor_owner(const struct ku_ckpt_tensor *t, int64_t at, int near, int64_t *end);
+/* The first rank of a copy, for `near`; copies are counted modulo their number. */
+int ku_ckpt_tensor_copy(const struct ku_ckpt_tensor *t, int64_t copy);
 /* Whether memory of this host may contain one of the elements [at, at + count), count > 0. */
 bool ku_ckpt_tensor_is_here(const struct ku_ckpt_tensor *t, int64_t at, int64_t count);
 

@@ -189,7 +189,7 @@ static bool is_divided(const struct reading *r)
 {
     bool is = false;
     for (int i = 0; i < r->n_parts && !is; i++)
-        is = r->part[i].to->owner.n > 0;
+        is = r->part[i].to->owner.n_owners > 0;
     return is;
 }
 

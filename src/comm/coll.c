@@ -273,11 +273,13 @@ static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
                           "collective: %s: part %d: not gathered in place; the ranks share the "
                           "vector, and each writes its shard there",
                           kind, i);
-        if (p->count < 0 || p->first_block < 0 || p->block_count < 0)
+        if (p->count < 0 || p->first_block < 0 || p->block_count < 0 || p->row < 0 ||
+            (p->row && ku_comm_has_far(comm)))
             return KU_ERR(KUMI_EINVAL,
-                          "collective: %s: part %d: count %lld, first_block %lld, block_count %d",
+                          "collective: %s: part %d: count %lld, first_block %lld, block_count %d, "
+                          "row %lld",
                           kind, i, (long long)p->count, (long long)p->first_block,
-                          (int)p->block_count);
+                          (int)p->block_count, (long long)p->row);
         int outs = c->kind == KU_COLL_ALL_REDUCE ? p->out.flags : 0;
         if (((p->in.flags | outs) & KU_ARENA_PRIVATE) && comm->n > 1 &&
             ku_coll_path(c, comm->n, comm->me) != KU_PATH_INLINE)

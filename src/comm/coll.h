@@ -91,6 +91,12 @@ struct ku_coll_part {
     int64_t count, first_block;
     int32_t block_count, has_addend;
     int kept; /* mask of KU_KEPT_* */
+    /*
+     * Parts before this one whose shards come first in the same KU_KEPT_IN or OUT buffer, dense and
+     * each as large as this one's: so `off` is equal on all ranks where their shards differ in
+     * size. Of comms of one host.
+     */
+    int64_t row;
 };
 
 /*
@@ -399,9 +405,12 @@ KU_STATUS ku_job_check(struct ku_job *job);
 uint64_t ku_job_staged_bytes(const struct ku_job *job);
 /* Time in which this rank moved bytes of compiled programs, in waits and between tiles */
 int64_t ku_job_moved_ns(const struct ku_job *job);
-/* Bytes of floating-point elements that this rank stored for them: sums, on any rank, and copies */
+/*
+ * Bytes of floating-point elements that this rank stored for them: sums, on any rank, copies, and
+ * messages that it received from ranks of its host.
+ */
 uint64_t ku_job_moved_bytes(const struct ku_job *job);
-/* Bytes of floating-point elements that this rank sent to other hosts for reductions and gathers */
+/* Bytes of floating-point elements that this rank sent to other hosts in chunks and messages */
 uint64_t ku_job_far_bytes(const struct ku_job *job);
 
 #endif

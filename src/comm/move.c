@@ -181,14 +181,15 @@ void ku_move_count_bytes(const struct ku_work *w, int64_t count, int n_dst)
 }
 
 /*
- * Elements [at, at + count) of a part. This rank's shard begins at element `begin`.
+ * Elements [at, at + count) of a part. This rank's shard is [begin, end).
  */
 static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part, int64_t begin,
-                              int64_t at, int64_t count)
+                              int64_t end, int64_t at, int64_t count)
 {
     struct ku_comm *c = w->comm;
     struct operands o;
-    size_t offset = (size_t)at * each_bytes(w), kept = (size_t)(at - begin) * each_bytes(w);
+    size_t offset = (size_t)at * each_bytes(w);
+    size_t kept = (size_t)(at - begin + part->row * (end - begin)) * each_bytes(w);
     int to_all = w->coll.kind == KU_COLL_ALL_REDUCE && !(part->out.flags & KU_ARENA_COMMON);
     KU_ASSERT(begin <= at && at + count <= part->count);
     o.n_dst = to_all ? c->n : 1;
@@ -228,7 +229,7 @@ static int program_sums(struct ku_work *w)
             int64_t count = bite(w, end - begin - w->at);
             if (!count)
                 return 1;
-            w->at += program_reduce(w, part, begin, begin + w->at, count);
+            w->at += program_reduce(w, part, begin, end, begin + w->at, count);
         }
     }
     return 0;
@@ -253,8 +254,9 @@ static int program_copies(struct ku_work *w)
             if (w->coll.kind == KU_COLL_ALL_GATHER)
                 ku_blocks_range(part->count, part->block_count, part->first_block, c->n, i, &begin,
                                 &end);
-            const unsigned char *in = ku_move_ref(c->job, &part->in, ku_comm_near(c, k)) +
-                                      (part->kept & KU_KEPT_IN ? 0 : begin * each);
+            const int64_t at = part->kept & KU_KEPT_IN ? part->row * (end - begin) : begin;
+            const unsigned char *in =
+                ku_move_ref(c->job, &part->in, ku_comm_near(c, k)) + at * each;
             ku_move_deliver(w, out + begin * each, in, (end - begin) * each);
             ku_move_count_bytes(w, end - begin, in != out + begin * each);
         }

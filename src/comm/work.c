@@ -630,7 +630,12 @@ static int take_step(struct ku_work *w)
     case KU_STEP_AWAIT_DONE:
         return await(w, KU_FLAG_DONE, w->seq);
     case KU_STEP_P2P:
-        return w->coll.kind == KU_COLL_SEND ? t->send(c, w) : t->recv(c, w);
+        if (w->coll.kind == KU_COLL_SEND)
+            return t->send(c, w);
+        status = t->recv(c, w);
+        if (status == 0)
+            ku_move_count_bytes(w, w->total, 1);
+        return status;
     case KU_STEP_FAR:
         return far_step(w);
     case KU_STEP_END:

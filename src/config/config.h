@@ -10,6 +10,7 @@
 #include "base/json/json.h"
 #include "base/str.h"
 #include "op/dtype_rule.h"
+#include "op/tensor_plan.h"
 
 /*
  * A run's configuration: a JSON file (docs/reference/configuration.md), overridden by --set

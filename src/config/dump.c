@@ -29,6 +29,17 @@ json_t *ku_config_dump(const struct ku_config *cfg)
     return root;
 }
 
+/* Whether a key of tensor parallelism decides no bit, as there is none: its default counts. */
+static bool is_idle(const struct ku_config *cfg, const struct ku_key *key)
+{
+    static const char *const name[] = {"loss_parallel", "sp", "plan"};
+    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++)
+        if (cfg->parallel_tp == 1 && strcmp(key->section, "parallel") == 0 &&
+            strcmp(key->name, name[i]) == 0)
+            return true;
+    return false;
+}
+
 static json_t *flat(const struct ku_config *cfg, bool is_all)
 {
     json_t *keys = json_object();
@@ -38,7 +49,9 @@ static json_t *flat(const struct ku_config *cfg, bool is_all)
         if (!is_all && ku_keys[i].mark != KU_KEY_NUMERICS)
             continue;
         snprintf(name, sizeof name, "%s.%s", ku_keys[i].section, ku_keys[i].name);
-        json_object_set_new(keys, name, value_of(cfg, &ku_keys[i]));
+        json_object_set_new(keys, name,
+                            !is_all && is_idle(cfg, &ku_keys[i]) ? ku_key_default(&ku_keys[i])
+                                                                 : value_of(cfg, &ku_keys[i]));
     }
     return keys;
 }

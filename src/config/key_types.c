@@ -424,6 +424,38 @@ static int read_modules(const struct value *v, void *to)
     return KUMI_OK;
 }
 
+static int read_plan(const struct value *v, void *to)
+{
+    static const char wanted[] =
+        "an object of patterns of module paths with col, row, vocab, seq, col_gather or replicate";
+    struct ku_tp_plan *plan = to;
+    const char *match;
+    json_t *style;
+    if (!json_is_object(v->json))
+        return refuse(v, wanted);
+    plan->rule = ku_calloc(json_object_size(v->json) + 1, sizeof *plan->rule);
+    if (plan->rule == NULL)
+        return KUMI_ENOMEM;
+    json_object_foreach((json_t *)(uintptr_t)v->json, match, style)
+    {
+        struct ku_tp_rule *rule = &plan->rule[plan->n];
+        const char *word = json_is_string(style) ? json_string_value(style) : "";
+        char path[MAX_PATH];
+        snprintf(path, sizeof path, "%.60s.%.160s", v->path, match);
+        for (int k = KU_TP_DEFAULT + 1; k < KU_N_TP_STYLES; k++)
+            rule->style = strcmp(word, ku_tp_style_name(k)) == 0 ? k : rule->style;
+        if (rule->style == KU_TP_DEFAULT || match[0] == '\0')
+            return ku_config_refuse(v->cfg, path, style,
+                                    match[0] ? "col, row, vocab, seq, col_gather or replicate"
+                                             : wanted);
+        rule->match = ku_strdup(match);
+        if (rule->match == NULL)
+            return KUMI_ENOMEM;
+        plan->n++;
+    }
+    return KUMI_OK;
+}
+
 static void keep(void *member)
 {
     (void)member;
@@ -458,6 +490,13 @@ static void fini_modules(void *member)
         fini_list(&key->match[i]);
     ku_free(key->match);
     ku_free(key->rules.rule);
+}
+static void fini_plan(void *member)
+{
+    struct ku_tp_plan *plan = member;
+    for (int i = 0; i < plan->n; i++)
+        ku_free(plan->rule[i].match);
+    ku_free(plan->rule);
 }
 static void fini_groups(void *member)
 {

@@ -173,7 +173,7 @@ int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
 }
 
 /* What tensor parallelism does not support, and a tp that does not divide the ranks. */
-static int check_tp(const struct ku_config *c, int n, int host_ranks, int zero)
+static int check_tp(const struct ku_config *c, int n)
 {
     const int64_t tp = c->parallel_tp;
     char wanted[128] = "";
@@ -182,26 +182,18 @@ static int check_tp(const struct ku_config *c, int n, int host_ranks, int zero)
     if (n % tp)
         snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
                  (long long)(n / tp ? n / tp * tp : tp), (long long)((n / tp + 1) * tp));
-    else if (host_ranks && host_ranks < n && host_ranks % tp)
-        snprintf(wanted, sizeof wanted,
-                 "must divide the %d ranks of a host, on which the ranks of a layer are neighbours",
-                 host_ranks);
-    else if (host_ranks && host_ranks < n && zero > 0)
-        snprintf(
-            wanted, sizeof wanted,
-            "not supported on several hosts with parallel.zero %d; use parallel.zero 0, or tp 1",
-            zero);
     if (wanted[0])
         return ku_config_refuse_int(c, "parallel.tp", tp, wanted);
     if (strcmp(c->parallel_host_state, "shared") == 0)
         return ku_config_refuse(c, "parallel.host_state",
                                 ku_json_at(c->root, "parallel.host_state"),
-                                "not supported with parallel.tp above 1; use auto or private");
+                                "not supported with parallel.tp above 1, where each rank stores "
+                                "slices of its own; use auto or private");
     return KUMI_OK;
 }
 
 /* The same of a pipeline. */
-static int check_pp(const struct ku_config *c, int n, int host_ranks, int zero)
+static int check_pp(const struct ku_config *c, int n)
 {
     const int64_t pp = c->parallel_pp, each = pp * c->parallel_tp;
     char wanted[128] = "";
@@ -211,20 +203,13 @@ static int check_pp(const struct ku_config *c, int n, int host_ranks, int zero)
         snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
                  (long long)(n / each ? n / each * each : each),
                  (long long)((n / each + 1) * each));
-    else if (host_ranks && host_ranks < n)
-        snprintf(wanted, sizeof wanted, "not supported on several hosts; use 1");
-    else if (zero > 2)
-        snprintf(wanted, sizeof wanted,
-                 "not supported with parallel.zero %d; use parallel.zero 0 to 2, or pp 1", zero);
     if (wanted[0])
         return ku_config_refuse_int(c, "parallel.pp", pp, wanted);
-    if (strcmp(c->parallel_grad_sync, "micro") == 0)
-        return ku_config_refuse(c, "parallel.grad_sync", ku_json_at(c->root, "parallel.grad_sync"),
-                                "not supported with parallel.pp above 1; use step");
     if (strcmp(c->parallel_host_state, "shared") == 0)
         return ku_config_refuse(c, "parallel.host_state",
                                 ku_json_at(c->root, "parallel.host_state"),
-                                "not supported with parallel.pp above 1; use auto or private");
+                                "not supported with parallel.pp above 1, where ranks store the "
+                                "parameters of their own stages; use auto or private");
     return KUMI_OK;
 }
 
@@ -236,8 +221,8 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
     int zero, is_hybrid;
     KU_TRY(check_host_state(c));
     KU_TRY(read_stage(c, &zero, &is_hybrid));
-    KU_TRY(check_pp(c, n_ranks, host_ranks, zero));
-    KU_TRY(check_tp(c, n_ranks, host_ranks, zero));
+    KU_TRY(check_pp(c, n_ranks));
+    KU_TRY(check_tp(c, n_ranks));
     if (zero == 0 && shard != KU_NULL && shard != 1)
         return ku_config_refuse_int(
             c, "parallel.shard", shard,

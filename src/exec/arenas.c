@@ -87,13 +87,14 @@ static int protect(struct ku_memory *m)
 }
 
 /* The stages of a pipeline have different programs: whether a shared arena exists is common. */
-static int agree_on_wire(struct ku_memory *m, const struct ku_mesh *mesh)
+static int agree_on_arenas(struct ku_memory *m, const struct ku_mesh *mesh)
 {
-    int64_t bytes = (int64_t)m->bytes[KU_AR_WIRE];
-    if (mesh->extent[KU_AX_PP] == 1)
-        return KUMI_OK;
-    KU_TRY(ku_agree_max(m->job, &bytes));
-    m->bytes[KU_AR_WIRE] = (size_t)bytes;
+    static const int arena[] = {KU_AR_WIRE, KU_AR_OFFLOAD, KU_AR_FILE};
+    for (size_t i = 0; i < sizeof arena / sizeof *arena && mesh->extent[KU_AX_PP] > 1; i++) {
+        int64_t bytes = (int64_t)m->bytes[arena[i]];
+        KU_TRY(ku_agree_max(m->job, &bytes));
+        m->bytes[arena[i]] = (size_t)bytes;
+    }
     return KUMI_OK;
 }
 
@@ -112,7 +113,7 @@ int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *
         for (int a = 0; a < KU_N_ARENAS; a++)
             if (program[i]->arena_bytes[a] > m->bytes[a])
                 m->bytes[a] = program[i]->arena_bytes[a];
-    int status = n_programs ? agree_on_wire(m, &program[0]->mesh) : KUMI_OK;
+    int status = n_programs ? agree_on_arenas(m, &program[0]->mesh) : KUMI_OK;
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++)
         if (is_private(a))
             status = alloc_private(m, a);

@@ -229,6 +229,43 @@ static struct ku_coll_part bind_part(const struct ku_exec *e, const struct ku_op
     return part;
 }
 
+/* The parts of a value that the ranks divide along a dim: one per vector. Returns their number. */
+static int bind_split(const struct ku_exec *e, const struct ku_operand *o, int kind,
+                      const struct ku_split_parts *split, struct ku_coll_part *part)
+{
+    const bool is_gather = kind == KU_X_ALL_GATHER;
+    const size_t step = (size_t)split->count * kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+    KU_ASSERT(o->out && o->addend == 0 && (is_gather || kind == KU_X_REDUCE_SCATTER));
+    for (int64_t k = 0; k < split->n; k++) {
+        struct ku_coll_part *x = &part[k];
+        *x = (struct ku_coll_part){.in = ref_of(e, o->buffer),
+                                   .out = ref_of(e, o->out),
+                                   .count = split->count,
+                                   .block_count = (int32_t)split->chunk,
+                                   .kept = is_gather ? KU_KEPT_IN : KU_KEPT_OUT,
+                                   .row = k};
+        struct ku_ref *whole = is_gather ? &x->out : &x->in;
+        if (whole->flags & KU_ARENA_PRIVATE)
+            whole->ptr = (unsigned char *)whole->ptr + (size_t)k * step;
+        else
+            whole->off += (size_t)k * step;
+    }
+    return (int)split->n;
+}
+
+/* The number of parts of a collective. */
+static int64_t n_parts_of(const struct ku_program *p, const struct ku_instr *i,
+                          const struct ku_coord *coord)
+{
+    int64_t n = 0;
+    for (uint32_t k = 0; k < i->n_parts; k++) {
+        struct ku_split_parts split = {.n = 1};
+        ku_program_split_parts(p, &p->operand[i->operand + i->n_in + k], i->axes, coord, &split);
+        n += split.n;
+    }
+    return n;
+}
+
 static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_coll_part *part,
                       struct step *s)
 {
@@ -241,13 +278,16 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
     struct ku_coll coll = {.kind = kind_of(i->op),
                            .reduce = i->reduce == KU_FOLD_MAX ? KUMI_MAX : KUMI_SUM,
                            .name = p->name_of[i->path],
-                           .part = part,
-                           .n_parts = (int)i->n_parts};
+                           .part = part};
     for (uint32_t k = 0; k < i->n_parts; k++) {
         const struct ku_operand *o = &p->operand[i->operand + i->n_in + k];
+        struct ku_split_parts split;
         coll.dtype = (enum kumi_dtype)o->dtype;
         coll.wire = (enum kumi_dtype)i->wire;
-        part[k] = bind_part(e, o, i->op);
+        if (ku_program_split_parts(p, o, i->axes, &e->coord, &split))
+            coll.n_parts += bind_split(e, o, i->op, &split, &part[coll.n_parts]);
+        else
+            part[coll.n_parts++] = bind_part(e, o, i->op);
     }
     if (i->op == KU_X_REDUCE_SCATTER && i->axes == shared_axes(&p->mesh))
         coll.n_owners = p->mesh.extent[KU_AX_LOCAL];
@@ -330,7 +370,7 @@ static int bind_all(struct ku_exec *e)
                 break;
             }
             KU_TRY(bind_start(e, i, part, s));
-            part += i->n_parts;
+            part += s->work->coll.n_parts;
             break;
         case KU_WAIT:
             s->kind = is_tier ? TIER_WAIT : WAIT;
@@ -350,11 +390,12 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                  struct ku_exec **out)
 {
     struct ku_exec *e = ku_calloc(1, sizeof *e);
+    const struct ku_coord coord = ku_mesh_coord(&p->mesh, memory->mesh_rank);
     size_t n_parts = 1;
     if (e == NULL)
         return KUMI_ENOMEM;
     for (uint32_t i = 0; i < p->n_instrs; i++)
-        n_parts += p->instr[i].n_parts;
+        n_parts += (size_t)n_parts_of(p, &p->instr[i], &coord);
     uint32_t first_once = p->n_instrs;
     while (first_once > 0 && p->instr[first_once - 1].micro < 0)
         first_once--;
@@ -365,7 +406,7 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                           .comms = comms ? *comms : (struct ku_exec_comms){.group = NULL},
                           .n_parts = (int64_t)n_parts,
                           .first_once = first_once,
-                          .coord = ku_mesh_coord(&p->mesh, memory->mesh_rank)};
+                          .coord = coord};
     e->step = ku_calloc(p->n_instrs + 1, sizeof *e->step);
     e->work = ku_calloc(p->n_handles + 1, sizeof *e->work);
     e->squares = ku_calloc(p->n_handles + 1, sizeof *e->squares);

@@ -339,8 +339,9 @@ int ku_place_complete(struct ku_graph *g, ku_id node)
 {
     KU_ASSERT(g->node[node].op == KU_OP_convert);
     struct ku_layout l = g->layout[g->value[ku_in(g, &g->node[node], 0)].layout];
+    const int64_t axes = g->attr[g->node[node].attr].axes;
     for (int axis = 0; axis < KU_N_AXES; axis++)
-        if (l.at[axis].kind == KU_P)
+        if (l.at[axis].kind == KU_P && (axes == 0 || axes >> axis & 1))
             l.at[axis].kind = KU_C;
     ku_id layout = ku_graph_layout(g, &l);
     if (layout == 0)

@@ -29,8 +29,8 @@ bool ku_place_is_gather(const struct ku_graph *g, ku_id node);
 /* Whether `value` is a maximum (KU_OP_MAX), so that its P is completed by a maximum. */
 bool ku_place_is_max(const struct ku_graph *g, ku_id value);
 /*
- * Sets the placement of a convert's result: C on the axes on which the operand is a partial sum, as
- * the operand on the others.
+ * Sets the placement of a convert's result: C on the axes on which the operand is a partial sum, of
+ * those that attribute axes names if it names any; as the operand on the others.
  */
 KU_STATUS ku_place_complete(struct ku_graph *g, ku_id node);
 /*

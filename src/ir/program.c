@@ -110,6 +110,30 @@ int64_t ku_program_kept_max(const struct ku_mesh *mesh, const struct ku_layout *
     return ku_blocks_max(count, KU_BLOCK_COUNT, first_block, n);
 }
 
+bool ku_program_split_parts(const struct ku_program *p, const struct ku_operand *o, int axes,
+                            const struct ku_coord *coord, struct ku_split_parts *out)
+{
+    struct ku_layout l = p->layout[o->layout];
+    const int split = ku_layout_axes(&l, KU_S) & axes;
+    if (split == 0)
+        return false;
+    int axis = 0;
+    while ((split >> axis & 1) == 0)
+        axis++;
+    KU_ASSERT(split == axes && split == 1 << axis);
+    const int dim = l.at[axis].dim;
+    struct ku_shape local;
+    l.at[axis] = (struct ku_place){.kind = KU_C};
+    ku_local_shape(&p->mesh, &p->shape[o->shape], &l, coord, &local);
+    *out = (struct ku_split_parts){1, 1, 1};
+    for (int d = 0; d < local.ndim; d++) {
+        int64_t *count = d < dim ? &out->n : &out->count;
+        *count *= local.dim[d].count;
+        out->chunk *= d > dim ? local.dim[d].count : 1;
+    }
+    return true;
+}
+
 static int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;

@@ -256,6 +256,20 @@ void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout,
                      int64_t first_block, const struct ku_coord *coord, int64_t *begin,
                      int64_t *end);
 
+/*
+ * A collective along one mesh axis that gathers a value split along a dim, or leaves it so, moves
+ * one vector per index of the outer dims, of which each rank has consecutive chunks:
+ *
+ *     x [n=2 t=4 c] S(t), 2 ranks      vector 0: rows 0 1 | 2 3      vector 1: rows 0 1 | 2 3
+ *
+ * False: the layout of `o` has S on none of `axes`.
+ */
+struct ku_split_parts {
+    int64_t n, count, chunk; /* vectors; elements of each; of a chunk */
+};
+bool ku_program_split_parts(const struct ku_program *p, const struct ku_operand *o, int axes,
+                            const struct ku_coord *coord, struct ku_split_parts *out);
+
 /* The elements of a rank's slice: what S leaves, before Z divides it. */
 int64_t ku_program_slice_count(const struct ku_mesh *mesh, const struct ku_shape *shape,
                                const struct ku_layout *layout);

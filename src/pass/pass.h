@@ -10,6 +10,7 @@
 #include "ir/program.h"
 #include "op/dtype_rule.h"
 #include "op/target.h"
+#include "op/tensor_plan.h"
 #include "tensor/dtype.h"
 
 /*
@@ -60,9 +61,11 @@ struct ku_compile_opts {
     int stochastic_rounding;     /* of the updates of parameters without a master */
     const char *const *keep_f32; /* patterns of module paths that compute in f32; NULL = none */
     const struct ku_precision_rules *modules; /* dtypes by module; NULL = none */
-    struct ku_mesh mesh;  /* ranks, virtual shards per rank, micro-batches per shard */
-    int split_vocabulary; /* axis tp must split it; 0: where tp divides it */
-    int whole_vocabulary; /* axis tp leaves it whole */
+    struct ku_mesh mesh;    /* ranks, virtual shards per rank, micro-batches per shard */
+    int split_vocabulary;   /* axis tp must split it; 0: where tp divides it */
+    int whole_vocabulary;   /* axis tp leaves it whole */
+    struct ku_tp_plan plan; /* styles of modules on axis tp; borrowed */
+    int sequence;           /* axis tp splits activations between the layers along the sequence */
     /* Axis pp: the order of work, the layers of each stage, and the coordinate to lower for; NULL,
      * NULL, 0: one stage. */
     const struct ku_pp_schedule *schedule;
@@ -94,9 +97,10 @@ struct ku_compile_opts {
     int64_t persist_below;   /* parameters with fewer elements are not partitioned */
     int64_t max_live;        /* max elements of gathered parameters alive at once; 0: no limit */
     /* activation checkpointing (remat/recompute.c) */
-    int recompute;                        /* enum ku_recompute, of all units */
-    int64_t recompute_every;              /* full: consecutive units per checkpoint; 0 = 1 */
-    const char *const *recompute_match;   /* patterns of module paths to recompute; NULL = all */
+    int sequence_gathered;              /* keep sequences gathered for a layer until its backward */
+    int recompute;                      /* enum ku_recompute, of all units */
+    int64_t recompute_every;            /* full: consecutive units per checkpoint; 0 = 1 */
+    const char *const *recompute_match; /* patterns of module paths to recompute; NULL = all */
     const unsigned char *recompute_level; /* per unit, overrides `recompute`; NULL = no override */
     struct ku_offload offload;
     struct ku_watch watch;

@@ -74,10 +74,16 @@ static void list_layouts(struct layouts *s)
         snprintf(l->name, sizeof l->name, zero ? "zero %d" : "data parallel", zero);
     }
     for (int tp = 2; tp <= n && tp <= MAX_TP; tp *= 2)
-        if (n % tp == 0) {
-            struct layout *l = add(s, "a layer or its activations do not fit", 0);
-            set_count(l, "tp", tp), set(l, "pp", "1");
-            snprintf(l->name, sizeof l->name, n > tp ? "tp %d x dp %d" : "tp %d", tp, n / tp);
+        for (int sp = 0; sp < 2 && n % tp == 0; sp++) {
+            struct layout *l = add(s,
+                                   sp ? "activations between the layers do not fit"
+                                      : "a layer or its activations do not fit",
+                                   0);
+            char dp[24] = "";
+            set_count(l, "tp", tp), set(l, "pp", "1"), set(l, "sp", sp ? "true" : "false");
+            if (n > tp)
+                snprintf(dp, sizeof dp, " x dp %d", n / tp);
+            snprintf(l->name, sizeof l->name, "tp %d%s%s", tp, sp ? " sp" : "", dp);
         }
     for (int pp = 2; pp <= n && pp <= MAX_PP; pp *= 2)
         if (n % pp == 0) {

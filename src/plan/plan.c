@@ -6,7 +6,6 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "sim/between_hosts.h"
 #include "train/configure.h"
 #include "base/progress_line.h"
 
@@ -35,9 +34,20 @@ static void raise_to(size_t *bytes, const size_t *other)
             bytes[a] = other[a];
 }
 
+/* Add the bytes of a step of the program's coordinate. */
+static int add_step(const struct ku_plan *p, const struct ku_program *program,
+                    struct ku_step_bytes *step)
+{
+    struct ku_step_bytes own;
+    KU_TRY(ku_plan_step_bytes(program, p->host, p->n_hosts, &own));
+    step->ring += own.ring, step->stored += own.stored, step->far += own.far;
+    step->messages += own.messages, step->far_messages += own.far_messages;
+    return KUMI_OK;
+}
+
 /* Compile a batch shape for a coordinate of axis pp. p keeps the programs of the shape and
  * coordinate that map the most memory. */
-static int compile(struct ku_plan *p, int shape, int pp, unsigned which)
+static int compile(struct ku_plan *p, int shape, int pp, unsigned which, struct ku_step_bytes *step)
 {
     struct ku_target target = ku_session_target(&p->s);
     struct ku_program *program[KU_N_PROGS] = {0};
@@ -55,6 +65,8 @@ static int compile(struct ku_plan *p, int shape, int pp, unsigned which)
         status =
             ku_trainer_inbox_bytes(program[KU_PROG_TRAIN], g, p->host, p->n_hosts, &p->inbox_bytes);
     ku_graph_destroy(g);
+    if (status == KUMI_OK)
+        status = add_step(p, program[KU_PROG_TRAIN], step);
     const bool is_kept = status == KUMI_OK && memory_bytes(program[KU_PROG_TRAIN]) >
                                                   memory_bytes(p->program[KU_PROG_TRAIN]);
     for (int i = 0; i < KU_N_PROGS; i++) {
@@ -70,9 +82,13 @@ static int compile(struct ku_plan *p, int shape, int pp, unsigned which)
 
 static int compile_all(struct ku_plan *p, const size_t *other_bytes)
 {
-    for (int i = 0; i < p->s.source->ops->n_shapes(p->s.source); i++)
+    const unsigned which = other_bytes ? 1u << KU_PROG_TRAIN : KU_ALL_PROGS;
+    for (int i = 0; i < p->s.source->ops->n_shapes(p->s.source); i++) {
+        struct ku_step_bytes step = {0};
         for (int pp = 0; pp < p->s.sharding.pp; pp++)
-            KU_TRY(compile(p, i, pp, other_bytes ? 1u << KU_PROG_TRAIN : KU_ALL_PROGS));
+            KU_TRY(compile(p, i, pp, which, &step));
+        p->step = p->shape == i ? step : p->step;
+    }
     if (other_bytes)
         memcpy(p->other_bytes, other_bytes, sizeof p->other_bytes);
     raise_to(p->arena_bytes, p->other_bytes);

@@ -6,6 +6,7 @@
 #include "comm/far_cost.h"
 #include "job/launch/hostlist.h"
 #include "kumi/run.h"
+#include "sim/between_hosts.h"
 #include "sim/roofline.h"
 #include "train/session.h"
 
@@ -34,6 +35,7 @@ struct ku_plan {
     size_t other_bytes[KU_N_ARENAS]; /* needed by the programs other than training */
     struct ku_host_ranks *host;      /* [n_hosts]; NULL: one host */
     int n_hosts, max_local;          /* ranks of the largest host */
+    struct ku_step_bytes step;       /* what all ranks move in a step of this shape */
     size_t exchange_bytes;           /* chunks of exchanges between hosts, per rank of that host */
     size_t inbox_bytes;              /* of other hosts for a checkpoint, per rank, at most */
     size_t loader_bytes;             /* of rows read ahead, per rank */

@@ -96,6 +96,14 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
                 ku_text_bytes((uint64_t)(row[i].far_bytes / ku_session_n_ranks(&p->s)), text[0]));
         ku_str_add(out, "\n");
     }
+    if (s->pp > 1) {
+        ku_str_add(out, "  messages between the coordinates of pp, all ranks: %s on a host",
+                   ku_text_bytes((uint64_t)p->step.messages, text[0]));
+        if (p->host)
+            ku_str_add(out, ", %s between hosts",
+                       ku_text_bytes((uint64_t)p->step.far_messages, text[0]));
+        ku_str_add(out, "\n");
+    }
     print_summed(train, s->zero, p->s.cfg.precision_grads, out);
 }
 
@@ -116,10 +124,12 @@ json_t *ku_plan_volumes_json(const struct ku_plan *p)
     }
     struct ku_str why = {0};
     ku_sharding_print_effect(&p->s.sharding, &why);
-    json_t *root = json_pack("{s:i, s:i, s:i, s:i, s:s*, s:o}", "zero", p->s.sharding.zero,
-                             "replicate", p->s.sharding.replicate, "shard", p->s.sharding.shard,
-                             "local", p->s.sharding.local, "no_effect",
-                             why.bytes ? ku_str_get(&why) : NULL, "a_step", list);
+    json_t *root =
+        json_pack("{s:i, s:i, s:i, s:i, s:s*, s:f, s:f, s:f, s:o}", "zero", p->s.sharding.zero,
+                  "replicate", p->s.sharding.replicate, "shard", p->s.sharding.shard, "local",
+                  p->s.sharding.local, "no_effect", why.bytes ? ku_str_get(&why) : NULL,
+                  "planned_bytes", p->step.stored, "planned_far_bytes", p->step.far,
+                  "message_bytes", p->step.messages + p->step.far_messages, "a_step", list);
     ku_str_fini(&why);
     return root;
 }

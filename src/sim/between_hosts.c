@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "ir/state.h"
+#include "tensor/dtype.h"
 
 /*
  * Whether a reduction ends with its sum on every host: an all-reduce, and a reduce-scatter to the
@@ -43,7 +44,9 @@ int ku_plan_far_volumes(const struct ku_program *p, const struct ku_host_ranks *
         for (int rank = 0; rank < n_ranks && n_hosts > 1; rank++) {
             const struct ku_members c = members_of(&p->mesh, row[i].axes, row[i].group, rank);
             double reduce, gather;
-            if (c.first != rank) /* its first member stands for it */
+            const bool is_other = !(row[i].axes >> KU_AX_PP & 1) &&
+                                  ku_mesh_coord(&p->mesh, rank).at[KU_AX_PP] != p->pp;
+            if (c.first != rank || is_other) /* its first member stands for it */
                 continue;
             KU_TRY(ku_far_cost_bytes(&c, host, n_hosts, &reduce, &gather));
             if (row[i].exchange != KU_X_ALL_GATHER)
@@ -55,14 +58,82 @@ int ku_plan_far_volumes(const struct ku_program *p, const struct ku_host_ranks *
     return KUMI_OK;
 }
 
+/* The elements that a rank has of a message. */
+static double count_of(const struct ku_program *p, const struct ku_operand *o, int rank)
+{
+    const struct ku_coord at = ku_mesh_coord(&p->mesh, rank);
+    struct ku_part part;
+    ku_program_part(p, o, &at, -1, &part);
+    return (double)ku_shape_count(&part.shape);
+}
+
+static int host_of(const struct ku_host_ranks *host, int n_hosts, int rank)
+{
+    int h = 0;
+    while (h + 1 < n_hosts && host[h + 1].first <= rank)
+        h++;
+    return h;
+}
+
+/* Adds a message of all ranks of the coordinate. */
+static void add_message(const struct ku_program *p, const struct ku_instr *i,
+                        const struct ku_host_ranks *host, int n_hosts, struct ku_step_bytes *out)
+{
+    const struct ku_operand *o = &p->operand[i->operand];
+    const int n = ku_mesh_n_ranks(&p->mesh) / p->mesh.extent[KU_AX_PP], first = n * p->pp;
+    const double each = (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+    const bool is_even = !ku_layout_has(&p->layout[o->layout], KU_Z);
+    double count = count_of(p, o, first);
+    if (is_even && n_hosts <= 1)
+        out->messages += count * each * n;
+    for (int r = 0; r < n && !(is_even && n_hosts <= 1); r++) {
+        count = is_even ? count : count_of(p, o, first + r);
+        const bool is_near = n_hosts <= 1 || host_of(host, n_hosts, first + r) ==
+                                                 host_of(host, n_hosts, n * i->peer + r);
+        *(is_near ? &out->messages : &out->far_messages) += count * each;
+    }
+}
+
+int ku_plan_step_bytes(const struct ku_program *p, const struct ku_host_ranks *host, int n_hosts,
+                       struct ku_step_bytes *out)
+{
+    struct ku_volume row[KU_MAX_VOLUMES];
+    const int n = ku_plan_volumes(p, row);
+    const double n_ranks = ku_mesh_n_ranks(&p->mesh) / p->mesh.extent[KU_AX_PP];
+    *out = (struct ku_step_bytes){0};
+    KU_TRY(ku_plan_far_volumes(p, host, host ? n_hosts : 1, row, n));
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        if (i->kind == KU_START && i->op == KU_X_SEND &&
+            ku_dtype_is_float((enum kumi_dtype)p->operand[i->operand].dtype))
+            add_message(p, i, host, host ? n_hosts : 1, out);
+    }
+    out->stored = out->messages;
+    out->far = out->far_messages;
+    for (int k = 0; k < n; k++) {
+        out->ring += row[k].ring_bytes * n_ranks;
+        out->stored += row[k].stored_bytes * n_ranks;
+        out->far += row[k].far_bytes;
+    }
+    return KUMI_OK;
+}
+
 int ku_plan_far_pool(const struct ku_mesh *m, const struct ku_host_ranks *host, int n_hosts,
                      int rank, size_t *bytes)
 {
-    /* all ranks; and with groups the ranks of one, and those with equal shards */
-    const int owners = ku_state_owner_axes(m), replicas = ku_mesh_wide(m, 1 << KU_AX_REPLICATE);
-    const int axes[] = {(1 << KU_AX_FIRST_TIME) - 1, owners, replicas};
+    /* all ranks; with groups the ranks of one, and those with equal shards; with stages or slices
+     * the data-parallel ranks of one, and the ranks that divide a layer */
+    const int owners = ku_state_owner_axes(m), replicas = ku_mesh_wide(m, 1 << KU_AX_REPLICATE),
+              data = ku_mesh_wide(m, KU_DP_AXES), tp = ku_mesh_wide(m, 1 << KU_AX_TP);
+    int axes[5] = {(1 << KU_AX_FIRST_TIME) - 1}, n = 1;
+    if (owners && replicas)
+        axes[n++] = owners, axes[n++] = replicas;
+    if (data && ku_mesh_wide(m, 1 << KU_AX_PP | 1 << KU_AX_TP))
+        axes[n++] = data;
+    if (tp)
+        axes[n++] = tp;
     *bytes = 0;
-    for (int i = 0; i < (owners && replicas ? 3 : 1) && n_hosts > 1; i++) {
+    for (int i = 0; i < n && n_hosts > 1; i++) {
         const struct ku_members c = members_of(m, axes[i], 0, rank);
         size_t more;
         KU_TRY(ku_far_cost_pool(&c, host, n_hosts, (rank - c.first) / c.stride, &more));

@@ -32,6 +32,9 @@ static void add_part(const struct ku_program *p, const struct ku_instr *i,
     ku_local_shape(&p->mesh, &p->shape[o->shape], &p->layout[o->layout], &first, &local);
     double count = (double)ku_shape_count(&local), n = v->n_ranks;
     double bytes = (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+    struct ku_split_parts parts;
+    if (ku_program_split_parts(p, o, i->axes, &first, &parts))
+        count = (double)parts.n * (double)parts.count;
     if (i->op == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z))
         count /= members(&p->mesh, ku_layout_axes(&p->layout[o->layout], KU_Z)); /* owned, mean */
     const int both = 1 << KU_AX_REPLICATE | 1 << KU_AX_LOCAL;
@@ -80,7 +83,7 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
         const struct ku_instr *i = &p->instr[at];
         const struct ku_operand *o = &p->operand[i->operand + i->n_in];
         if (i->kind != KU_START || i->n_parts == 0 || ku_exchange_is_tier(i->op) ||
-            !is_of_tensors(&p->buffer[o->buffer], i->axes))
+            ku_exchange_is_message(i->op) || !is_of_tensors(&p->buffer[o->buffer], i->axes))
             continue;
         int k = 0;
         while (k < n &&

@@ -145,6 +145,14 @@ static const char *depths_word(const struct ku_session *s)
     return yes_or_no(json_array_size(json_object_get(s->cfg.model, "depths")) > 0);
 }
 
+static const char *tp_word(const struct ku_session *s)
+{
+    return s->sharding.tp > 1 ? "above 1" : "1";
+}
+static const char *sp_word(const struct ku_session *s)
+{
+    return s->sharding.tp > 1 && s->cfg.parallel_sp ? "true" : "false";
+}
 static const char *pp_word(const struct ku_session *s)
 {
     return s->sharding.pp > 1 ? "above 1" : "1";
@@ -177,6 +185,8 @@ static const struct facet {
     {"device", "parallel.device", device_word},
     {"zero", "parallel.zero", zero_word},
     {"host_state", "parallel.host_state", host_state_word},
+    {"tp", "parallel.tp", tp_word},
+    {"sp", "parallel.sp", sp_word},
     {"pp", "parallel.pp", pp_word},
     {"pp_schedule", "parallel.pp_schedule", pp_schedule_word},
     {"zero_or_offload", "parallel.zero 3 or memory.offload.params", zero_or_offload_word},

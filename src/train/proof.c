@@ -35,7 +35,9 @@ int ku_trainer_check_opts(const struct ku_compile_opts *o, enum ku_check_kind ki
                                .groups = o->groups,
                                .n_groups = o->n_groups,
                                .stochastic_rounding = o->stochastic_rounding,
-                               .initial_accumulator_value = o->initial_accumulator_value};
+                               .initial_accumulator_value = o->initial_accumulator_value,
+                               .plan = o->plan,
+                               .sequence = o->sequence && o->mesh.extent[KU_AX_TP] > 1};
     return KUMI_OK;
 }
 

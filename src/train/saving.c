@@ -7,9 +7,9 @@
  *   writing thread  copy, write, …, fsync      rank 0: manifest, rename, removal of the oldest
  *
  * Each rank has a counter in shared memory: tensors whose turn is below it are copied. The turn of
- * a tensor is the number of the instruction that overwrites it. Before that instruction a rank
- * waits for the counters of all local ranks if the state is shared, and for its own if it is a
- * replica. Bytes for writers on other hosts leave on the main thread, in ku_saving_start.
+ * a tensor is that of the instruction that overwrites it (ku_trainer_turn). Before that instruction
+ * a rank waits for the counters of all local ranks if the state is shared, and for its own if it is
+ * a replica. Bytes for writers on other hosts leave on the main thread, in ku_saving_start.
  */
 #include "train/saving.h"
 
@@ -83,6 +83,7 @@ static void count_read(void *ctx)
 static int gate(void *ctx, uint32_t instr)
 {
     struct ku_saving *s = ctx;
+    const uint32_t turn = ku_trainer_turn(s->t->program[KU_PROG_TRAIN], instr);
     int first = 0, end = s->job->local_n;
     if (s->phase != WRITING)
         return KUMI_OK;
@@ -92,7 +93,7 @@ static int gate(void *ctx, uint32_t instr)
     }
     for (int r = first; r < end; r++) {
         uint32_t seen, before = 0;
-        while ((seen = atomic_load(&s->word[r].turn)) <= instr + 1) {
+        while ((seen = atomic_load(&s->word[r].turn)) <= turn) {
             if (seen != before)
                 ku_job_tick(s->job);
             before = seen;

@@ -17,6 +17,7 @@
 #include "comm/consensus.h"
 #include "comm/world.h"
 #include "ir/state.h"
+#include "job/hosts.h"
 #include "config/deepspeed.h"
 #include "model/model.h"
 #include "config/precision_policy.h"
@@ -182,14 +183,10 @@ static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
     return KUMI_OK;
 }
 
-/* What tensor and pipeline parallelism do not support. */
+/* What tensor parallelism does not support. */
 static int check_tp(const struct ku_session *s, const struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
-    const struct ku_offload_key *k = &c->memory_offload;
-    if (s->sharding.pp > 1 && (k->optimizer || k->params || k->activations))
-        return ku_config_refuse(c, "memory.offload", ku_json_at(c->root, "memory.offload"),
-                                "not supported with parallel.pp above 1");
     if (s->sharding.tp == 1)
         return KUMI_OK;
     if (o->optimizer == KU_OP_adafactor)
@@ -221,6 +218,10 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     KU_TRY(ku_precision_opts(c, o));
     o->split_vocabulary = json_is_true(ku_json_at(c->root, "parallel.loss_parallel"));
     o->whole_vocabulary = json_is_false(ku_json_at(c->root, "parallel.loss_parallel"));
+    if (s->sharding.tp > 1)
+        o->plan = c->parallel_plan;
+    o->sequence = c->parallel_sp && s->sharding.tp > 1;
+    o->sequence_gathered = c->parallel_sp_keep_gathered;
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
     o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
@@ -359,6 +360,19 @@ static void tell_common(const struct ku_session *s, const struct ku_job *job)
                "parameters; to offload them, use parallel.host_state private and parallel.zero 3");
 }
 
+/* Warns where the ranks that divide a layer are on several hosts: it waits for the link in each. */
+static void tell_span(const struct ku_session *s, const struct ku_job *job)
+{
+    bool spans = false;
+    for (int h = 1; h < job->n_hosts; h++)
+        spans = spans || ku_job_hosts(job)[h].first_rank % s->sharding.tp;
+    if (spans && job->rank == 0)
+        KU_LOG(TRAIN, WARN,
+               "parallel.tp %d: the ranks that divide a layer are on several hosts, which exchange "
+               "its activations; let tp divide the ranks of each host",
+               s->sharding.tp);
+}
+
 /* Workers and servers of different numerics keys must not talk. */
 static int mix_numerics(struct ku_session *s)
 {
@@ -386,6 +400,7 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     o.tier = (struct ku_tier_opts){s->cfg.memory_offload.path,
                                    (enum ku_aio_kind)s->cfg.memory_offload.io};
     tell_common(s, job);
+    tell_span(s, job);
     int n_sharing;
     ku_comm_cores(job, &n_sharing, &o.device_opts.n_cpus);
     o.device_opts.n_threads = n_threads(s, job->local_n);

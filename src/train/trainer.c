@@ -16,7 +16,6 @@
 #include "exec/replicas.h"
 #include "ir/state.h"
 #include "pass/pipe/schedule.h"
-#include "sim/between_hosts.h"
 #include "train/proof.h"
 #include "train/remote_update.h"
 
@@ -97,13 +96,13 @@ static void note_write(const struct ku_program *p, const struct ku_program_state
     for (; low < p->n_states && by_place(&place[low], &wanted) == 0; low++) {
         size_t s = (size_t)(place[low] - p->state);
         if (place[low]->bytes == b->bytes && turn[s] == 0)
-            turn[s] = at + 1;
+            turn[s] = ku_trainer_turn(p, at);
     }
 }
 
 /*
- * [n_states]: number of the first instruction that writes a tensor of the state, from 1; 0: none.
- * NULL: no memory.
+ * [n_states]: turn of the first instruction that writes a tensor of the state; 0: none. NULL: no
+ * memory.
  */
 static uint32_t *first_writes(const struct ku_program *p)
 {
@@ -248,14 +247,31 @@ static int list_parts(const struct ku_program *p, const struct ku_program_state 
     return n;
 }
 
-/* The division of a tensor among owners of which some are on other hosts; n 0: it has none. */
+/* Which ranks have the elements of a tensor, if a host may lack some; n_owners 0: none does. */
 static struct ku_ckpt_owners owners_of(const struct ku_program *p, const struct ku_program_state *x)
 {
-    if (!x->is_kept)
+    const struct ku_mesh *m = &p->mesh;
+    const int tp = m->extent[KU_AX_TP], n_owners = x->is_kept ? ku_state_n_owners(m) : 1;
+    const int stage = ku_mesh_n_ranks(m) / m->extent[KU_AX_PP];
+    const struct ku_coord zero = {0};
+    struct ku_runs r = {0};
+    if (!x->is_kept && !x->split && m->extent[KU_AX_PP] == 1)
         return (struct ku_ckpt_owners){0};
-    KU_ASSERT(ku_mesh_wide(&p->mesh, ku_layout_axes(&p->layout[x->blocks], KU_Z)) ==
-              ku_state_owner_axes(&p->mesh));
-    return (struct ku_ckpt_owners){ku_state_n_owners(&p->mesh), KU_BLOCK_COUNT, x->first_block};
+    KU_ASSERT(!x->is_kept || ku_mesh_wide(m, ku_layout_axes(&p->layout[x->blocks], KU_Z)) ==
+                                 ku_state_owner_axes(m));
+    KU_ASSERT(m->extent[KU_AX_PP] == 1 || x->pp >= 0); /* only counters are on all coordinates */
+    if (x->split)
+        r = ku_runs_of(m, &p->shape[x->shape], &p->layout[x->split], &zero);
+    const int copy_stride = x->is_kept || x->split ? n_owners * tp : 1;
+    return (struct ku_ckpt_owners){.n_owners = n_owners,
+                                   .block_count = KU_BLOCK_COUNT,
+                                   .first_block = x->first_block,
+                                   .first = x->pp > 0 ? x->pp * stage : 0,
+                                   .n_copies = stage / copy_stride,
+                                   .copy_stride = copy_stride,
+                                   .n_slice_ranks = tp,
+                                   .run = r.run,
+                                   .pitch = r.run ? r.pitch : 0};
 }
 
 void ku_trainer_describe_one(const struct ku_program *p, const struct ku_graph *g,
@@ -353,8 +369,8 @@ size_t ku_trainer_host_bytes(const struct ku_trainer *t)
 }
 
 /*
- * What several hosts need: the chunk pools of this host's ranks for exchanges, and the bytes that
- * each gets from other hosts for a checkpoint.
+ * The bytes of a step. What several hosts need: the chunk pools of this host's ranks for exchanges,
+ * and the bytes that each gets from other hosts for a checkpoint.
  */
 static int plan_hosts(struct ku_trainer *t, const struct ku_graph *g)
 {
@@ -368,6 +384,8 @@ static int plan_hosts(struct ku_trainer *t, const struct ku_graph *g)
         status = ku_plan_far_pool(&p->mesh, host, job->n_hosts, job->first_rank + r, &bytes);
         t->pool_bytes += status == KUMI_OK ? bytes : 0;
     }
+    if (status == KUMI_OK)
+        status = ku_plan_step_bytes(p, host, job->n_hosts, &t->planned);
     if (host && status == KUMI_OK && t->is_training)
         status = ku_trainer_inbox_bytes(p, g, host, job->n_hosts, &t->inbox_bytes);
     ku_free(host);
@@ -407,12 +425,12 @@ static int load(struct ku_trainer *t, const struct ku_program *program, struct k
 }
 
 /*
- * Programs of all shapes share the state, and the turns of a checkpoint refer to instructions of
- * any of them, so both must be equal.
+ * Programs of all shapes share the state, and a checkpoint's turns are those of any of them: both
+ * must be equal. Forward and backward may differ: what is recomputed depends on the shape.
  */
 static int check_shape(const struct ku_program *a, const struct ku_program *b, int i)
 {
-    int same = a->n_instrs == b->n_instrs && a->n_states == b->n_states;
+    int same = a->n_states == b->n_states;
     uint32_t *turn = first_writes(a), *other = first_writes(b);
     int is_made = turn && other;
     for (uint32_t s = 0; s < a->n_states && same && is_made; s++)

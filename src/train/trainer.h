@@ -11,6 +11,7 @@
 #include "kumi/run.h"
 #include "op/loss_scaler.h"
 #include "pass/pass.h"
+#include "sim/between_hosts.h"
 
 /*
  * The compiled form of a training job: programs over one state plan, a rank's memory, a device.
@@ -107,9 +108,10 @@ struct ku_trainer {
     struct ku_range update_count; /* of the state */
     int64_t n_updates;            /* its value; this and scaler.words are read after each run */
     double report[KU_REPORT_WORDS];
-    int64_t n_steps, step_bytes; /* steps of this rank; bytes it stored in their collectives */
-    int64_t far_bytes;           /* bytes that it sent to other hosts in them */
-    size_t pool_bytes;           /* chunk pools of exchanges between hosts, all ranks of this one */
+    int64_t n_steps, step_bytes;  /* steps of this rank; bytes it stored in their collectives */
+    int64_t far_bytes;            /* bytes that it sent to other hosts in them */
+    struct ku_step_bytes planned; /* of all ranks of its coordinate of axis pp */
+    size_t pool_bytes; /* chunk pools of exchanges between hosts, all ranks of this one */
     struct ku_remote_layout *remote; /* of a worker or server (remote_update.h); NULL: neither */
     size_t inbox_bytes;              /* per rank, allocated while a checkpoint is written */
 };
@@ -153,6 +155,16 @@ KU_STATUS ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *
 KU_STATUS ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
                               const struct ku_memory *memory, struct ku_ckpt_tensor **tensor,
                               int *n);
+
+/*
+ * The turn of an instruction, as checkpoints number the updates: from the end of the program, so
+ * that the update of a tensor has the same turn in all batch shapes.
+ */
+enum { KU_TURN_END = 1 << 30 /* above the instructions of any program */ };
+static inline uint32_t ku_trainer_turn(const struct ku_program *p, uint32_t instr)
+{
+    return KU_TURN_END - (p->n_instrs - instr);
+}
 
 /* Whether files have this state. */
 static inline bool ku_trainer_is_saved(const struct ku_program_state *x)

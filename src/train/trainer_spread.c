@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A trainer's state that is divided among hosts: ranks of one copy of the state (the mesh axis
- * shard) are on several. Saved tensors then have owners, and what a reader of whole tensors needs
- * from other hosts comes through the job's comm, in windows of at most 1 MiB:
+ * A trainer's state that is divided among hosts: ranks of one copy of the state (the mesh axes
+ * shard and pp) are on several. Saved tensors then have owners, and what a reader of whole tensors
+ * needs from other hosts comes through the job's comm, in windows of at most 1 MiB:
  *
  *     checkpoint   owners send their bytes of a chunk to its writer (ckpt/snapshot/spread.h)
  *     digest       owners of the first copy send their elements to rank 0, in the digest's order
@@ -23,12 +23,17 @@
 
 enum { WINDOW_BYTES = 1 << 20 };
 
+/* Whether a host that begins with rank `first` > 0 lacks a part of the state. */
+static bool is_cut(const struct ku_mesh *m, int first)
+{
+    return m->extent[KU_AX_PP] > 1 || first % (ku_state_n_owners(m) * m->extent[KU_AX_TP]) != 0;
+}
+
 bool ku_trainer_is_spread(const struct ku_program *p, const struct ku_job *job)
 {
-    const int n = ku_state_n_owners(&p->mesh);
     bool is_spread = false;
-    for (int h = 1; h < job->n_hosts && n > 1 && !is_spread; h++)
-        is_spread = ku_job_hosts(job)[h].first_rank % n != 0;
+    for (int h = 1; h < job->n_hosts && !is_spread; h++)
+        is_spread = is_cut(&p->mesh, ku_job_hosts(job)[h].first_rank);
     return is_spread;
 }
 
@@ -50,14 +55,12 @@ int ku_trainer_inbox_bytes(const struct ku_program *p, const struct ku_graph *g,
                            const struct ku_host_ranks *host, int n_hosts, size_t *bytes)
 {
     const struct hosts hosts = {host, n_hosts};
-    const struct ku_ckpt_world world = {.n_ranks = ku_mesh_n_ranks(&p->mesh),
-                                        .n_owners = ku_state_n_owners(&p->mesh),
-                                        .host_of = planned_host_of,
-                                        .ctx = &hosts};
+    const struct ku_ckpt_world world = {
+        .n_ranks = ku_mesh_n_ranks(&p->mesh), .host_of = planned_host_of, .ctx = &hosts};
     bool crosses = false;
     size_t most = 0;
-    for (int h = 1; h < n_hosts && world.n_owners > 1; h++)
-        crosses = crosses || host[h].first % world.n_owners != 0;
+    for (int h = 1; h < n_hosts && !crosses; h++)
+        crosses = is_cut(&p->mesh, host[h].first);
     if (crosses) {
         struct ku_ckpt_tensor *tensor = ku_calloc(p->n_states + 1, sizeof *tensor);
         int n = 0;
@@ -100,12 +103,10 @@ static int message(struct ku_job *job, int is_sent, int peer, void *data, int64_
 int ku_trainer_spread_writer(const struct ku_trainer *t, struct ku_ckpt_writer *w)
 {
     const struct ku_job *job = t->job;
-    struct ku_ckpt_world world = {
+    const struct ku_ckpt_world world = {
         .rank = job->rank, .n_ranks = job->n, .host_of = host_of, .ctx = job};
     if (job->n_hosts == 1)
         return KUMI_OK;
-    if (is_spread(t))
-        world.n_owners = ku_state_n_owners(&t->program[KU_PROG_TRAIN]->mesh);
     KU_TRY(ku_ckpt_writer_spread(w, &world));
     KU_ASSERT(ku_ckpt_writer_inbox_bytes(w) + WINDOW_BYTES <= t->inbox_bytes);
     return KUMI_OK;
@@ -171,11 +172,11 @@ static int gather(void *ctx, const struct ku_ckpt_tensor *x, int64_t at, int64_t
     struct ku_job *job = t->job;
     const int64_t each = (int64_t)kumi_dtype_bytes(x->dtype), end = at + count;
     ku_job_tick(job);
-    if (x->owner.n == 0)
+    if (x->owner.n_owners == 0)
         return job->rank == 0 ? ku_ckpt_tensor_gather(x, at, count, out) : KUMI_OK;
     const int n_near = ku_job_hosts(job)[0].n_ranks;
     for (int64_t to; at < end; at = to) {
-        const int owner = ku_ckpt_tensor_owner(x, at, &to);
+        const int owner = ku_ckpt_tensor_owner(x, at, 0, &to);
         to = to < end ? to : end;
         if (owner < n_near) {
             if (job->rank == 0)
@@ -220,7 +221,7 @@ static int broadcast(const struct ku_trainer *t, const struct ku_ckpt_tensor *x,
 {
     const int64_t each = (int64_t)kumi_dtype_bytes(x->dtype), end = at + count;
     for (int64_t to; at < end; at = to) {
-        const int owner = ku_ckpt_tensor_owner(x, at, &to);
+        const int owner = ku_ckpt_tensor_owner(x, at, 0, &to);
         to = to < end ? to : end;
         int status = t->job->rank == owner ? ku_ckpt_tensor_gather(x, at, to - at, data) : KUMI_OK;
         KU_TRY(ku_agree_local(t->job, status));

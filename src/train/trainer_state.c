@@ -138,7 +138,7 @@ static int take_averages(struct ku_trainer *t)
         const struct ku_ckpt_tensor *to = &t->tensor[i], *from = average_of(t, to->name);
         if (to->group != KU_CKPT_MODEL || from == NULL)
             continue;
-        KU_TRY(from->owner.n ? ku_trainer_copy_spread(t, to, from) : copy_tensor(to, from));
+        KU_TRY(from->owner.n_owners ? ku_trainer_copy_spread(t, to, from) : copy_tensor(to, from));
         n++;
     }
     if (n)

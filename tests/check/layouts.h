@@ -29,15 +29,16 @@ enum { METRIC = 1, OWN_HEAD = 2, RELAYED = 4 };
  * Residual blocks with dropout and a table, tied to the head unless OWN_HEAD. Its vocabulary stays
  * whole if a metric reads the logits. RELAYED: every later block reads the first one's result too.
  */
-static inline struct ku_graph *residual(int64_t n, int n_layers, int flags)
+static inline struct ku_graph *residual(int64_t n, int64_t t, int n_layers, int flags)
 {
+    const char *dims = t ? "nt" : "n";
     struct kumi_graph *b;
     struct ku_graph *g;
     int64_t width = 8, hidden = 16, rows = 1100;
     char name[3][24];
     assert_int_equal(kumi_graph_create(&b), 0);
-    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, "n", &n),
-               y = kumi_input(b, "targets", KUMI_I32, "n", &n);
+    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, dims, (int64_t[]){n, t}),
+               y = kumi_input(b, "targets", KUMI_I32, dims, (int64_t[]){n, t});
     kumi_value table = kumi_param(b, "wte.weight", "vc", (int64_t[]){rows, width},
                                   &(struct kumi_init){.std = 0.1});
     kumi_value x = kumi_embedding(b, table, ids), first = x;
@@ -66,11 +67,16 @@ static inline struct ku_graph *residual(int64_t n, int n_layers, int flags)
 }
 static inline struct ku_graph *tied(int64_t n)
 {
-    return residual(n, 2, METRIC);
+    return residual(n, 0, 2, METRIC);
 }
 static inline struct ku_graph *vocabulary(int64_t n)
 {
-    return residual(n, 2, 0);
+    return residual(n, 0, 2, 0);
+}
+/* The same over sequences, in parts of unequal lengths. */
+static inline struct ku_graph *sequences(int64_t n)
+{
+    return residual(n / 8, 6, 2, 0);
 }
 
 /* A plain network without tied weights. */
@@ -121,6 +127,7 @@ static inline struct ku_graph *synced(int64_t n)
 struct layout {
     struct ku_graph *(*model)(int64_t n);
     int tp; /* 0 = 1 */
+    int sp; /* its ranks divide sequences */
     /*
      * Coordinates of axis pp; 0 = 1. Above 1 the model is `residual` with two layers per stage at
      * most, and `flags`.
@@ -176,6 +183,7 @@ static inline struct ku_compile_opts options(const struct layout *l)
                                 .wrap = l->zero == 3 ? wrap : NULL,
                                 .prefetch = 1,
                                 .recompute = l->recompute,
+                                .sequence = l->sp,
                                 .reshard_group = l->group};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
@@ -210,7 +218,10 @@ static inline struct ku_compile_opts options(const struct layout *l)
 static inline struct ku_graph *graph_of(const struct layout *l)
 {
     const int64_t n = 24 * l->ranks * l->vs * l->mb;
-    return l->pp > 1 ? residual(n, l->n_layers, l->flags) : l->model(n);
+    if (l->pp < 2)
+        return l->model(n);
+    return l->sp ? residual(n / 8, 6, l->n_layers, l->flags)
+                 : residual(n, 0, l->n_layers, l->flags);
 }
 
 /* The pipeline of a layout: its schedule, and the layers of each stage. */
@@ -287,6 +298,23 @@ static inline void drop(struct job *j)
     ku_free(j->wire);
 }
 
+static inline struct layout over_tp(struct layout l, int tp)
+{
+    l.tp = tp;
+    l.offload = l.hosts = 0, l.is_private = 1;
+    if (l.optimizer == KU_OP_lamb || l.optimizer == KU_OP_lars || l.optimizer == KU_OP_adafactor)
+        l.optimizer = KU_OP_adamw;
+    return l;
+}
+/* A layout with its sequences divided over axis tp. */
+static inline struct layout over_sequences(struct layout l, int tp)
+{
+    l = over_tp(l, tp);
+    l.model = sequences, l.sp = 1;
+    l.flags &= ~METRIC;
+    return l;
+}
+
 #define DRAW(n) ((int)((*seed = *seed * 6364136223846793005u + 1442695040888963407u) >> 40) % (n))
 
 /* Makes a pipeline of a layout, of every schedule, with tensor parallelism in half of them. */
@@ -342,37 +370,35 @@ static inline struct layout random_layout(uint64_t *seed)
     l.hosts = l.ranks >= 4 * l.replicate && !l.is_private ? 2 * l.replicate : 0;
     l.group = l.hosts ? 0 : l.group;
     if ((l.model == tied || l.model == mlp) && DRAW(3) == 0) { /* what tp works with */
-        l.tp = 1 << (1 + DRAW(2));
-        l.offload = l.hosts = 0, l.is_private = 1;
-        if (l.optimizer == KU_OP_lamb || l.optimizer == KU_OP_lars ||
-            l.optimizer == KU_OP_adafactor)
-            l.optimizer = KU_OP_adamw;
+        l = over_tp(l, 1 << (1 + DRAW(2)));
         if (l.model == tied && DRAW(3))
             l.model = vocabulary;
     }
     if (DRAW(3) == 0)
         draw_pipeline(&l, seed);
-    return l;
+    return l.pp > 1 && l.tp > 1 && DRAW(2) ? over_sequences(l, l.tp) : l;
 }
 
 static inline void show(const struct layout *l)
 {
-    fprintf(stderr,
-            "  %s ranks %d pp %d %s layers %d flags %d tp %d hosts %d zero %d replicate %d mb %d "
-            "vs %d micro %d recompute %d "
-            "private %d "
-            "group "
-            "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
-            "averages %d decay %d adapt %d groups %d\n",
-            l->pp > 1                ? "residual"
-            : l->model == tied       ? "tied"
-            : l->model == vocabulary ? "vocabulary"
-            : l->model == mlp        ? "mlp"
-                                     : "batch norm",
-            l->ranks, l->pp, l->pp > 1 ? l->schedule : "-", l->n_layers, l->flags, l->tp, l->hosts,
-            l->zero, l->replicate, l->mb, l->vs, l->by_micro, l->recompute, l->is_private, l->group,
-            l->compute, l->reduce, l->no_master, l->rounds, ku_ops[l->optimizer].name, l->offload,
-            l->overlap, l->clip_value, l->averages, l->decay, l->adapt, l->groups);
+    fprintf(
+        stderr,
+        "  %s ranks %d pp %d %s layers %d flags %d tp %d sp %d hosts %d zero %d replicate %d mb %d "
+        "vs %d micro %d recompute %d "
+        "private %d "
+        "group "
+        "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
+        "averages %d decay %d adapt %d groups %d\n",
+        l->pp > 1                ? "residual"
+        : l->model == tied       ? "tied"
+        : l->model == vocabulary ? "vocabulary"
+        : l->model == sequences  ? "sequences"
+        : l->model == mlp        ? "mlp"
+                                 : "batch norm",
+        l->ranks, l->pp, l->pp > 1 ? l->schedule : "-", l->n_layers, l->flags, l->tp, l->sp,
+        l->hosts, l->zero, l->replicate, l->mb, l->vs, l->by_micro, l->recompute, l->is_private,
+        l->group, l->compute, l->reduce, l->no_master, l->rounds, ku_ops[l->optimizer].name,
+        l->offload, l->overlap, l->clip_value, l->averages, l->decay, l->adapt, l->groups);
 }
 
 #endif

@@ -19,6 +19,8 @@ static void legal(void **state)
         struct job j;
         if (i % 4 == 0)
             l = random_layout(&seed);
+        if (i % 40 == 0)
+            l = over_sequences(l, i % 80 ? 2 : 4);
         if (make(&l, (enum ku_check_kind)(i % 4), &j) == 0) {
             n += j.n;
             n_layouts += i % 4 == 0;
@@ -581,6 +583,56 @@ static int missing_edge(struct ku_program *p, uint64_t *seed)
     return 0;
 }
 
+/* The gradient of a norm's gain, of which each rank of axis tp has a part (parallel.sp), is not
+ * added up. */
+static int missing_sum(struct ku_program *p, uint64_t *seed)
+{
+    uint32_t from = draw(seed, p->n_instrs);
+    for (uint32_t k = 0; k < p->n_instrs; k++) {
+        const uint32_t at = (from + k) % p->n_instrs;
+        const struct ku_instr *i = &p->instr[at];
+        if (i->kind == KU_START && i->op == KU_X_ALL_REDUCE && i->axes == 1 << KU_AX_TP &&
+            i->micro < 0 && p->operand[i->operand].dtype != KUMI_I64) {
+            erase(p, wait_of(p, at));
+            erase(p, at);
+            return 1;
+        }
+    }
+    return 0;
+}
+/* A computation reads a gathered sequence in place of the rank's part of it. */
+static int read_gathered(struct ku_program *p, uint32_t at)
+{
+    const struct ku_operand gathered = p->operand[p->instr[at].operand];
+    for (uint32_t to = at + 1; to < p->n_instrs; to++)
+        for (int n = 0; p->instr[to].kind == KU_COMPUTE && n < p->instr[to].n_in; n++) {
+            struct ku_operand *o = &p->operand[p->instr[to].operand + (uint32_t)n];
+            if (o->buffer != gathered.buffer || o->layout != gathered.layout)
+                continue;
+            struct ku_layout l = p->layout[o->layout];
+            l.at[KU_AX_TP] = (struct ku_place){.kind = KU_R};
+            for (ku_id k = 0; k < p->n_layouts; k++)
+                if (ku_layout_is_equal(&p->layout[k], &l)) {
+                    o->buffer = gathered.out;
+                    o->layout = k;
+                    move(p, wait_of(p, at), at + 1);
+                    return 1;
+                }
+        }
+    return 0;
+}
+static int whole_for_part(struct ku_program *p, uint64_t *seed)
+{
+    const uint32_t from = draw(seed, p->n_instrs);
+    for (uint32_t k = 0; k < p->n_instrs; k++) {
+        const uint32_t at = (from + k) % p->n_instrs;
+        if (p->instr[at].kind == KU_START && p->instr[at].op == KU_X_ALL_GATHER &&
+            p->instr[at].axes == 1 << KU_AX_TP && read_gathered(p, at))
+            return 1;
+    }
+    return 0;
+}
+
 /* Programs to which a class applies; INIT: of initial values and of derived tensors. */
 enum { TRAIN = 1, EVAL = 2, INIT = 4 };
 static const struct {
@@ -604,6 +656,10 @@ static const struct {
     {.name = "wrong count", .run = wrong_count, .programs = TRAIN | EVAL | INIT},
     {.name = "part missing in a collective", .run = missing_part, .programs = TRAIN | EVAL | INIT},
     {.name = "wrong owner of chunks", .run = wrong_partition, .programs = TRAIN | EVAL | INIT},
+    {.name = "part of a gradient not added over tp", .run = missing_sum, .programs = TRAIN},
+    {.name = "whole sequence read for a part of it",
+     .run = whole_for_part,
+     .programs = TRAIN | EVAL},
     {.name = "barrier dropped", .run = drop_barrier, .programs = TRAIN | EVAL | INIT},
     {.name = "ordering edge missing", .run = missing_edge, .programs = TRAIN},
     {.name = "computation dropped", .run = drop_compute, .programs = TRAIN | EVAL | INIT},
@@ -747,6 +803,8 @@ static void mutations(void **state)
     struct count n[4][N_CLASSES] = {{{0}}};
     for (int i = 0; i < layouts; i++) {
         struct layout l = random_layout(&seed);
+        if (i % 8 == 0)
+            l = over_sequences(l, i % 16 ? 2 : 4);
         for (int kind = 0; kind < 4; kind++)
             if (kind == 0 || i % 3 == kind - 1)
                 n_wrong += mutate_all(&l, (enum ku_check_kind)kind, seed, n[kind]);

@@ -43,7 +43,8 @@ run four -n 4 --set parallel.bucket_mb=0.004
 run replica -n 2 "${share[@]}" --set parallel.overlap=false
 run async -n 2 --set checkpoint.async=true --set checkpoint.every=2
 run async.replica -n 2 "${share[@]}" --set checkpoint.async=true --set checkpoint.every=2
-for other in two four replica async async.replica; do same one $other; done
+run again -n 2 --set memory.recompute=selective --set checkpoint.async=true # what is recomputed depends on the shape
+for other in two four replica async async.replica again; do same one $other; done
 for at in 2 4 8; do # of the async run, in other shapes than the newest: each is what a synchronous run had then
     timeout 60 "$kumi" train "$dir/pairs.json" --out "$dir/run.at$at" --until $at --set checkpoint.every=0 >/dev/null 2>&1
     [ "$("$kumi" ckpt digest "$dir/run.at$at")" = "$("$kumi" ckpt digest "$dir/run.async/checkpoints/step-$(printf %08d $at)")" ] ||

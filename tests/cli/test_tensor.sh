@@ -32,7 +32,10 @@ train stages 4 "${tp[@]}" --set parallel.pp=2 --set parallel.pp_schedule=zb-h1 -
 "$kumi" ckpt digest "$dir/stages" | tail -1 >"$dir/stages.digest"
 "$kumi" train "${config[@]}" "${tp[@]}" -H a:2,b:2 --rsh none --set train.verify_every=1 --out "$dir/hosts" >"$dir/log" 2>&1 || say "hosts: $(cat "$dir/log")"
 "$kumi" ckpt digest "$dir/hosts" | tail -1 >"$dir/hosts.digest"
-for run in four full sharded half offloaded cube stages hosts; do same two $run; done
+"$kumi" train "${config[@]}" "${tp[@]}" -H a:1,b:3 --rsh none --set parallel.zero=1 --out "$dir/straddle" >"$dir/log" 2>&1 || say "straddle: $(cat "$dir/log")"
+grep -q 'parallel.tp 2: the ranks that divide a layer are on several hosts' "$dir/log" || say "no warning: $(cat "$dir/log")"
+"$kumi" ckpt digest "$dir/straddle" | tail -1 >"$dir/straddle.digest"
+for run in four full sharded half offloaded cube stages hosts straddle; do same two $run; done
 
 # whatever divides it, a checkpoint has whole tensors: evaluation, sampling and export know no tp
 "$kumi" eval "$dir/two" -n 1 >"$dir/one.txt" 2>"$dir/log" || say "eval: $(cat "$dir/log")"
@@ -60,11 +63,9 @@ refused() { # text arguments..
     grep -q "$text" "$dir/log" || say "$*: $(cat "$dir/log")"
 }
 refused 'must divide the 3 ranks; start 2 or 4' -n 3 "${tp[@]}"
-refused 'must divide the 1 ranks of a host' -H a:1,b:3 --rsh none "${tp[@]}"
-refused 'not supported on several hosts with parallel.zero 3' -H a:2,b:2 --rsh none "${tp[@]}" --set parallel.zero=3
-refused 'parallel.zero 0 to 2, or pp 1' -n 4 --set parallel.pp=2 --set parallel.zero=3
 refused 'does not divide dim h' -n 3 --set parallel.tp=3
-refused 'use auto or private' -n 2 "${tp[@]}" --set parallel.host_state=shared
+refused 'slices of its own; use auto or private' -n 2 "${tp[@]}" --set parallel.host_state=shared
+refused 'their own stages; use auto or private' -n 2 --set parallel.pp=2 --set parallel.host_state=shared
 refused 'optimizer.type' -n 2 "${tp[@]}" --set optimizer.type=adafactor
 "$kumi" check "${config[@]}" -n 4 "${tp[@]}" >"$dir/log" 2>&1 || say "check: $(cat "$dir/log")"
 

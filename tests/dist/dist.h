@@ -31,8 +31,10 @@
 struct dist_case {
     int n;  /* ranks */
     int tp; /* of them divide each layer; 0 = 1. Above 1 each rank has memory of its own */
-    int pp; /* stages' coordinates; 0 = 1. Above 1 each rank has its own memory */
+    int sp, sp_keeps;     /* tp: sequences are divided; what layers gather of them is kept */
+    int pp;               /* stages' coordinates; 0 = 1. Above 1 each rank has its own memory */
     const char *schedule; /* NULL: 1f1b */
+    const char *on_hosts; /* ranks of each pretended host, as "2,2"; NULL: one host */
     int n_virtual;        /* stages per rank, of interleaved; 0 = 2 */
     const struct ku_pp_schedule *order;
     const int *layers; /* of each stage */
@@ -119,6 +121,8 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
                                  .first_bucket_bytes = 4096,
                                  .overlap = !c->no_overlap,
+                                 .sequence = c->sp,
+                                 .sequence_gathered = c->sp_keeps,
                                  .recompute = c->recompute,
                                  .recompute_every = c->every,
                                  .zero = c->zero,
@@ -241,6 +245,8 @@ static inline int dist_padding_is_zero(const struct ku_trainer *t)
     for (int k = 0; k < t->n_tensors; k++) {
         const struct ku_ckpt_tensor *x = &t->tensor[k];
         int64_t row = 1;
+        if (x->owner.n_owners) /* other hosts have some of its elements */
+            continue;
         for (int d = 1; d < x->ndim; d++)
             row *= x->dim[d];
         for (int64_t i = x->ndim ? x->dim[0] * row : 0; x->ndim && i < x->padded[0] * row; i++)
@@ -274,15 +280,19 @@ static inline int dist_rank(struct ku_job *job, void *arg)
     if (job->rank == 0) {
         c->eval_loss = ku_trainer_eval_loss(t);
         c->update = ku_trainer_update_count(t);
-        KU_TRY(ku_trainer_digest(t, 0, c->digest));
     }
+    char digest[72];
+    KU_TRY(ku_trainer_digest_first(t, digest));
+    if (job->rank == 0)
+        memcpy(c->digest, digest, sizeof digest);
     ku_trainer_destroy(t);
     return KUMI_OK;
 }
 
 static inline void dist_run(struct dist_case *c)
 {
-    int status = ku_comm_threads(c->n, NULL, dist_rank, c);
+    const struct ku_job_opts opts = {.hosts = c->on_hosts};
+    int status = ku_comm_threads(c->n, c->on_hosts ? &opts : NULL, dist_rank, c);
     if (status < 0)
         fail_msg("n=%d zero=%d replicate=%d: %s", c->n, c->zero, c->replicate, ku_err_get()->text);
 }

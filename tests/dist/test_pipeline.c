@@ -67,10 +67,59 @@ static void schedules(void **state)
     }
 }
 
+/* Stage 3 of ZeRO, offload, sums of each micro-batch, and hosts that stages and slices span. */
+static void beyond(void **state)
+{
+    enum { NONE = KU_TIER_NONE, HOST = KU_TIER_HOST, DISK = KU_TIER_FILE };
+    static const struct {
+        const char *schedule, *hosts;
+        int pp, dp, tp, recompute, zero, group, by_micro, optimizer, params, activations;
+    } row[] = {
+        {"1f1b", NULL, 2, 2, 1, 0, 3, 0, 0, NONE, NONE, NONE},
+        {"zb-v", NULL, 2, 2, 1, 2, 3, 0, 0, NONE, NONE, NONE},
+        {"zb-h1", NULL, 2, 4, 1, 2, 3, 2, 0, NONE, NONE, NONE},
+        {"interleaved", NULL, 2, 2, 2, 0, 3, 0, 1, NONE, NONE, NONE},
+        {"zb-h2", NULL, 4, 1, 1, 1, 0, 0, 1, NONE, NONE, NONE},
+        {"v-half", NULL, 2, 2, 1, 0, 2, 0, 1, NONE, NONE, NONE},
+        {"1f1b", NULL, 2, 1, 1, 0, 0, 0, 0, HOST, NONE, HOST},
+        {"zb-h1", NULL, 2, 2, 1, 0, 3, 0, 0, DISK, HOST, DISK},
+        {"1f1b", "2,2", 2, 2, 1, 0, 3, 0, 0, NONE, NONE, NONE},
+        {"zb-v", "1,3", 2, 2, 1, 0, 1, 0, 0, NONE, NONE, NONE},
+        {"1f1b", "1,1", 1, 1, 2, 0, 0, 0, 0, NONE, NONE, NONE},
+        {"1f1b", "2,2,4", 2, 2, 2, 1, 2, 0, 1, NONE, NONE, NONE},
+        {"gpipe", "1,3", 1, 2, 2, 0, 3, 0, 0, NONE, NONE, NONE},
+    };
+    struct dist_case ones[3][2];
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct dist_case *one = &ones[1 + i / 2][i % 2];
+        *one = base_case(KUMI_F32);
+        one->tp = one->n = 1 + i / 2, one->by_micro = i % 2;
+        dist_run(one);
+    }
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct dist_case *one = &ones[row[i].tp][row[i].by_micro], c = *one;
+        c.pp = row[i].pp, c.n = row[i].pp * row[i].dp * row[i].tp;
+        c.recompute = row[i].recompute, c.schedule = row[i].schedule;
+        c.zero = row[i].zero, c.group = row[i].group, c.prefetch = 1;
+        c.on_hosts = row[i].hosts, c.no_sharing = 1;
+        c.offload = (struct ku_offload){.optimizer = (uint8_t)row[i].optimizer,
+                                        .params = (uint8_t)row[i].params,
+                                        .activations = (uint8_t)row[i].activations,
+                                        .ratio = 1,
+                                        .buffer_count = 2,
+                                        .buffer_bytes = 32768};
+        c.tier = (struct ku_tier_opts){.path = "/tmp"};
+        dist_run(&c);
+        expect_equal(one, &c);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedules),
+        cmocka_unit_test(beyond),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor parallelism: for one tp, equal bits under every other layout; checkpoints and digests do
- * not depend on tp; losses agree with the undivided model to rounding. tsan
+ * Tensor parallelism, without and with divided sequences (sp): for one tp and sp, equal bits under
+ * every other layout; checkpoints and digests do not depend on them; losses agree with the
+ * undivided model to rounding. tp does not divide the sequences' length. tsan
  */
 #include <math.h>
 
 #include "resume.h"
 
-static struct dist_case base_case(int tp, const char *device, enum kumi_dtype compute)
+static struct dist_case base_case(int tp, int sp, const char *device, enum kumi_dtype compute)
 {
     struct dist_case c = {.n = tp,
                           .tp = tp,
+                          .sp = sp,
                           .v = 2,
                           .micro = 1,
                           .k = 2,
@@ -27,17 +29,18 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b, i
 {
     for (int s = 0; s < a->steps; s++)
         if (memcmp(&a->loss[s], &b->loss[s], 8) || memcmp(&a->norm[s], &b->norm[s], 8))
-            fail_msg("tp=%d, layout %d: step %d: loss %.17g %.17g norm %.17g %.17g", a->tp, layout,
-                     s, a->loss[s], b->loss[s], a->norm[s], b->norm[s]);
+            fail_msg("tp=%d, sp=%d, layout %d: step %d: loss %.17g %.17g norm %.17g %.17g", a->tp,
+                     a->sp, layout, s, a->loss[s], b->loss[s], a->norm[s], b->norm[s]);
     if (strcmp(a->digest, b->digest) != 0)
-        fail_msg("tp=%d, layout %d: digests differ", a->tp, layout);
+        fail_msg("tp=%d, sp=%d, layout %d: digests differ", a->tp, a->sp, layout);
     assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
 }
 
-/* offload: optimizer state in host memory (2: in a file); zero 3: parameters too */
+/* offload: optimizer state in host memory (2: in a file); zero 3: parameters too. sp_keeps: without
+ * effect where sp is not. */
 static const struct layout {
     int dp, threads, no_overlap, recompute, bucket_bytes, zero, persist_below, replicate, group;
-    int offload;
+    int offload, sp_keeps;
 } layout[] = {
     {.dp = 2},
     {.dp = 2, .zero = 1},
@@ -52,6 +55,8 @@ static const struct layout {
     {.dp = 1, .offload = 1},
     {.dp = 2, .zero = 2, .offload = 2},
     {.dp = 2, .zero = 3, .offload = 1},
+    {.dp = 2, .sp_keeps = 1},
+    {.dp = 1, .sp_keeps = 1, .recompute = KU_RECOMPUTE_FULL},
 };
 enum { N_LAYOUTS = sizeof layout / sizeof layout[0] };
 
@@ -64,6 +69,7 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     c.bucket_bytes = l->bucket_bytes;
     c.zero = l->zero, c.replicate = l->replicate, c.group = l->group;
     c.persist_below = l->persist_below;
+    c.sp_keeps = l->sp_keeps;
     c.tier.path = ".";
     if (l->offload)
         c.offload = (struct ku_offload){.optimizer = l->offload == 2 ? KU_TIER_FILE : KU_TIER_HOST,
@@ -74,9 +80,9 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     return c;
 }
 
-static void equal_bits(int tp, const char *device, enum kumi_dtype compute, int optimizer)
+static void equal_bits(int tp, int sp, const char *device, enum kumi_dtype compute, int optimizer)
 {
-    struct dist_case one = base_case(tp, device, compute);
+    struct dist_case one = base_case(tp, sp, device, compute);
     struct sample pick = {.address = 3, .thread = 5};
     one.optimizer = optimizer;
     dist_run(&one);
@@ -92,10 +98,13 @@ static void equal_bits(int tp, const char *device, enum kumi_dtype compute, int 
 static void layouts(void **state)
 {
     (void)state;
-    equal_bits(2, "cpu", KUMI_F32, KU_OP_adamw);
-    equal_bits(4, "cpu", KUMI_BF16, KU_OP_lamb);
-    equal_bits(2, "cpu", KUMI_F32, KU_OP_lars);
-    equal_bits(2, "ref", KUMI_F32, KU_OP_adamw);
+    equal_bits(2, 0, "cpu", KUMI_F32, KU_OP_adamw);
+    equal_bits(4, 0, "cpu", KUMI_BF16, KU_OP_lamb);
+    equal_bits(2, 0, "cpu", KUMI_F32, KU_OP_lars);
+    equal_bits(2, 0, "ref", KUMI_F32, KU_OP_adamw);
+    equal_bits(2, 1, "cpu", KUMI_F32, KU_OP_lars);
+    equal_bits(4, 1, "cpu", KUMI_BF16, KU_OP_lamb);
+    equal_bits(2, 1, "ref", KUMI_F32, KU_OP_adamw);
 }
 
 /* Copies of the state, each partitioned over two of the data-parallel ranks, and groups of two;
@@ -108,11 +117,12 @@ static void hybrid(void **state)
         {.dp = 4, .zero = 3, .replicate = 2},
         {.dp = 4, .zero = 3, .group = 2},
     };
-    struct dist_case one = base_case(2, "cpu", KUMI_BF16);
     struct sample pick = {.address = 2, .thread = 3};
     (void)state;
-    one.v = 4;
-    for (int by_micro = 0; by_micro < 2; by_micro++) {
+    for (int k = 0; k < 4; k++) {
+        const int by_micro = k % 2;
+        struct dist_case one = base_case(2, k / 2, "cpu", KUMI_BF16);
+        one.v = 4;
         one.by_micro = one.no_master = one.stochastic_rounding = by_micro;
         dist_run(&one);
         for (int i = 0; i < (int)(sizeof row / sizeof row[0]); i++) {
@@ -127,7 +137,7 @@ static void hybrid(void **state)
 
 static void processes(void **state)
 {
-    struct dist_case one = base_case(2, "cpu", KUMI_F32);
+    struct dist_case one = base_case(2, 1, "cpu", KUMI_F32);
     (void)state;
     if (sample_races_only())
         skip();
@@ -142,18 +152,18 @@ static void agrees(void **state)
 {
     (void)state;
     static const int optimizer[] = {KU_OP_adamw, KU_OP_lamb, KU_OP_lars};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 12; i++) {
         const int tp = i % 2 ? 4 : 2;
-        struct dist_case whole = base_case(1, "ref", KUMI_F64);
-        struct dist_case c = base_case(tp, "ref", KUMI_F64);
-        whole.optimizer = c.optimizer = optimizer[i / 2];
+        struct dist_case whole = base_case(1, 0, "ref", KUMI_F64);
+        struct dist_case c = base_case(tp, i / 6, "ref", KUMI_F64);
+        whole.optimizer = c.optimizer = optimizer[i / 2 % 3];
         whole.smoothing = c.smoothing = tp == 2 ? 0.1 : 0;
         dist_run(&whole);
         dist_run(&c);
         for (int s = 0; s < c.steps; s++)
             if (fabs(c.loss[s] - whole.loss[s]) > 1e-12 * whole.loss[s] ||
                 fabs(c.norm[s] - whole.norm[s]) > 1e-10 * whole.norm[s])
-                fail_msg("tp=%d %s step %d: loss %.17g %.17g norm %.17g %.17g", tp,
+                fail_msg("tp=%d sp=%d %s step %d: loss %.17g %.17g norm %.17g %.17g", tp, c.sp,
                          ku_ops[c.optimizer].name, s, c.loss[s], whole.loss[s], c.norm[s],
                          whole.norm[s]);
     }
@@ -188,23 +198,24 @@ static void move(struct moved *m)
 static void checkpoints(void **state)
 {
     static const struct {
-        int tp, n, zero;
-    } row[] = {{2, 2, 0}, {1, 2, 0}, {2, 4, 3}, {4, 4, 0}, {2, 4, 1}, {1, 1, 0}};
+        int tp, sp, n, zero;
+    } row[] = {{2, 1, 2, 0}, {1, 0, 2, 0}, {2, 1, 4, 3}, {4, 0, 4, 0}, {2, 0, 4, 1}, {1, 0, 1, 0}};
     enum { N = sizeof row / sizeof row[0] };
     (void)state;
     for (int dtype = 0; dtype < 2; dtype++) {
         char dir[] = "/tmp/kumi-tensor-XXXXXX";
         assert_non_null(mkdtemp(dir));
         for (int i = 0; i < N; i++) {
-            struct moved a = {.c = base_case(row[i].tp, "cpu", dtype ? KUMI_BF16 : KUMI_F32),
-                              .dir = dir,
-                              .from = 2 * i,
-                              .is_saving = 1};
+            struct moved a = {
+                .c = base_case(row[i].tp, row[i].sp, "cpu", dtype ? KUMI_BF16 : KUMI_F32),
+                .dir = dir,
+                .from = 2 * i,
+                .is_saving = 1};
             a.c.n = row[i].n, a.c.zero = row[i].zero;
             move(&a);
             for (int k = 0; k < N; k++) {
                 struct moved b = a;
-                b.c.tp = row[k].tp, b.c.n = row[k].n, b.c.zero = row[k].zero;
+                b.c.tp = row[k].tp, b.c.sp = row[k].sp, b.c.n = row[k].n, b.c.zero = row[k].zero;
                 b.from = 2 * i + 2, b.is_saving = 0;
                 move(&b);
                 if (strcmp(a.c.digest, b.c.digest) != 0)
@@ -221,7 +232,7 @@ static void initial_state(void **state)
     char digest[72] = "";
     (void)state;
     for (int tp = 1; tp <= 4; tp *= 2) {
-        struct moved m = {.c = base_case(tp, "cpu", KUMI_BF16)};
+        struct moved m = {.c = base_case(tp, tp == 4, "cpu", KUMI_BF16)};
         move(&m);
         if (tp > 1)
             assert_string_equal(m.c.digest, digest);
@@ -231,7 +242,7 @@ static void initial_state(void **state)
 
 static void resume(void **state)
 {
-    struct dist_case one = base_case(2, "cpu", KUMI_F32), other = one;
+    struct dist_case one = base_case(2, 1, "cpu", KUMI_F32), other = one;
     (void)state;
     one.steps = 4;
     dist_run(&one);

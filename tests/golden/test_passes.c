@@ -397,6 +397,50 @@ static void programs(void **state)
     }
 }
 
+/* A norm, a pair of layers and a tied table over sequences, which two ranks divide. */
+static struct ku_graph *sequences(int64_t n)
+{
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    int64_t hidden = 6, width = 4;
+    const int64_t dims[] = {n, 6};
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, "nt", dims),
+               y = kumi_input(b, "targets", KUMI_I32, "nt", dims);
+    kumi_value table =
+        kumi_param(b, "wte.weight", "vc", (int64_t[]){8, width}, &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(b, table, ids), z = kumi_layer_norm(b, x, "ln", 0);
+    z = kumi_linear(b, z, "up", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    z = kumi_activate(b, z, KUMI_GELU_TANH);
+    z = kumi_linear(b, z, "down", &(struct kumi_linear){.out = "c", .out_count = &width});
+    x = kumi_add(b, x, kumi_dropout(b, z, 0.25));
+    x = kumi_linear(b, x, "head", &(struct kumi_linear){.out_in = 1, .weight = table});
+    assert_int_equal(kumi_loss_cross_entropy(b, x, y, -100), 0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    return g;
+}
+
+static void sequence_parallel(void **state)
+{
+    struct ku_graph *g = sequences(2);
+    struct ku_compile_opts o = options(1, KUMI_BF16);
+    struct ku_program *p;
+    struct ku_str text = {0};
+    (void)state;
+    o.mesh.extent[KU_AX_TP] = 2;
+    o.mesh.extent[KU_AX_VS] = o.mesh.extent[KU_AX_MB] = 1;
+    o.sequence = 1;
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+    assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
+    assert_int_equal(ku_program_print(p, NULL, &text), 0);
+    compare("program_sequence", &text);
+    check_round_trip("program_sequence", p);
+    ku_str_fini(&text);
+    ku_program_destroy(p);
+    ku_graph_destroy(g);
+}
+
 /* A table of three blocks, read twice: its update comes in pieces. */
 static struct ku_graph *table_of_blocks(int64_t n)
 {
@@ -758,6 +802,7 @@ int main(void)
                                        cmocka_unit_test(half),
                                        cmocka_unit_test(recomputation),
                                        cmocka_unit_test(programs),
+                                       cmocka_unit_test(sequence_parallel),
                                        cmocka_unit_test(offloads),
                                        cmocka_unit_test(plans_do_not_overlap),
                                        cmocka_unit_test(frozen_and_unused),

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of table.h: keys and values in caches [n,h,s,d], queries that stand at positions of their
- * own (some so far behind that they see every key), one query a sample. */
+ * own (some so far behind that they see every key), one query a sample. Parts. */
 {"pick", "index=1", "x:n2t3,3h2d5", 1}, {"pick", "index=0", "x:n3t1p2c37", 1},
     {"pick", "index=2", "x:n0t4,3h2d3", 1}, {"pick", "", "x:n131t3,3c129", 1},
+    {"part", "", "x:n3t5c7", 1}, {"part", "", "x:n67t9c33", 1}, {"part", "", "x:n0t4c2", 1},
     {"cache_write", "", "x:n3h2s9d5 x:n3t4h2d5 i9:n3", 1},
     {"cache_write", "", "x:n4h1s3d7 x:n4t1h1d7 i4:n4", 1},
     {"cache_write", "", "x:n2h3s5d2 x:n2t0h3d2 i5:n2", 1},

@@ -38,6 +38,14 @@ static int host_of(const void *ctx, int rank)
     return h;
 }
 
+static int n_hosts_of(void)
+{
+    int h = 0;
+    while (h < MAX_RANKS && first_of[h + 1] > first_of[h])
+        h++;
+    return h;
+}
+
 static int move(const struct ku_ckpt_store *s, int is_write, uint64_t at, void *data, size_t bytes)
 {
     assert_false(is_write);
@@ -63,7 +71,12 @@ static void describe(int rank, int n_owners, struct ku_ckpt_tensor *t, struct ku
             continue;
         store[i] = (struct ku_ckpt_store){.move = move, .ctx = whole.data[i]};
         t->data = NULL;
-        t->owner = (struct ku_ckpt_owners){n_owners, BLOCK, i};
+        t->owner = (struct ku_ckpt_owners){.n_owners = n_owners,
+                                           .block_count = BLOCK,
+                                           .first_block = i,
+                                           .n_copies = first_of[n_hosts_of()] / n_owners,
+                                           .copy_stride = n_owners,
+                                           .n_slice_ranks = 1};
         t->part = part;
         for (int r = 0; r < first_of[host_of(NULL, rank) + 1]; r++) {
             int64_t begin, end;
@@ -104,7 +117,7 @@ static void exchange(struct ku_ckpt_writer **w, int n)
  * most. */
 static void expect_planned(struct ku_ckpt_writer **w, int n, int n_owners)
 {
-    const struct ku_ckpt_world world = {-1, n, n_owners, host_of, NULL};
+    const struct ku_ckpt_world world = {-1, n, host_of, NULL};
     static struct ku_ckpt_tensor t[N], all[N];
     static struct ku_ckpt_store store[N];
     static struct ku_ckpt_part part[N * MAX_RANKS];
@@ -153,7 +166,7 @@ static void write_so(const char *dir, int n, int n_owners, bool loses_sums)
     struct ku_ckpt_store *store = ku_calloc((size_t)n * N, sizeof *store);
     struct ku_ckpt_part *part = ku_calloc((size_t)n * N * MAX_RANKS, sizeof *part);
     for (int r = 0; r < n; r++) {
-        struct ku_ckpt_world world = {r, n, n_owners, host_of, NULL};
+        struct ku_ckpt_world world = {r, n, host_of, NULL};
         describe(r, n_owners, t + r * N, store + r * N, part + (size_t)r * N * MAX_RANKS);
         struct ku_ckpt_desc d = {
             .dir = dir, .step = 1, .model_config = "{}", .tensor = t + r * N, .n_tensors = N};
@@ -249,8 +262,62 @@ static void layouts(void **state)
         ku_free(whole.data[i]);
 }
 
+/* The rank of each element of a tensor [ROWS, WIDTH], by going over what each rank has. */
+enum { ROWS = 2500, WIDTH = 12 };
+static void note_ranks(const struct ku_ckpt_owners *o, int copy, int *rank_of)
+{
+    const int tp = o->pitch ? (int)(o->pitch / o->run) : 1;
+    const int64_t in_slice = ROWS * WIDTH / tp;
+    for (int owner = 0; owner < o->n_owners; owner++)
+        for (int slice = 0; slice < tp; slice++) {
+            int64_t begin, end;
+            ku_blocks_range(in_slice, BLOCK, o->first_block, o->n_owners, owner, &begin, &end);
+            for (int64_t j = begin; j < end; j++)
+                rank_of[o->pitch ? j / o->run * o->pitch + slice * o->run + j % o->run : j] =
+                    o->first + copy * o->copy_stride + owner * o->n_slice_ranks + slice;
+        }
+}
+
+static void slices(void **state)
+{
+    static const struct {
+        int n, pp, n_owners, tp, is_split;
+    } row[] = {{8, 2, 2, 2, 1},  {8, 2, 2, 2, 0}, {12, 1, 3, 4, 1},
+               {16, 2, 2, 2, 1}, {8, 2, 1, 2, 1}, {8, 2, 1, 1, 0}};
+    int *rank_of = ku_calloc(ROWS * WIDTH, sizeof *rank_of);
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const int stage = row[i].n / row[i].pp, stride = row[i].n_owners * row[i].tp;
+        struct ku_ckpt_tensor t = {.name = "t", .ndim = 2, .dim = {ROWS, WIDTH}};
+        memcpy(t.padded, t.dim, sizeof t.padded);
+        t.owner = (struct ku_ckpt_owners){.n_owners = row[i].n_owners,
+                                          .block_count = BLOCK,
+                                          .first_block = 1,
+                                          .first = row[i].n - stage,
+                                          .n_copies = stage / stride,
+                                          .copy_stride = stride,
+                                          .n_slice_ranks = row[i].tp,
+                                          .run = row[i].is_split ? WIDTH / row[i].tp : 0,
+                                          .pitch = row[i].is_split ? WIDTH : 0};
+        for (int near = 0; near < row[i].n; near++) {
+            note_ranks(&t.owner, near % stage / stride, rank_of);
+            for (int64_t at = 0, to; at < ROWS * WIDTH; at = to) {
+                const int rank = ku_ckpt_tensor_owner(&t, at, near, &to);
+                assert_true(at < to && to <= ROWS * WIDTH);
+                for (int64_t k = at; k < to; k++)
+                    if (rank != rank_of[k])
+                        fail_msg("row %zu, near %d, element %lld: rank %d, not %d", i, near,
+                                 (long long)k, rank, rank_of[k]);
+                assert_true(to == ROWS * WIDTH || row[i].is_split || rank != rank_of[to]);
+            }
+            assert_int_equal(ku_ckpt_tensor_copy(&t, near % stage / stride) % stride, 0);
+        }
+    }
+    ku_free(rank_of);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(layouts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(layouts), cmocka_unit_test(slices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

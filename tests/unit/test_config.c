@@ -652,6 +652,7 @@ static const char *const layout[] = {"data.train",
                                      "ps.servers",
                                      "checkpoint.every",
                                      "checkpoint.keep",
+                                     "parallel.sp_keep_gathered",
                                      "checkpoint.async",
                                      "checkpoint.staging_mb"};
 

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -149,6 +150,123 @@ static void collectives(void **state)
         }
 }
 
+/*
+ * Collectives of whole sequences over tp: of forward, of backward, and gathers in backward of what
+ * forward has.
+ */
+struct moves {
+    int gathers[2], scatters[2], again;
+};
+static void count_moves(const struct ku_program *p, struct moves *m)
+{
+    memset(m, 0, sizeof *m);
+    for (uint32_t i = 0; i < p->n_instrs; i++) {
+        const struct ku_instr *x = &p->instr[i];
+        const int is_back = x->phase != KU_PH_F;
+        if (x->kind != KU_START || x->axes != 1 << KU_AX_TP || x->micro < 0)
+            continue;
+        const struct ku_buffer *b = &p->buffer[p->operand[x->operand].buffer];
+        if (x->op == KU_X_REDUCE_SCATTER)
+            m->scatters[is_back]++;
+        else if (x->op == KU_X_ALL_GATHER && is_back && b->cls == KU_CL_ACTIVATION)
+            m->again++;
+        else if (x->op == KU_X_ALL_GATHER)
+            m->gathers[is_back]++;
+        else
+            assert_int_equal(p->shape[p->operand[x->operand].shape].dim[1].name, 't');
+    }
+}
+
+static struct ku_program *program_of(build_fn *build, const struct ku_compile_opts *o)
+{
+    struct ku_program *p = NULL;
+    struct ku_graph *g;
+    if (compile(build, 4, o, &g) < 0 || ku_compile_program(g, "train", o, NULL, &p) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    ku_graph_destroy(g);
+    return p;
+}
+
+/*
+ * With sequences divided a layer has two all-gathers and two reduce-scatters in forward and in
+ * backward, and gathers two inputs again; unless they are kept. Around the layers: the sum of a
+ * token table, the output layer's input and the adjoints of both.
+ */
+static void sequences(void **state)
+{
+    enum { L = N_LAYERS };
+    static const struct {
+        build_fn *build;
+        struct moves want;
+    } row[] = {
+        {gpt2, {{2 * L + 1, 2 * L + 1}, {2 * L + 1, 2 * L + 1}, 2 * L + 1}},
+        {llama, {{2 * L + 1, 2 * L + 1}, {2 * L + 1, 2 * L + 1}, 2 * L + 1}},
+        {bert, {{2 * L + 1, 2 * L + 1}, {2 * L + 1, 2 * L + 1}, 2 * L + 1}},
+        /* a decoder's layers share the gathered output of the encoder */
+        {transformer, {{5 * L + 2, 5 * L + 2}, {5 * L + 2, 5 * L + 2}, 5 * L + 2}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        for (int keeps = 0; keeps < 2; keeps++) {
+            struct ku_compile_opts o = opts_of(2, keeps ? KUMI_BF16 : KUMI_F32);
+            struct moves n, want = row[i].want;
+            o.sequence = 1, o.sequence_gathered = keeps;
+            want.again = keeps ? 0 : want.again;
+            struct ku_program *p = program_of(row[i].build, &o);
+            count_moves(p, &n);
+            if (memcmp(&n, &want, sizeof n) != 0)
+                fail_msg("row %zu, keeps %d: gathers %d %d, scatters %d %d, again %d", i, keeps,
+                         n.gathers[0], n.gathers[1], n.scatters[0], n.scatters[1], n.again);
+            ku_program_destroy(p);
+        }
+}
+
+/* Bytes of activations that backward reads. */
+static size_t kept(const struct ku_program *p)
+{
+    uint32_t at = 0;
+    size_t bytes = 0;
+    while (at < p->n_instrs && (p->instr[at].micro < 0 || p->instr[at].phase == KU_PH_F))
+        at++;
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (p->buffer[b].cls == KU_CL_ACTIVATION && p->buffer[b].home == 0 &&
+            p->buffer[b].first < at && p->buffer[b].last >= at)
+            bytes += p->buffer[b].bytes;
+    return bytes;
+}
+
+/*
+ * Every activation that is kept for backward is divided, but for loss and log-sum-exp of each
+ * position (f32, which each rank has); without sp those between the layers are whole, and keeping
+ * what is gathered costs the inputs of two layers each. Token types are copied from their port.
+ */
+static void activations(void **state)
+{
+    static build_fn *const model[] = {gpt2, llama, bert};
+    const size_t loss = 2 * N_SAMPLES * N_TOKENS * sizeof(float);
+    (void)state;
+    for (size_t i = 0; i < sizeof model / sizeof model[0]; i++) {
+        size_t bytes[3];
+        const size_t width = model[i] == llama ? 48 : 24;
+        const size_t input = N_SAMPLES * N_TOKENS * width * sizeof(float);
+        struct ku_compile_opts o = opts_of(1, KUMI_F32);
+        struct ku_program *p = program_of(model[i], &o);
+        const size_t whole = kept(p);
+        ku_program_destroy(p);
+        for (int k = 0; k < 3; k++) { /* tp; and sp; and what is gathered is kept */
+            o = opts_of(2, KUMI_F32);
+            o.sequence = k > 0, o.sequence_gathered = k > 1;
+            p = program_of(model[i], &o);
+            bytes[k] = kept(p);
+            ku_program_destroy(p);
+        }
+        if (2 * bytes[1] != whole + loss + (model[i] == bert ? loss / 2 : 0) ||
+            bytes[1] >= bytes[0] || bytes[2] != bytes[1] + (2 * N_LAYERS + 1) * input / 2)
+            fail_msg("model %zu: %zu whole; tp %zu, sp %zu, kept %zu", i, whole, bytes[0], bytes[1],
+                     bytes[2]);
+    }
+}
+
 static char place_of(const struct ku_graph *g, const char *name)
 {
     const ku_id t = ku_graph_find_tensor(g, name);
@@ -235,12 +353,83 @@ static void refusals(void **state)
     }
 }
 
+/* A plan of the user: where a parameter lies under it, or why it is refused. */
+static void plans(void **state)
+{
+    static const struct {
+        build_fn *build;
+        int sp;
+        struct {
+            const char *match;
+            int style;
+        } rule[3];
+        const char *name, *want; /* want: a placement, or a part of the message */
+    } row[] = {
+        {gpt2, 0, {{"h.*.mlp.*", KU_TP_REPLICATE}}, "h.1.mlp.c_fc.weight", "C"},
+        {gpt2, 0, {{"h.*.mlp.*", KU_TP_REPLICATE}}, "h.1.attn.c_proj.weight", "h"},
+        {gpt2,
+         0,
+         {{"h.*", KU_TP_REPLICATE}, {"h.*.mlp.c_fc", KU_TP_COL}, {"h.*.mlp.c_proj", KU_TP_ROW}},
+         "h.2.mlp.c_proj.weight",
+         "f"},
+        {gpt2, 0, {{"wte", KU_TP_VOCAB}}, "wte.weight", "v"},
+        {gpt2, 1, {{"ln_*", KU_TP_SEQ}}, "h.0.ln_1.weight", "R"},
+        {gpt2, 1, {{"ln_1", KU_TP_REPLICATE}}, "h.0.ln_1.weight", "C"},
+        {gpt2, 1, {{"ln_1", KU_TP_REPLICATE}}, "h.0.ln_2.weight", "R"},
+        {gpt2,
+         0,
+         {{"c_fc", KU_TP_COL_GATHER}, {"h.*.mlp.c_proj", KU_TP_REPLICATE}},
+         "h.0.mlp.c_fc.bias",
+         "f"},
+        {gpt2, 0, {{"h.*.c_proj", KU_TP_COL_GATHER}}, "h.0.attn.c_proj.weight", "c"},
+        {gpt2, 0, {{"h.*.atn.c_attn", KU_TP_COL}}, NULL, "did you mean \"h.0.attn.c_attn\"?"},
+        {gpt2,
+         0,
+         {{"h.*.mlp.c_proj", KU_TP_COL}},
+         NULL,
+         "h.0.mlp.c_proj.weight: col over axis tp: h.0 reads its result and cannot be divided"},
+        {gpt2,
+         0,
+         {{"h.*.mlp.c_fc", KU_TP_ROW}},
+         NULL,
+         "h.0.mlp.c_fc.weight: row over axis tp: h.0.mlp.c_fc contracts a dim that is whole"},
+        {gpt2, 0, {{"ln_f", KU_TP_SEQ}}, NULL, "ln_f.weight: seq over axis tp: needs parallel.sp"},
+        {gpt2, 0, {{"ln_f", KU_TP_COL}}, NULL, "is no weight or bias of a linear layer"},
+        {gpt2, 0, {{"ln_f", KU_TP_VOCAB}}, NULL, "has no vocabulary"},
+        {gpt2, 0, {{"*", KU_TP_REPLICATE}}, NULL, "parallel.plan leaves all of them whole"},
+        {mlp, 1, {{0}}, NULL, "parallel.sp: this model has no sequences to split"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_compile_opts o = opts_of(2, KUMI_F32);
+        struct ku_tp_rule rule[3];
+        struct ku_graph *g;
+        char text[3][32];
+        o.plan = (struct ku_tp_plan){.rule = rule};
+        for (; o.plan.n < 3 && row[i].rule[o.plan.n].match; o.plan.n++) {
+            const int k = o.plan.n;
+            snprintf(text[k], sizeof text[k], "%s", row[i].rule[k].match);
+            rule[k] = (struct ku_tp_rule){text[k], row[i].rule[k].style};
+        }
+        o.sequence = row[i].sp;
+        const int status = compile(row[i].build, 4, &o, &g);
+        if (row[i].name == NULL) {
+            assert_int_equal(status, KUMI_EINVAL);
+            if (strstr(ku_err_get()->text, row[i].want) == NULL)
+                fail_msg("row %zu: %s", i, ku_err_get()->text);
+        } else if (status < 0 || place_of(g, row[i].name) != row[i].want[0]) {
+            fail_msg("row %zu: %s", i,
+                     status < 0 ? ku_err_get()->text : "the parameter lies elsewhere");
+        }
+        ku_graph_destroy(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives),
-        cmocka_unit_test(parameters),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(collectives), cmocka_unit_test(sequences), cmocka_unit_test(activations),
+        cmocka_unit_test(parameters),  cmocka_unit_test(refusals),  cmocka_unit_test(plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,7 +121,7 @@ static bool is_divided(const struct source *f)
 {
     bool is = false;
     for (int i = 0; i < f->scan.st.n && f->scan.has_st && !is; i++)
-        is = f->to[i] && f->to[i]->owner.n > 0;
+        is = f->to[i] && f->to[i]->owner.n_owners > 0;
     return is;
 }
 

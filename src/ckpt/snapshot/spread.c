@@ -38,7 +38,7 @@ static const struct ku_ckpt_tensor *tensor_of(const struct ku_ckpt_out_file *f,
                                               const struct ku_piece *p)
 {
     const struct ku_ckpt_tensor *t = p->part > 0 ? f->tensor[p->part - 1] : NULL;
-    return t && t->owner.n ? t : NULL;
+    return t && t->owner.n_owners ? t : NULL;
 }
 
 /* Element of the tensor at a byte of the file. */
@@ -56,9 +56,8 @@ static int writer_of(const struct ku_ckpt_world *o, const struct ku_ckpt_out_fil
         const struct ku_ckpt_tensor *t = tensor_of(f, &p[i]);
         if (t == NULL)
             continue;
-        const int owner = ku_ckpt_tensor_owner(t, element_at(f, &p[i], p[i].at), &end);
-        KU_ASSERT(t->owner.n == o->n_owners);
-        return (int)(chunk % (uint64_t)(o->n_ranks / o->n_owners)) * o->n_owners + owner;
+        const int near = ku_ckpt_tensor_copy(t, (int64_t)chunk);
+        return ku_ckpt_tensor_owner(t, element_at(f, &p[i], p[i].at), near, &end);
     }
     return (int)(chunk * (uint64_t)o->n_ranks / n_chunks);
 }
@@ -80,9 +79,9 @@ static int list_runs(const struct ku_ckpt_world *o, const struct ku_ckpt_out_fil
         return KUMI_OK;
     const int64_t each = (int64_t)kumi_dtype_bytes(t->dtype), first = element_at(f, p, p->at);
     const int64_t end = first + (int64_t)p->bytes / each;
-    const int copy = writer / o->n_owners * o->n_owners, host = o->host_of(o->ctx, writer);
+    const int host = o->host_of(o->ctx, writer);
     for (int64_t at = first, to; at < end; at = to) {
-        const int rank = copy + ku_ckpt_tensor_owner(t, at, &to);
+        const int rank = ku_ckpt_tensor_owner(t, at, writer, &to);
         to = to < end ? to : end;
         if (o->host_of(o->ctx, rank) == host)
             continue;
@@ -101,7 +100,7 @@ static int list_chunk(const struct ku_ckpt_world *o, const struct ku_ckpt_out_fi
                       const struct ku_piece *p, int64_t n, int writer, struct list *list)
 {
     list->n = 0;
-    for (int64_t i = 0; i < n && o->n_owners; i++)
+    for (int64_t i = 0; i < n; i++)
         KU_TRY(list_runs(o, f, file, &p[i], writer, list));
     return KUMI_OK;
 }

@@ -8,19 +8,18 @@
 /*
  * Writing a snapshot from several hosts. A chunk of a file has one writer, so that no two hosts
  * write one page and each piece is hashed in one place. Where tensors are divided among hosts
- * (struct ku_ckpt_owners) it is an owner of the chunk's first element; what the chunk has of other
- * hosts is sent to it before the writing starts:
+ * (struct ku_ckpt_owners) it is a rank that has the chunk's first element; what the chunk has of
+ * other hosts is sent to it before the writing starts:
  *
  *     tensor        |  owner 0, host a  |  owner 1, host a  |   owner 2, host b   |
  *     chunks     |   0    |    1    |    2    |    3    |    4    |    5    |
  *     writer         0         0         0         1         1         2
  *     messages                                                 ^ 2 to 1
  *
- * Owner i of copy g is rank g * n_owners + i. The copies write chunks in turn.
+ * The copies of a tensor write chunks in turn.
  */
 struct ku_ckpt_world {
     int rank, n_ranks;
-    int n_owners; /* of the tensors that have owners; divides n_ranks; 0: no tensor has */
     int (*host_of)(const void *ctx, int rank);
     const void *ctx;
 };

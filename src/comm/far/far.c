@@ -222,6 +222,8 @@ int ku_far_message(struct ku_work *w)
     const int status = r->status;
     if (status == KUMI_EMISMATCH)
         return ku_work_raise_message(w, &r->came);
+    if (is_send && status == 0)
+        ku_far_count_bytes(w, r);
     w->p2p.req = NULL;
     r->next = far->free_req;
     far->free_req = r;

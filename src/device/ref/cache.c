@@ -1,6 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ops of decoding with a key-value cache. */
+/* Ops that copy: of decoding with a key-value cache, and parts. */
+#include <string.h>
+
 #include "device/ref/ref.h"
+
+/* part: y = the elements of x at y's indices in the logical tensor */
+void ku_ref_part(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0], *y = &c->out[0];
+    const size_t each = kumi_dtype_bytes(y->dtype);
+    for (int64_t i = 0; i < ku_ref_count(y); i++) {
+        int64_t from = 0, rest = i, pitch = 1;
+        for (int d = y->shape.ndim - 1; d >= 0; d--) {
+            from += (rest % y->shape.dim[d].count + y->start[d] - x->start[d]) * pitch;
+            rest /= y->shape.dim[d].count;
+            pitch *= x->shape.dim[d].count;
+        }
+        memcpy((char *)y->data + (size_t)i * each, (const char *)x->data + (size_t)from * each,
+               each);
+        ku_ref_worked(poll, 1);
+    }
+}
 
 /* pick: y[n, t, ..] = x[n, t, index, ..] */
 void ku_ref_pick(const struct ku_call *c, struct ku_ref_poll *poll)

@@ -409,8 +409,8 @@ static int64_t loss_shift(const struct ku_graph *g, ku_id loss)
     const struct ku_value *v =
         &g->value[ku_in(g, &g->node[g->value[loss].def], 0)]; /* the summed loss terms */
     int64_t positions = ku_shape_count(&g->shape[v->shape]), shift = 0;
-    for (int a = 0; a < KU_N_AXES; a++)
-        if (g->layout[v->layout].at[a].kind == KU_S)
+    for (int a = 0; a < KU_N_AXES; a++) /* tp ranks divide the positions of one micro-batch */
+        if (a != KU_AX_TP && g->layout[v->layout].at[a].kind == KU_S)
             positions /= g->mesh.extent[a];
     while (((int64_t)1 << shift) < positions)
         shift++;

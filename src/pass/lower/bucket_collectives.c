@@ -114,7 +114,8 @@ static ku_id keep(struct ku_lower *l, ku_id value, int arena)
 /* Gives reduced values separate buffers, so that the memory of the whole gradients becomes free. */
 static int keep_reduced(struct ku_lower *l, uint32_t b)
 {
-    int arena = sum_axes(l, b) ? KU_AR_WIRE : KU_AR_STEP; /* replicas read it in place */
+    const bool is_read = sum_axes(l, b) || ku_lower_is_summed_over_tp(l, converts(l, b)[0]);
+    int arena = is_read ? KU_AR_WIRE : KU_AR_STEP; /* other ranks read it in place */
     for (uint32_t i = 0; i < l->g->bucket[b].n; i++) {
         ku_id convert = converts(l, b)[i], to = ku_out(l->g, convert, 0);
         struct ku_fold_state *f = &l->fold[ku_in(l->g, &l->g->node[convert], 0)];

@@ -122,7 +122,7 @@ int ku_lower_axes(const struct ku_lower *l, ku_id convert)
     int axes = 0;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
         if (g->mesh.extent[a] > 1 && from->at[a].kind != to->at[a].kind &&
-            (from->at[a].kind == KU_P || from->at[a].kind == KU_Z)) /* C and R hold equal data */
+            from->at[a].kind != KU_C && from->at[a].kind != KU_R) /* these hold equal data */
             axes |= 1 << a;
     return axes;
 }
@@ -226,6 +226,42 @@ int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int i
     return add_instr(p, &i);
 }
 
+static int class_of(const struct ku_lower *l, const struct ku_node *n)
+{
+    (void)l;
+    if (n->op == KU_OP_widen)
+        return KU_CL_WORKSPACE;
+    if (n->phase == KU_PH_F)
+        return KU_CL_ACTIVATION;
+    return n->phase == KU_PH_O || n->phase == KU_PH_A ? KU_CL_SCALAR : KU_CL_ADJOINT;
+}
+
+int ku_lower_part(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    const ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
+    struct ku_instr i = {.kind = KU_COMPUTE,
+                         .phase = g->node[n].phase,
+                         .op = KU_OP_part,
+                         .n_in = 1,
+                         .n_out = 1,
+                         .stage = g->node[n].stage,
+                         .micro = l->micro,
+                         .operand = l->p->n_operands,
+                         .attr = 1, /* defaults */
+                         .path = g->node[n].path,
+                         .source = g->node[n].source};
+    const struct ku_operand x = ku_lower_operand(l, from, l->buffer[from], g->value[from].layout);
+    l->buffer[to] =
+        ku_lower_buffer(l, to, l->wire[to] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, &g->node[n]));
+    if (l->buffer[to] == 0)
+        return KUMI_ENOMEM;
+    const struct ku_operand y = ku_lower_operand(l, to, l->buffer[to], g->value[to].layout);
+    KU_TRY(add_operand(l->p, &x, l->p->n_instrs));
+    KU_TRY(add_operand(l->p, &y, l->p->n_instrs));
+    return add_instr(l->p, &i);
+}
+
 int ku_lower_slice(struct ku_lower *l, ku_id n)
 {
     const struct ku_graph *g = l->g;
@@ -269,16 +305,6 @@ static ku_id block_layout(const struct ku_lower *l, const struct ku_node *n, ku_
     return 0;
 }
 
-static int class_of(const struct ku_lower *l, const struct ku_node *n)
-{
-    (void)l;
-    if (n->op == KU_OP_widen)
-        return KU_CL_WORKSPACE;
-    if (n->phase == KU_PH_F)
-        return KU_CL_ACTIVATION;
-    return n->phase == KU_PH_O || n->phase == KU_PH_A ? KU_CL_SCALAR : KU_CL_ADJOINT;
-}
-
 /*
  * The buffer of a result. Gradients accumulate in the sum of their virtual shard; the rank's total
  * ends in the sum of the first shard, so that one is in memory that peers can address.
@@ -306,10 +332,16 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     ku_id *sum = ku_lower_sum(l, v);
     if (l->mb > 0 && !f->by_micro)
         return f->is_stack || accumulates ? *sum : ku_lower_buffer(l, v, KU_AR_STEP, KU_CL_PARTIAL);
-    int is_wire = l->dp > 1 && l->vs == 0;
+    int is_wire = l->vs == 0 && (l->dp > 1 || ku_lower_is_summed_over_tp(l, f->convert));
     *sum = ku_lower_buffer(l, folded_as(l, v), is_wire ? KU_AR_WIRE : KU_AR_STEP,
                            l->vs == 0 ? KU_CL_GRAD : KU_CL_PARTIAL);
     return *sum;
+}
+
+bool ku_lower_is_summed_over_tp(const struct ku_lower *l, ku_id convert)
+{
+    const ku_id from = ku_in(l->g, &l->g->node[convert], 0);
+    return l->g->layout[l->g->value[from].layout].at[KU_AX_TP].kind == KU_P;
 }
 
 /* Whether a node accumulates in place: its op supports it, and all its results are accumulated over

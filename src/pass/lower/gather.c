@@ -12,6 +12,9 @@
  * it when all of them have started it (comm/far/gather.c).
  *
  * Ranks write their owned shards only in O, after all gathers have completed on all ranks.
+ *
+ * A block of a pipeline gathers the units of its stage, F and I (or B) of each micro-batch anew. A
+ * stage that reads a parameter of another one receives its ranks' shards in A, and gathers these.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -42,6 +45,9 @@ static int start(struct ku_lower *l, uint32_t unit)
         ku_id convert = converts(l, unit)[i], from = ku_in(g, &g->node[convert], 0);
         ku_id to = ku_out(g, convert, 0);
         KU_ASSERT(l->buffer[from] != 0);
+        status = ku_lower_settle(l, from);
+        if (status < 0)
+            break;
         l->reduced[convert] |= (uint8_t)ku_lower_axes(l, converts(l, unit)[0]);
         l->buffer[to] = ku_lower_buffer(l, to, arena, KU_CL_GATHER);
         status = l->buffer[to] ? KUMI_OK : ku_err_get()->status;
@@ -62,14 +68,22 @@ static ku_id module_of(const struct ku_lower *l, uint32_t unit)
     return l->g->node[converts(l, unit)[0]].path;
 }
 
+/* Whether a phase, of a stage of the pipeline, reads the unit. */
+static bool is_read(const struct ku_lower *l, uint32_t unit, int phase, int stage)
+{
+    return phase_of(l, unit) == phase &&
+           (phase == KU_PH_A ? ku_lower_runs(l, converts(l, unit)[0])
+                             : l->g->node[converts(l, unit)[0]].stage == stage);
+}
+
 /* Starts gathers from number `at` in reading order: the remaining ones of `module` (one gather per
  * dtype) and those of the next `prefetch` modules that this phase reads. */
-static int start_next(struct ku_lower *l, uint32_t at, int phase, ku_id module)
+static int start_next(struct ku_lower *l, uint32_t at, int phase, int stage, ku_id module)
 {
     int n = l->o->overlap ? l->o->prefetch : 0;
     for (; at < l->n_units; at++) {
         uint32_t unit = l->unit_order[at];
-        if (phase_of(l, unit) != phase)
+        if (!is_read(l, unit, phase, stage))
             continue;
         if (module_of(l, unit) != module && n-- == 0)
             break;
@@ -79,10 +93,10 @@ static int start_next(struct ku_lower *l, uint32_t at, int phase, ku_id module)
     return KUMI_OK;
 }
 
-int ku_gather_begin(struct ku_lower *l, int phase)
+int ku_gather_begin(struct ku_lower *l, int phase, int stage)
 {
     l->turn++;
-    return start_next(l, 0, phase, 0);
+    return phase == KU_PH_W ? KUMI_OK : start_next(l, 0, phase, stage, 0);
 }
 
 int ku_gather_use(struct ku_lower *l, ku_id convert)
@@ -94,7 +108,8 @@ int ku_gather_use(struct ku_lower *l, ku_id convert)
     if (s->is_waited)
         return KUMI_OK;
     s->is_waited = 1;
-    KU_TRY(start_next(l, s->place + 1, phase_of(l, unit), module_of(l, unit)));
+    KU_TRY(start_next(l, s->place + 1, phase_of(l, unit), l->g->node[convert].stage,
+                      module_of(l, unit)));
     KU_TRY(ku_lower_wait(l, s->handle));
     for (uint32_t i = 0; i < l->g->bucket[unit].n; i++)
         if (l->slice[converts(l, unit)[i]])

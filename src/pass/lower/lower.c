@@ -63,7 +63,8 @@ static int add_state(struct ku_lower *l)
         [KU_T_BUFFER] = KU_CL_BUFFER,   [KU_T_CACHE] = KU_CL_ACTIVATION};
     const struct ku_graph *g = l->g;
     struct ku_program *p = l->p;
-    size_t used[KU_MAX_PP] = {0}; /* per coordinate of axis pp: bytes of its own state */
+    /* per coordinate of axis pp: bytes of its own state */
+    size_t used[KU_MAX_PP][KU_N_ARENAS] = {{0}};
     p->state = ku_calloc(g->n_tensors, sizeof *p->state);
     if (p->state == NULL)
         return KUMI_ENOMEM;
@@ -82,8 +83,8 @@ static int add_state(struct ku_lower *l)
         l->owner[written] = t;
         p->buffer[b].micro = -1;
         const int pp = l->pipe ? ku_pipe_home(g, l->pipe->s, t) : -1;
-        size_t *end = pp < 0 ? &p->arena_bytes[arena] : &used[pp];
-        KU_ASSERT(pp < 0 || arena == KU_AR_SHARD);
+        size_t *end = pp < 0 ? &p->arena_bytes[arena] : &used[pp][arena];
+        KU_ASSERT(pp < 0 || arena == KU_AR_SHARD || ku_arena_is_tier(arena));
         p->buffer[b].offset = *end;
         size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
         KU_TRY(ku_add_size(*end, (p->buffer[b].bytes + align - 1) & ~(align - 1), end));
@@ -177,11 +178,9 @@ static void analyse(struct ku_lower *l)
     l->owner[0] = 0;
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
-        if (node->op == KU_OP_convert && node->phase != KU_PH_O && !ku_bucket_is_gather(g, n) &&
-            !ku_gather_is_slice(g, n) && ku_lower_axes(l, n)) {
-            l->wire[ku_in(g, node, 0)] = 1;
-            l->sync[ku_in(g, node, 0)] = n;
-        }
+        if (l->pipe && node->op == KU_OP_convert && node->phase != KU_PH_O &&
+            ku_bucket_is_gather(g, n))
+            l->wire[ku_in(g, node, 0)] = 1; /* shards that another stage sends */
         if (node->op == KU_OP_convert && node->n_in > 1) {
             ku_id stats = ku_in(g, node, 1);
             l->stats[ku_out(g, n, 1)] = l->stats[stats] ? l->stats[stats] : stats;
@@ -205,6 +204,7 @@ static void analyse(struct ku_lower *l)
         } else if ((l->dp > 1 || ku_lower_axes(l, n)) && !ku_bucket_is_gather(g, n))
             l->wire[from] = 1;
     }
+    ku_redistribute_analyse(l);
     for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains share one buffer */
         const struct ku_node *node = &g->node[n];
         for (int i = 0; node->op != KU_OP_NONE && i < node->n_out; i++) {
@@ -257,60 +257,22 @@ int ku_lower_settle(struct ku_lower *l, ku_id value)
     return handle ? ku_lower_wait(l, handle) : KUMI_OK;
 }
 
-/*
- * A convert of an activation or its adjoint (tensor parallelism, synchronised batch norm): an
- * all-reduce in place, which the first reader waits for; nothing from C to R. It starts as soon as
- * its operand is computed, so that what follows in the list (the weight gradient beside dx) runs
- * meanwhile.
- */
-static int lower_sync(struct ku_lower *l, ku_id n)
-{
-    const struct ku_graph *g = l->g;
-    const ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
-    const int axes = ku_lower_axes(l, n);
-    uint32_t handle;
-    KU_ASSERT(l->buffer[from] != 0);
-    if (axes && l->sync_turn[n] == l->turn)
-        return KUMI_OK;
-    KU_TRY(ku_lower_settle(l, from));
-    l->buffer[to] = l->buffer[from];
-    if (axes == 0)
-        return KUMI_OK;
-    KU_ASSERT((ku_layout_axes(&g->layout[g->value[to].layout], KU_P) & axes) == 0);
-    KU_ASSERT(l->pending[to] == 0);
-    l->sync_turn[n] = l->turn;
-    l->reduced[n] |= (uint8_t)axes;
-    struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
-    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, axes, (int)g->attr[g->node[n].attr].reduce, NULL,
-                          &part, 1, g->node[n].path, &handle));
-    l->pending[to] = handle;
-    return l->o->overlap ? KUMI_OK : ku_lower_settle(l, to);
-}
-
-/* Whether a node of a phase runs in blocks of a kind. */
-static bool is_of_block(int phase, int kind)
-{
-    return kind == KU_BL_F   ? phase == KU_PH_F
-           : kind == KU_BL_I ? phase == KU_PH_I
-           : kind == KU_BL_W ? phase == KU_PH_W
-                             : phase == KU_PH_I || phase == KU_PH_W;
-}
-
 /* One node of a block, and what it completes. */
-static int lower_micro(struct ku_lower *l, ku_id n)
+static int lower_micro(struct ku_lower *l, ku_id n, int kind)
 {
     const struct ku_graph *g = l->g;
     const struct ku_node *node = &g->node[n];
     if (node->op == KU_OP_convert) {
         if (!ku_gather_is_slice(g, n))
-            KU_TRY(ku_bucket_is_gather(g, n) ? ku_gather_use(l, n) : lower_sync(l, n));
+            KU_TRY(ku_bucket_is_gather(g, n) ? ku_gather_use(l, n) : ku_redistribute(l, n));
         return KUMI_OK;
     }
+    KU_TRY(ku_redistribute_ahead(l, n, kind));
     KU_TRY(ku_lower_compute(l, n));
     for (int i = 0; i < node->n_out; i++) {
         const struct ku_fold_state *f = &l->fold[ku_out(g, n, i)];
         if (l->sync[ku_out(g, n, i)])
-            KU_TRY(lower_sync(l, l->sync[ku_out(g, n, i)]));
+            KU_TRY(ku_redistribute(l, l->sync[ku_out(g, n, i)]));
         if (f->convert && (f->by_micro || l->mb == l->n_mb - 1))
             KU_TRY(carry(l, ku_out(g, n, i), l->vs));
     }
@@ -325,18 +287,19 @@ static int lower_block(struct ku_lower *l, const struct ku_block *b)
     l->micro = b->micro;
     l->vs = at.at[KU_AX_VS], l->mb = at.at[KU_AX_MB];
     l->phase = b->kind == KU_BL_F ? KU_PH_F : b->kind == KU_BL_I ? KU_PH_I : KU_PH_W;
-    if (b->kind != KU_BL_F && g->mesh.mb_outer)
+    if ((b->kind == KU_BL_B || b->kind == KU_BL_W) && g->mesh.mb_outer)
         KU_TRY(ku_bucket_settle(l));
-    KU_TRY(ku_gather_begin(l, b->kind == KU_BL_F ? KU_PH_F : KU_PH_I));
     KU_TRY(ku_messages_begin_block(l, b));
+    KU_TRY(ku_gather_begin(l, b->kind == KU_BL_B ? KU_PH_I : l->phase, b->stage));
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
-        if (node->op == KU_OP_NONE || !is_of_block(node->phase, b->kind) ||
+        if (node->op == KU_OP_NONE || !ku_lower_is_of_block(node->phase, b->kind) ||
             (l->pipe && node->stage != b->stage))
             continue;
-        KU_TRY(lower_micro(l, n));
+        KU_TRY(lower_micro(l, n, b->kind));
         KU_TRY(ku_messages_send(l, n));
     }
+    KU_TRY(ku_redistribute_end(l));
     return ku_messages_end_block(l, b);
 }
 
@@ -356,7 +319,7 @@ static int lower_blocks(struct ku_lower *l)
 
 /* A `convert` in O: finishes its bucket, or runs its own all-reduce. The result is in the operand's
  * buffer or in the separate buffer of the local shard. */
-static int lower_convert(struct ku_lower *l, ku_id n)
+int ku_lower_convert(struct ku_lower *l, ku_id n)
 {
     const struct ku_graph *g = l->g;
     ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
@@ -374,9 +337,11 @@ static int lower_convert(struct ku_lower *l, ku_id n)
         !ku_layout_has(&g->layout[g->value[from].layout],
                        KU_P)) /* the local shard of a whole value: no transfer */
         return KUMI_OK;
-    if (f->convert && f->bucket < 0) /* already equal on all ranks */
+    if (f->convert && f->bucket < 0 && ku_lower_axes(l, n) == 0) /* equal on all ranks */
         return KUMI_OK;
-    if (f->convert) {
+    if (ku_redistribute_is_gradient(l, n))
+        return ku_redistribute_gradients(l, n);
+    if (f->convert && f->bucket >= 0) {
         KU_TRY(ku_bucket_finish(l, (uint32_t)f->bucket));
         l->buffer[to] = f->kept ? f->kept : f->sum;
         return KUMI_OK;
@@ -384,7 +349,7 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     uint32_t handle;
     l->reduced[n] |= (uint8_t)ku_lower_axes(l, n);
     KU_TRY(ku_messages_release(l, from)); /* the sum takes its place */
-    struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
+    struct ku_operand part = ku_lower_operand(l, from, l->buffer[to], g->value[to].layout);
     KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n),
                           (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1, g->node[n].path,
                           &handle));
@@ -394,8 +359,10 @@ static int lower_convert(struct ku_lower *l, ku_id n)
 static int lower_once(struct ku_lower *l, int phase)
 {
     l->micro = -1;
-    l->phase = KU_PH_O;
+    l->phase = (uint8_t)phase;
     KU_TRY(ku_messages_begin_once(l, phase));
+    if (phase == KU_PH_A)
+        KU_TRY(ku_gather_begin(l, KU_PH_A, 0));
     for (ku_id n = 1; n < l->g->n_nodes; n++) {
         const struct ku_node *node = &l->g->node[n];
         if (node->op == KU_OP_NONE || node->phase != phase || !ku_lower_runs(l, n))
@@ -403,7 +370,7 @@ static int lower_once(struct ku_lower *l, int phase)
         if (ku_bucket_is_gather(l->g, n)) {
             KU_TRY(phase == KU_PH_A ? ku_gather_use(l, n) : ku_bucket_gather(l, n));
         } else if (node->op == KU_OP_convert) {
-            KU_TRY(lower_convert(l, n));
+            KU_TRY(ku_lower_convert(l, n));
         } else {
             KU_TRY(ku_lower_compute(l, n));
             for (int i = 0; i < node->n_out; i++)
@@ -499,7 +466,6 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(add_output_rows(l));
     analyse(l);
     KU_TRY(ku_messages_create(l));
-    KU_TRY(ku_gather_begin(l, KU_PH_A));
     KU_TRY(lower_once(l, KU_PH_A));
     KU_TRY(lower_blocks(l));
     KU_TRY(ku_messages_settle(l));
@@ -557,12 +523,13 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.reduced = ku_calloc(g->n_nodes, sizeof *l.reduced);
     l.sync = ku_calloc(g->n_values, sizeof *l.sync);
     l.sync_turn = ku_calloc(g->n_nodes, sizeof *l.sync_turn);
+    l.ahead = ku_calloc(g->n_nodes, sizeof *l.ahead);
     l.pending = ku_calloc(g->n_values, sizeof *l.pending);
     if (g->mesh.mb_outer)
         l.shard_sum = ku_calloc(g->n_values * (size_t)l.n_vs, sizeof *l.shard_sum);
     int status = KUMI_ENOMEM;
     if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.stats && l.level &&
-        l.workspace && l.reduced && l.sync && l.sync_turn && l.pending &&
+        l.workspace && l.reduced && l.sync && l.sync_turn && l.ahead && l.pending &&
         (l.shard_sum || !g->mesh.mb_outer))
         status = ku_gather_init(&l);
     if (status == KUMI_OK && g->mesh.extent[KU_AX_PP] > 1)
@@ -586,6 +553,7 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     ku_free(l.reduced);
     ku_free(l.sync);
     ku_free(l.sync_turn);
+    ku_free(l.ahead);
     ku_free(l.pending);
     ku_free(l.shard_sum);
     return status;

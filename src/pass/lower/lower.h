@@ -14,6 +14,7 @@
  *     lower.c               walks the phases A, (F, B) per micro-batch, O; tree over virtual shards
  *     bucket_collectives.c  starts and finishes the collectives of buckets
  *     gather.c              all-gathers of ZeRO stage 3, ahead of their use
+ *     redistribute.c        collectives on activations and their adjoints
  *     messages.c            sends and receives between the stages of a pipeline
  *     emit.c                adds buffers, operands and instructions
  *     stream.c              a later program pass: transfers of offloaded tensors
@@ -77,6 +78,7 @@ struct ku_lower {
     uint32_t turn;       /* phases so far: A, then F and B of each micro-batch */
     ku_id *sync;         /* per value of a micro-batch: the convert whose collective it starts */
     uint32_t *sync_turn; /* per convert: the phase (turn) in which that last started */
+    ku_id *ahead;        /* per node: the convert that starts before it, 0 = none */
     uint32_t *pending;   /* per value: the collective that completes it, until it is waited for */
     uint8_t *reduced;    /* per convert: axes of the collectives that it got so far, a mask */
     ku_id *stats;        /* per stats value made by a convert: the first value of its chain */
@@ -122,14 +124,35 @@ KU_STATUS ku_bucket_settle(struct ku_lower *l);
 /* Lowers an all-gather in O, in a bucket or alone. */
 KU_STATUS ku_bucket_gather(struct ku_lower *l, ku_id node);
 
+/* redistribute.c */
+/* Notes which value starts which convert of forward or backward, and what must be on the wire. */
+void ku_redistribute_analyse(struct ku_lower *l);
+/* Lowers such a convert, once per block. */
+KU_STATUS ku_redistribute(struct ku_lower *l, ku_id convert);
+/* The end of a block of a pipeline: results may be read in a later block, of which others of their
+ * kind come before. */
+KU_STATUS ku_redistribute_end(struct ku_lower *l);
+/*
+ * A convert in O of a gradient of which the ranks of axis tp have parts (parallel.sp), after the
+ * sum over data-parallel ranks. All that are alike are summed by one collective, with the first.
+ */
+bool ku_redistribute_is_gradient(const struct ku_lower *l, ku_id convert);
+KU_STATUS ku_redistribute_gradients(struct ku_lower *l, ku_id convert);
+/* lower.c: lowers a convert in O. */
+KU_STATUS ku_lower_convert(struct ku_lower *l, ku_id convert);
+/* Starts what can run while `node` is computed. */
+KU_STATUS ku_redistribute_ahead(struct ku_lower *l, ku_id node, int kind);
+/* Whether a node of a phase runs in blocks of a kind. */
+bool ku_lower_is_of_block(int phase, int kind);
+
 /* Waits for the collective that completes `value`, if it is still on its way. */
 KU_STATUS ku_lower_settle(struct ku_lower *l, ku_id value);
 
 /* gather.c */
 KU_STATUS ku_gather_init(struct ku_lower *l);
 void ku_gather_fini(struct ku_lower *l);
-/* Begins phase A, F or I (I: backward): starts the first gathers. */
-KU_STATUS ku_gather_begin(struct ku_lower *l, int phase);
+/* Begins phase A, or F, I (or the whole backward) or W of a stage: starts the first gathers. */
+KU_STATUS ku_gather_begin(struct ku_lower *l, int phase, int stage);
 /* Waits for the unit of this convert: its parameters are valid from here on. */
 KU_STATUS ku_gather_use(struct ku_lower *l, ku_id convert);
 
@@ -155,6 +178,8 @@ KU_STATUS ku_lower_compute(struct ku_lower *l, ku_id node);
 /* Adds buffer `from` into buffer `into`. is_tree: sum over virtual shards, which rounds to the
  * convert's wire dtype; else over micro-batches. */
 KU_STATUS ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree);
+/* Copies the rank's part of a whole value: a convert C -> S. */
+KU_STATUS ku_lower_part(struct ku_lower *l, ku_id convert);
 /* Copies the local shard of a whole value to a separate buffer: a convert C -> Z. */
 KU_STATUS ku_lower_slice(struct ku_lower *l, ku_id convert);
 /* Starts a collective. kind: enum ku_exchange; axes: a mask; stats NULL: no operand adds to
@@ -162,9 +187,11 @@ KU_STATUS ku_lower_slice(struct ku_lower *l, ku_id convert);
 KU_STATUS ku_lower_start(struct ku_lower *l, int kind, int axes, int reduce,
                          const struct ku_operand *stats, const struct ku_operand *part,
                          uint32_t n_parts, ku_id path, uint32_t *handle);
-/* The axes of a convert's collective, as a mask: those with several ranks on which it changes P or
- * Z. */
+/* The axes of a convert's collective, as a mask: those with several ranks on which it changes P, S
+ * or Z. */
 int ku_lower_axes(const struct ku_lower *l, ku_id convert);
+/* Whether the ranks of axis tp have parts of a value that is accumulated, which they add up. */
+bool ku_lower_is_summed_over_tp(const struct ku_lower *l, ku_id convert);
 KU_STATUS ku_lower_wait(struct ku_lower *l, uint32_t handle);
 ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls);
 /* A buffer for the local shard of a value under placement `layout`: the max size over ranks. */

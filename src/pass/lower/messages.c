@@ -173,7 +173,10 @@ static int send_message(struct ku_lower *l, const struct ku_message *m)
 
 static int receive_message(struct ku_lower *l, const struct ku_message *m)
 {
-    const int cls = m->cls == KU_MSG_F || m->cls >= KU_MSG_A ? KU_CL_ACTIVATION : KU_CL_ADJOINT;
+    const bool is_state = l->g->value[m->value].role == KU_STATE;
+    const int cls = is_state                                   ? KU_CL_GATHER
+                    : m->cls == KU_MSG_F || m->cls >= KU_MSG_A ? KU_CL_ACTIVATION
+                                                               : KU_CL_ADJOINT;
     KU_TRY(ku_lower_settle(l, m->value));
     const int arena = l->wire[m->value] ? KU_AR_WIRE : KU_AR_STEP;
     const ku_id layout = l->g->value[m->value].layout;

@@ -299,7 +299,8 @@ static int use_operand(struct stream *s, const struct ku_instr *i, uint32_t at, 
     struct visit v = {.tier = tier, .like = *o, .first = at, .last = at};
     v.like.buffer = tier;
     if (i->kind == KU_START) {
-        KU_ASSERT(i->op == KU_X_ALL_GATHER && o->addend == 0 && !is_tier(p, o->out));
+        KU_ASSERT(i->op == KU_X_ALL_GATHER || i->op == KU_X_SEND);
+        KU_ASSERT(o->addend == 0 && !is_tier(p, o->out));
         v.last = s->wait_of[i->handle];
         v.reads = v.is_wire = 1;
         v.like.out = 0;

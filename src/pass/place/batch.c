@@ -94,9 +94,7 @@ static int place_nodes(struct ku_graph *g, struct ku_tensor_plan *plan, ku_id n_
         if (plan)
             KU_TRY(ku_tensor_after(plan, n));
     }
-    if (plan)
-        ku_tensor_finish(plan);
-    return KUMI_OK;
+    return plan ? ku_tensor_finish(plan) : KUMI_OK;
 }
 
 int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,

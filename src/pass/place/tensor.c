@@ -9,6 +9,8 @@
 #include "ir/placement_rules.h"
 #include "op/op.h"
 #include "pass/pass.h"
+#include "pass/place/plan.h"
+#include "pass/place/sequence.h"
 #include "tensor/dtype.h"
 
 static const char letters[] = "hfv";
@@ -18,11 +20,13 @@ struct ku_tensor_plan {
     const struct ku_compile_opts *o;
     ku_id n_nodes, n_values; /* of the model */
     char *letter;            /* per tensor: of the dim that is split, 0: none */
+    struct ku_styles styles; /* of the user's plan */
     char *split;             /* per value: the letter along which it is split, 0: none */
     ku_id *by;               /* per value: the parameter that made it so */
     ku_id *renamed;          /* per value: what its readers read instead, 0: itself */
     ku_id *whole;            /* per value: its convert from C to R, 0: none yet */
     ku_id *bias_use;         /* per node: the use of its bias, 0: none */
+    struct ku_sequence *seq; /* NULL: activations between the layers are whole */
 };
 
 static const struct ku_shape *shape_of(const struct ku_graph *g, ku_id value)
@@ -47,6 +51,13 @@ static char letter_of(const struct ku_tensor_plan *p, const struct ku_node *n)
                     : n->op == KU_OP_embedding ? parameter_of(p->g, ku_in(p->g, n, 0))
                                                : 0;
     return w ? p->letter[w] : 0;
+}
+
+/* Whether a linear makes a result that is gathered whole. */
+static bool is_gathered(const struct ku_tensor_plan *p, const struct ku_node *n)
+{
+    const ku_id w = n->op == KU_OP_linear ? parameter_of(p->g, ku_in(p->g, n, 1)) : 0;
+    return w && p->letter[w] && ku_styles_of(&p->styles, w) == KU_TP_COL_GATHER;
 }
 
 /* Whether a linear contracts the letter of its weight, or an embedding that of its table: the
@@ -76,7 +87,8 @@ static bool is_splittable(const struct ku_tensor_plan *p, const struct ku_dim *d
     return false;
 }
 
-/* The parameters that have one of the letters and that linear and embedding alone read. */
+/* The parameters that have one of the letters, or for which the user's plan names another, and that
+ * linear and embedding alone read. */
 static void find_candidates(struct ku_tensor_plan *p)
 {
     const struct ku_graph *g = p->g;
@@ -85,21 +97,29 @@ static void find_candidates(struct ku_tensor_plan *p)
         for (int d = s->ndim - 1; d >= 0 && g->tensor[t].kind == KU_T_PARAM; d--)
             if (strchr(letters, s->dim[d].name) && is_splittable(p, &s->dim[d]))
                 p->letter[t] = s->dim[d].name;
+        if (g->tensor[t].kind == KU_T_PARAM)
+            p->letter[t] = ku_styles_letter(&p->styles, t, p->letter[t]);
     }
     for (ku_id n = 1; n < p->n_nodes; n++)
         for (int i = 0; i < g->node[n].n_in; i++) {
             const ku_id t = parameter_of(g, ku_in(g, &g->node[n], i));
-            if (g->node[n].op != KU_OP_linear &&
-                !(g->node[n].op == KU_OP_embedding && p->letter[t] == 'v'))
+            if (t && p->letter[t] && g->node[n].op != KU_OP_linear &&
+                !(g->node[n].op == KU_OP_embedding && p->letter[t] == 'v')) {
+                ku_styles_note(&p->styles, t, n, "reads it whole");
                 p->letter[t] = 0;
+            }
         }
 }
 
 /* Leaves the weight of a linear whole, and its bias with it. True: this changes the plan. */
-static bool leave_whole(struct ku_tensor_plan *p, const struct ku_node *n)
+static bool leave_whole(struct ku_tensor_plan *p, ku_id node, const char *why)
 {
-    for (int i = 1; i < n->n_in; i++)
-        p->letter[parameter_of(p->g, ku_in(p->g, n, i))] = 0;
+    const struct ku_node *n = &p->g->node[node];
+    for (int i = 1; i < n->n_in; i++) {
+        const ku_id t = parameter_of(p->g, ku_in(p->g, n, i));
+        ku_styles_note(&p->styles, t, node, why);
+        p->letter[t] = 0;
+    }
     return true;
 }
 
@@ -118,12 +138,13 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
     if (n->op == KU_OP_embedding && letter)
         return false;
     if (is_row_parallel(p, n))
-        return split == letter ? false : leave_whole(p, n);
+        return split == letter ? false
+                               : leave_whole(p, id, "contracts a dim that is whole in its input");
     if (n->op == KU_OP_softmax_xent && split == 'v') /* in parts: divide_loss */
         return false;
     if (n->op == KU_OP_linear && letter == 0 && n->n_in > 2 &&
         p->letter[parameter_of(g, ku_in(g, n, 2))])
-        return leave_whole(p, n);
+        return leave_whole(p, id, "has a whole weight");
     if (split) {
         bool passes = strcmp(op->map, "*") == 0 || strchr(op->map, split);
         for (int i = 0; i < n->n_in; i++) /* a gain of batch norm, say, is whole */
@@ -133,6 +154,9 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
         for (int o = 0; o < n->n_out; o++)
             if (n->op == KU_OP_linear || !passes ||
                 ku_shape_find(shape_of(g, ku_out(g, id, o)), split) < 0) {
+                ku_styles_note(&p->styles, by, id,
+                               n->op == KU_OP_linear ? "contracts or takes it whole"
+                                                     : "reads its result and cannot be divided");
                 p->letter[by] = 0;
                 return true;
             }
@@ -140,7 +164,9 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
         split = letter;
         by = parameter_of(g, ku_in(g, n, 1));
         if (n->n_in > 2 && p->letter[parameter_of(g, ku_in(g, n, 2))] != letter)
-            return leave_whole(p, n);
+            return leave_whole(p, id, "has a whole bias");
+        if (is_gathered(p, n))
+            split = 0;
     }
     for (int o = 0; o < n->n_out; o++)
         p->split[ku_out(g, id, o)] = split, p->by[ku_out(g, id, o)] = by;
@@ -152,7 +178,10 @@ static bool leave_outputs(struct ku_tensor_plan *p)
 {
     for (uint32_t i = 0; i < p->g->n_outputs; i++)
         if (p->split[p->g->output[i].value]) {
-            p->letter[p->by[p->g->output[i].value]] = 0;
+            const ku_id by = p->by[p->g->output[i].value];
+            ku_styles_note(&p->styles, by, p->g->value[p->g->output[i].value].def,
+                           "makes an output of the model of it");
+            p->letter[by] = 0;
             return true;
         }
     return false;
@@ -233,8 +262,11 @@ static int place_parameters(struct ku_tensor_plan *p)
     return n_split ? KUMI_OK
                    : KU_ERR(KUMI_EINVAL,
                             "placement: parallel.tp: %d: no parameter of this model can be split: "
-                            "it has no attention heads and no pair of linear layers; use 1",
-                            g->mesh.extent[KU_AX_TP]);
+                            "%s; use 1",
+                            g->mesh.extent[KU_AX_TP],
+                            p->o->plan.n ? "parallel.plan leaves all of them whole"
+                                         : "it has no attention heads and no pair of linear "
+                                           "layers");
 }
 
 static void find_uses(struct ku_tensor_plan *p)
@@ -265,11 +297,17 @@ int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
     p->whole = ku_calloc(n_values, sizeof *p->whole);
     p->bias_use = ku_calloc(g->n_nodes, sizeof *p->bias_use);
     int status = KUMI_ENOMEM;
-    if (p->letter && p->split && p->by && p->renamed && p->whole && p->bias_use) {
+    if (p->letter && p->split && p->by && p->renamed && p->whole && p->bias_use)
+        status = ku_styles_create(g, o, &p->styles);
+    if (status == KUMI_OK) {
         choose(p);
         find_uses(p);
-        status = place_parameters(p);
+        status = ku_styles_check(&p->styles, p->letter);
     }
+    if (status == KUMI_OK)
+        status = place_parameters(p);
+    if (status == KUMI_OK && o->sequence)
+        status = ku_sequence_create(g, &p->styles, n_values, &p->seq);
     if (status < 0)
         ku_tensor_plan_destroy(p);
     else
@@ -287,17 +325,18 @@ void ku_tensor_plan_destroy(struct ku_tensor_plan *p)
     ku_free(p->renamed);
     ku_free(p->whole);
     ku_free(p->bias_use);
+    ku_sequence_destroy(p->seq);
+    ku_styles_fini(&p->styles);
     ku_free(p);
 }
 
-/* A convert of `value` on axis tp, in the module of `node`. Returns its result; 0 on failure. */
-static ku_id convert(struct ku_graph *g, ku_id value, enum ku_place_kind to, ku_id node)
+ku_id ku_tensor_convert(struct ku_graph *g, ku_id value, struct ku_place to, ku_id node)
 {
     struct ku_attrs a = ku_attrs_default;
     struct ku_layout l = g->layout[g->value[value].layout];
     a.axes = INT64_C(1) << KU_AX_TP;
     a.reduce = ku_place_is_max(g, value) ? KU_FOLD_MAX : KU_FOLD_SUM;
-    l.at[KU_AX_TP] = (struct ku_place){.kind = (uint16_t)to};
+    l.at[KU_AX_TP] = to;
     const ku_id layout = ku_graph_layout(g, &l);
     const ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                           .phase = KU_PH_F,
@@ -310,6 +349,11 @@ static ku_id convert(struct ku_graph *g, ku_id value, enum ku_place_kind to, ku_
         return 0;
     g->value[ku_out(g, made, 0)].layout = layout;
     return ku_out(g, made, 0);
+}
+
+static ku_id convert(struct ku_graph *g, ku_id value, enum ku_place_kind to, ku_id node)
+{
+    return ku_tensor_convert(g, value, (struct ku_place){.kind = (uint16_t)to}, node);
 }
 
 /* An op of the loss on one rank's classes, or on sums of all. Returns its node; 0 on failure. */
@@ -360,7 +404,9 @@ int ku_tensor_before(struct ku_tensor_plan *p, ku_id node)
     }
     if (is_loss)
         return divide_loss(p, node);
-    if (letter_of(p, &n) == 0 || n.op == KU_OP_embedding)
+    if (letter_of(p, &n) == 0)
+        return p->seq ? ku_sequence_before(p->seq, node) : KUMI_OK;
+    if (n.op == KU_OP_embedding)
         return KUMI_OK;
     const ku_id x = ku_in(g, &n, 0);
     if (is_row_parallel(p, &n)) { /* the product alone, in f32: bias and rounding follow the sum */
@@ -399,6 +445,8 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
                         .is_silent = 1};
     if (use) /* the third operand, which the node no longer counts */
         m.in[1] = g->refs[g->node[node].in + 2];
+    if (use && p->seq && ku_sequence_read(p->seq, m.in[1], sum, node) < 0)
+        return 0;
     const ku_id made = ku_graph_node(g, &m);
     if (made == 0 || ku_place_node(g, made) < 0)
         return 0;
@@ -412,20 +460,26 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
 int ku_tensor_after(struct ku_tensor_plan *p, ku_id node)
 {
     struct ku_graph *g = p->g;
+    if (is_gathered(p, &g->node[node])) {
+        const ku_id own = ku_out(g, node, 0);
+        p->renamed[own] = convert(g, own, KU_C, node);
+        return p->renamed[own] ? KUMI_OK : ku_err_get()->status;
+    }
     if (!is_row_parallel(p, &g->node[node]))
         return KUMI_OK;
     const ku_id y = ku_out(g, node, 0), x = ku_in(g, &g->node[node], 0);
     const enum kumi_dtype dtype = (enum kumi_dtype)g->value[x].dtype;
     KU_ASSERT(g->layout[g->value[y].layout].at[KU_AX_TP].kind == KU_P);
-    const ku_id sum = convert(g, y, KU_C, node);
+    const ku_id sum = p->seq ? ku_sequence_sum(p->seq, y, node) : convert(g, y, KU_C, node);
     p->renamed[y] = sum ? add_bias(p, node, sum, dtype) : 0;
     return p->renamed[y] ? KUMI_OK : ku_err_get()->status;
 }
 
-void ku_tensor_finish(struct ku_tensor_plan *p)
+int ku_tensor_finish(struct ku_tensor_plan *p)
 {
     struct ku_graph *g = p->g;
     for (uint32_t i = 0; i < g->n_outputs; i++)
         if (g->output[i].value < p->n_values && p->renamed[g->output[i].value])
             g->output[i].value = p->renamed[g->output[i].value];
+    return p->seq ? ku_sequence_finish(p->seq) : KUMI_OK;
 }

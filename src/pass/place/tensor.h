@@ -44,7 +44,10 @@ void ku_tensor_plan_destroy(struct ku_tensor_plan *plan); /* NULL is allowed */
  */
 KU_STATUS ku_tensor_before(struct ku_tensor_plan *plan, ku_id node);
 KU_STATUS ku_tensor_after(struct ku_tensor_plan *plan, ku_id node);
-/* Last: make the outputs of the graph name the rewritten values. */
-void ku_tensor_finish(struct ku_tensor_plan *plan);
+/* Last: make the outputs of the graph name the rewritten values. Errors: EINVAL of sequence.h. */
+KU_STATUS ku_tensor_finish(struct ku_tensor_plan *plan);
+/* A convert of `value` to another placement on axis tp, in the module of `node`. Returns its
+ * result; 0 with the error record set. */
+ku_id ku_tensor_convert(struct ku_graph *g, ku_id value, struct ku_place to, ku_id node);
 
 #endif

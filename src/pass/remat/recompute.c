@@ -18,8 +18,10 @@
  *     2u+1 ── inf ──> 2v             v is recomputed from u
  *     2v+1 ── inf ──> sink           backward reads v
  *
- * Clones are placed where backward first reads them, have the
- * same random stream, and repeat no collective, so all bits are equal.
+ * Clones are placed where backward first reads them and have the same random stream. They repeat no
+ * collective but one: a sequence that is gathered for a layer (parallel.sp) is gathered again for
+ * the layer's backward, whatever the level, unless the options say to keep it. So all bits are
+ * equal.
  */
 #include "pass/remat/recompute.h"
 #include "pass/zero.h"
@@ -49,7 +51,8 @@ struct remat {
     unsigned char *level;          /* per node */
     unsigned char *may, *wanted;   /* per node: may be recomputed; is, in phase W (1) or I (2) */
     unsigned char *given, *needed; /* per value: stored in any case; read by backward */
-    ku_id *gather;       /* per state value: its all-gather in backward (ZeRO-3), 0 = none */
+    ku_id *gather;       /* per value gathered in forward: its all-gather in backward (ZeRO-3) */
+    ku_id *first, *next; /* per state value: those of all stages, a chain; 0 = none */
     ku_id *slice;        /* per gathered value: its local shard (reshard_group), 0 = none */
     unsigned char *side; /* [2 n_values] sides of the cut, by vertex */
     ku_id *clone;        /* per value: its recomputed copy */
@@ -66,6 +69,7 @@ static void fini(struct remat *r)
     ku_free(r->clone);
     ku_free(r->gather);
     ku_free(r->slice);
+    ku_free(r->first);
 }
 
 static bool is_forward(const struct ku_graph *g, ku_id value)
@@ -197,10 +201,38 @@ static bool moves_data(const struct ku_graph *g, ku_id n)
     return false;
 }
 
+/* Whether a node gathers a sequence of which the ranks of axis tp have parts. */
+static bool is_sequence_gather(const struct ku_graph *g, ku_id n)
+{
+    const struct ku_node *node = &g->node[n];
+    if (node->op != KU_OP_convert || node->phase != KU_PH_F)
+        return false;
+    const struct ku_value *from = &g->value[ku_in(g, node, 0)], *to = &g->value[ku_out(g, n, 0)];
+    const struct ku_place at = g->layout[from->layout].at[KU_AX_TP];
+    return at.kind == KU_S && g->shape[from->shape].dim[at.dim].name == 't' &&
+           g->layout[to->layout].at[KU_AX_TP].kind != KU_S;
+}
+
+/* Whether backward may gather again: a clone belongs to the stage of its original. */
+static bool may_gather_again(const struct remat *r, ku_id n)
+{
+    const struct ku_graph *g = r->g;
+    const ku_id v = ku_out(g, n, 0);
+    if (r->o->sequence_gathered && r->level[n] != KU_RECOMPUTE_FULL)
+        return false;
+    for (ku_id k = 1; k < r->n_nodes && g->mesh.extent[KU_AX_PP] > 1; k++)
+        for (int i = 0; i < g->node[k].n_in && g->node[k].op != KU_OP_NONE; i++)
+            if (ku_in(g, &g->node[k], i) == v && g->node[k].stage != g->node[n].stage)
+                return false;
+    return true;
+}
+
 static bool may_run_again(const struct remat *r, ku_id n)
 {
     const struct ku_node *node = &r->g->node[n];
     const unsigned never = KU_OP_EFFECT | KU_OP_UPDATE;
+    if (is_sequence_gather(r->g, n))
+        return may_gather_again(r, n);
     if (node->phase != KU_PH_F || node->op == KU_OP_NONE || moves_data(r->g, n) ||
         (ku_ops[node->op].traits & never))
         return 0;
@@ -222,10 +254,13 @@ static int analyse(struct remat *r, int all)
     for (ku_id n = 1; n < r->n_nodes; n++)
         for (int i = 0; i < g->node[n].n_in && g->node[n].op != KU_OP_NONE; i++) {
             ku_id v = ku_in(g, &g->node[n], i), def = g->value[v].def;
+            if (is_forward(g, v) && g->node[def].stage != g->node[n].stage)
+                r->given[v] = 1; /* another stage of the pipeline receives it */
             if (is_backward(&g->node[n]) && !r->given[v])
                 r->needed[v] = 1;
             else if (g->node[n].phase == KU_PH_F && is_forward(g, v) &&
-                     r->level[def] == KU_RECOMPUTE_FULL && r->group[n] != r->group[def])
+                     r->level[def] == KU_RECOMPUTE_FULL && r->group[n] != r->group[def] &&
+                     !(r->may[def] && is_sequence_gather(g, def)))
                 r->given[v] = 1; /* the value leaves its group */
         }
     return KUMI_OK;
@@ -295,9 +330,11 @@ static int init(struct remat *r, struct ku_graph *g, const struct ku_compile_opt
     r->clone = ku_calloc(g->n_values, sizeof *r->clone);
     r->gather = ku_calloc(g->n_values, sizeof *r->gather);
     r->slice = ku_calloc(g->n_values, sizeof *r->slice);
+    r->first = ku_calloc(2 * (size_t)g->n_values, sizeof *r->first);
     if (!r->unit || !r->group || !r->level || !r->given || !r->side || !r->clone || !r->gather ||
-        !r->slice)
+        !r->slice || !r->first)
         return KUMI_ENOMEM;
+    r->next = r->first + g->n_values;
     r->may = r->level + g->n_nodes;
     r->wanted = r->may + g->n_nodes;
     r->needed = r->given + g->n_values;
@@ -318,7 +355,7 @@ static int gathered(struct remat *r, ku_id *value)
     struct ku_graph *g = r->g;
     const struct ku_node forward = g->node[g->value[*value].def];
     ku_id state = ku_in(g, &forward, 0);
-    if (r->gather[state] == 0) {
+    if (r->gather[*value] == 0) {
         struct ku_attrs a = g->attr[forward.attr];
         ku_id from = state;
         if (ku_zero_group(r->o) && forward.phase == KU_PH_F) {
@@ -336,10 +373,10 @@ static int gathered(struct remat *r, ku_id *value)
                                                         .stage = forward.stage});
         if (made == 0)
             return ku_err_get()->status;
-        r->gather[state] = ku_out(g, made, 0);
-        g->value[r->gather[state]].layout = g->value[*value].layout;
+        r->gather[*value] = ku_out(g, made, 0);
+        g->value[r->gather[*value]].layout = g->value[*value].layout;
     }
-    *value = r->gather[state];
+    *value = r->gather[*value];
     return KUMI_OK;
 }
 
@@ -394,16 +431,33 @@ static int read_results_of_relu(struct ku_graph *g)
     return KUMI_OK;
 }
 
+/* Finds the gather in backward of each one in forward: that of the same stage. */
+static void pair_gathers(struct remat *r)
+{
+    const struct ku_graph *g = r->g;
+    for (ku_id n = 1; n < r->n_nodes; n++) {
+        const ku_id v = g->node[n].op == KU_OP_convert ? ku_out(g, n, 0) : 0;
+        if (v && g->node[n].phase == KU_PH_F && is_gather(g, v)) {
+            r->next[v] = r->first[gathered_state(g, v)];
+            r->first[gathered_state(g, v)] = v;
+        }
+    }
+    for (ku_id n = 1; n < r->n_nodes; n++) {
+        if (!is_backward(&g->node[n]) || g->node[n].op != KU_OP_convert)
+            continue;
+        for (ku_id v = r->first[gathered_state(g, ku_out(g, n, 0))]; v; v = r->next[v])
+            if (g->node[g->value[v].def].stage == g->node[n].stage)
+                r->gather[v] = ku_out(g, n, 0);
+    }
+}
+
 static int rewrite(struct remat *r)
 {
     struct ku_graph *g = r->g;
     for (ku_id n = r->n_nodes - 1; n > 0; n--)
         if (g->node[n].op == KU_OP_convert)
             r->slice[ku_in(g, &g->node[n], 0)] = ku_out(g, n, 0);
-    for (ku_id n = 1; n < r->n_nodes; n++)
-        if (is_backward(&g->node[n]) && g->node[n].op == KU_OP_convert &&
-            g->value[gathered_state(g, ku_out(g, n, 0))].role == KU_STATE)
-            r->gather[gathered_state(g, ku_out(g, n, 0))] = ku_out(g, n, 0);
+    pair_gathers(r);
     for (ku_id n = 1; n < r->n_nodes; n++)
         if (r->wanted[n])
             KU_TRY(clone_node(r, n));
@@ -420,10 +474,12 @@ int ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t)
 {
     (void)t;
-    if (o->recompute == KU_RECOMPUTE_NONE && o->recompute_level == NULL)
+    const bool is_none = o->recompute == KU_RECOMPUTE_NONE && o->recompute_level == NULL;
+    if (is_none && (!o->sequence || o->sequence_gathered))
         return KUMI_OK;
     struct remat r;
-    KU_TRY(read_results_of_relu(g));
+    if (!is_none)
+        KU_TRY(read_results_of_relu(g));
     int status = init(&r, g, o);
     if (status == KUMI_OK)
         status = analyse(&r, -1);

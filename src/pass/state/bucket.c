@@ -48,10 +48,10 @@ static bool is_gather(const struct ku_graph *g, ku_id n)
 }
 
 /* The properties that all converts of a bucket share. Outside O also the unit (path) and the
- * operand's placement (of), which gives the group of ranks. */
+ * operand's placement (of), which gives the group of ranks; in O the axes of its partial sums. */
 struct key {
     ku_id layout, of, path;
-    int64_t dtype, phase, reduce, wire, by_micro, stage;
+    int64_t partial, dtype, phase, reduce, wire, by_micro, stage;
 };
 
 /* The stage of a convert: of the node that computes its operand in a micro-batch, else of the
@@ -79,8 +79,9 @@ static struct key key_of(const struct ku_graph *g, ku_id n)
     k.layout = to->layout;
     k.of = is_unit ? g->value[ku_in(g, node, 0)].layout : 0;
     k.path = is_unit ? node->path : 0;
+    k.partial = ku_layout_axes(&g->layout[g->value[ku_in(g, node, 0)].layout], KU_P);
     k.dtype = to->dtype, k.phase = node->phase;
-    k.stage = stage_of(g, n);
+    k.stage = is_unit ? node->stage : stage_of(g, n);
     k.reduce = a->reduce, k.wire = a->wire, k.by_micro = a->by_micro;
     return k;
 }

@@ -57,7 +57,10 @@ static void assign_chunks(struct ku_graph *g, int dp)
     }
 }
 
-/* Whether a convert completes a gradient, or is the part of one that a rank of axis tp squares. */
+/*
+ * Whether a convert completes a gradient, over the ranks of axis tp last, or is the part of one
+ * that a rank of axis tp squares.
+ */
 static bool is_gradient(const struct ku_graph *g, ku_id node)
 {
     const struct ku_node *n = &g->node[node];
@@ -65,6 +68,9 @@ static bool is_gradient(const struct ku_graph *g, ku_id node)
     if (n->op != KU_OP_convert || n->phase != KU_PH_O || from->role != KU_TEMP)
         return false;
     const int phase = g->node[from->def].phase;
+    if (phase == KU_PH_O && g->node[from->def].op == KU_OP_convert &&
+        g->layout[from->layout].at[KU_AX_TP].kind == KU_P)
+        return true;
     return phase == KU_PH_O ? ku_layout_has(&g->layout[g->value[ku_out(g, node, 0)].layout], KU_Z)
                             : phase != KU_PH_F;
 }

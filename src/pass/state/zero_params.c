@@ -19,6 +19,7 @@
 #include "ir/placement_rules.h"
 #include "ir/state.h"
 #include "ir/uses.h"
+#include "pass/pipe/schedule.h"
 #include "pass/unit.h"
 #include "pass/zero.h"
 
@@ -58,15 +59,16 @@ static bool is_backward(int phase)
     return phase == KU_PH_I || phase == KU_PH_W;
 }
 
-/* Makes the forward or backward nodes that read `from` read `to` (0: unchanged). Returns the number
- * of reads. */
-static int redirect(struct ku_graph *g, const struct ku_readers *r, ku_id from, ku_id to,
+/* Makes the forward or backward nodes of a stage that read `from` read `to` (0: unchanged). Returns
+ * the number of reads. */
+static int redirect(struct ku_graph *g, const struct ku_readers *r, ku_id from, ku_id to, int stage,
                     int of_backward)
 {
     int n_reads = 0;
     for (uint32_t e = ku_readers_of(r, from); e; e = r->entry[e].next) {
         const struct ku_node *node = &g->node[r->entry[e].node];
-        if (is_backward(node->phase) != of_backward || node->phase == KU_PH_O)
+        if (is_backward(node->phase) != of_backward || node->phase == KU_PH_O ||
+            node->stage != stage)
             continue;
         for (int i = 0; i < node->n_in; i++)
             if (ku_in(g, node, i) == from) {
@@ -87,12 +89,13 @@ ku_id ku_zero_slice(struct ku_graph *g, const struct ku_compile_opts *o, ku_id w
     struct ku_layout l = g->layout[g->value[whole].layout];
     l.at[KU_AX_SHARD] = (struct ku_place){KU_Z, (uint16_t)o->reshard_group};
     ku_id layout = ku_graph_layout(g, &l);
-    ku_id node =
-        ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
-                                           .phase = KU_PH_F,
-                                           .n_in = 1,
-                                           .in = {whole},
-                                           .path = g->name[g->node[g->value[whole].def].path]});
+    const struct ku_node def = g->node[g->value[whole].def];
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = KU_PH_F,
+                                                    .n_in = 1,
+                                                    .in = {whole},
+                                                    .path = g->name[def.path],
+                                                    .stage = def.stage});
     if (layout == 0 || node == 0)
         return 0;
     g->value[ku_out(g, node, 0)].layout = layout;
@@ -100,13 +103,15 @@ ku_id ku_zero_slice(struct ku_graph *g, const struct ku_compile_opts *o, ku_id w
 }
 
 /* Adds a gather of `from`. layout: the placement before partitioning. 0 on failure. */
-static ku_id gather(struct ku_graph *g, ku_id from, int phase, const char *unit, ku_id layout)
+static ku_id gather(struct ku_graph *g, ku_id from, int phase, int stage, const char *unit,
+                    ku_id layout)
 {
     ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                     .phase = phase,
                                                     .n_in = 1,
                                                     .in = {from},
                                                     .path = unit,
+                                                    .stage = stage,
                                                     .is_silent = 1});
     if (node == 0)
         return 0;
@@ -114,26 +119,27 @@ static ku_id gather(struct ku_graph *g, ku_id from, int phase, const char *unit,
     return ku_out(g, node, 0);
 }
 
-/* readers: of the graph before the first gather was added */
+/* Each stage of a pipeline gathers what it reads. readers: of the graph before the first gather was
+ * added. */
 static int gather_reads(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
-                        ku_id layout, const struct ku_readers *readers)
+                        int stage, ku_id layout, const struct ku_readers *readers)
 {
     char name[KU_NAME_BYTES];
     ku_id value = g->tensor[tensor].value, of = g->tensor[tensor].of, whole = 0;
     const char *unit = unit_of(o, g->tensor[of ? of : tensor].name, name);
     int is_once = unit[0] == '\0' || o->keep_gathered;
     for (int backward = 0; backward < 2; backward++) {
-        if (redirect(g, readers, value, 0, backward) == 0)
+        if (redirect(g, readers, value, 0, stage, backward) == 0)
             continue;
         int phase = is_once ? KU_PH_A : backward ? KU_PH_I : KU_PH_F;
         ku_id from = value;
         if (phase == KU_PH_I && whole && ku_zero_group(o))
             from = ku_zero_slice(g, o, whole);
         if (from && (whole == 0 || !is_once))
-            whole = gather(g, from, phase, unit, layout);
+            whole = gather(g, from, phase, stage, unit, layout);
         if (from == 0 || whole == 0)
             return ku_err_get()->status;
-        redirect(g, readers, value, whole, backward);
+        redirect(g, readers, value, whole, stage, backward);
     }
     return KUMI_OK;
 }
@@ -141,11 +147,12 @@ static int gather_reads(struct ku_graph *g, const struct ku_compile_opts *o, ku_
 int ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *whole)
 {
     ku_id n_nodes = g->n_nodes;
+    const int n_stages = o->schedule ? o->schedule->n_stages : 1;
     struct ku_readers readers;
     int status = ku_readers_init(&readers, g);
     for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++)
-        if (ku_zero_is_partitioned(g, o, t))
-            status = gather_reads(g, o, t, whole[t], &readers);
+        for (int s = 0; s < n_stages && status == KUMI_OK && ku_zero_is_partitioned(g, o, t); s++)
+            status = gather_reads(g, o, t, s, whole[t], &readers);
     ku_readers_fini(&readers);
     KU_TRY(status);
     return g->n_nodes > n_nodes ? ku_graph_sort(g) : KUMI_OK;

@@ -22,7 +22,7 @@
 #include "pass/update.h"
 
 /* Every mesh axis: no value is partial after a `convert` in O. */
-enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
+enum { ALL_AXES = (1 << KU_N_AXES) - 1, TP = 1 << KU_AX_TP };
 
 static ku_id convert(struct ku_graph *g, ku_id value, const struct ku_attrs *a, const char *path)
 {
@@ -35,11 +35,11 @@ static ku_id convert(struct ku_graph *g, ku_id value, const struct ku_attrs *a, 
     return node && ku_place_complete(g, node) == KUMI_OK ? ku_out(g, node, 0) : 0;
 }
 
-static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int wire, int by_micro,
-                      const char *path)
+static ku_id complete(struct ku_graph *g, ku_id value, int axes, enum ku_fold reduce, int wire,
+                      int by_micro, const char *path)
 {
     struct ku_attrs a = ku_attrs_default;
-    a.axes = ALL_AXES;
+    a.axes = axes;
     a.reduce = reduce;
     a.wire = wire;
     a.by_micro = by_micro;
@@ -74,6 +74,21 @@ static int wire_of(const struct ku_graph *g, const struct ku_compile_opts *o, ku
     return g->value[grad].dtype == KUMI_F32 && wire != KUMI_F32 ? (int)wire : -1;
 }
 
+/*
+ * The complete gradient of a use. Where the ranks of axis tp have parts of it (parallel.sp), they
+ * add them up last: then the sums over micro-batches and data-parallel ranks are the same tree in
+ * every layout. 0 on failure.
+ */
+static ku_id gradient_of_use(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+                             ku_id grad)
+{
+    const char *path = g->tensor[tensor].name;
+    const bool is_part = g->layout[g->value[grad].layout].at[KU_AX_TP].kind == KU_P;
+    const ku_id sum = complete(g, grad, is_part ? ALL_AXES & ~TP : ALL_AXES, KU_FOLD_SUM,
+                               wire_of(g, o, tensor, grad), g->mesh.mb_outer, path);
+    return sum && is_part ? ku_update_sum_over(g, sum, TP, path) : sum;
+}
+
 /* The complete gradient of a parameter, summed over its uses in use order; 0 on failure. next: see
  * chain_uses. */
 static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
@@ -83,8 +98,7 @@ static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id
     for (ku_id u = g->tensor[tensor].first_use; u; u = next[u]) {
         if (g->use[u].grad == 0)
             continue;
-        ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, wire_of(g, o, tensor, g->use[u].grad),
-                              g->mesh.mb_outer, g->tensor[tensor].name);
+        ku_id part = gradient_of_use(g, o, tensor, g->use[u].grad);
         if (part && sum) {
             ku_id node = ku_update_once(g, (struct ku_make){.op = KU_OP_add,
                                                             .n_in = 2,
@@ -124,8 +138,8 @@ static int complete_outputs(struct ku_graph *g)
         if (!ku_layout_has(&g->layout[v->layout], KU_P))
             continue;
         int is_max = strncmp(g->output[i].name, "metric.max.", 11) == 0;
-        ku_id done = complete(g, g->output[i].value, is_max ? KU_FOLD_MAX : KU_FOLD_SUM, -1, 0,
-                              g->output[i].name);
+        ku_id done = complete(g, g->output[i].value, ALL_AXES, is_max ? KU_FOLD_MAX : KU_FOLD_SUM,
+                              -1, 0, g->output[i].name);
         if (done == 0)
             return ku_err_get()->status;
         g->output[i].value = done;
@@ -285,7 +299,7 @@ static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
     }
     ku_id stats = node ? ku_out(g, node, 0) : 0;
     if (stats && ku_layout_has(&g->layout[g->value[stats].layout], KU_P))
-        stats = complete(g, stats, KU_FOLD_SUM, -1, 0, "norm");
+        stats = complete(g, stats, ALL_AXES, KU_FOLD_SUM, -1, 0, "norm");
     return stats;
 }
 

@@ -166,8 +166,11 @@ enum sums {
     SUM_WAIT_NS,
     SUM_ONCE_NS,
     SUM_TIER_NS,
-    SUM_STEP_BYTES, /* bytes stored for collectives in all steps of this process */
-    SUM_FAR_BYTES,  /* bytes sent between hosts in them */
+    SUM_STEP_BYTES,   /* bytes stored for collectives in all steps of this process */
+    SUM_FAR_BYTES,    /* bytes sent between hosts in them */
+    SUM_PLANNED_RING, /* the plan of a step */
+    SUM_PLANNED_STORED,
+    SUM_PLANNED_FAR,
     N_SUMS
 };
 
@@ -191,6 +194,11 @@ static int add_up(struct ku_run_report *r, int64_t max_age_ns, int64_t sum[N_SUM
     sum[SUM_TIER_NS] = times.tier_ns;
     sum[SUM_STEP_BYTES] = r->s->t->step_bytes;
     sum[SUM_FAR_BYTES] = r->s->t->far_bytes;
+    const struct ku_step_bytes *planned = &r->s->t->planned;
+    const bool is_first = r->job->rank % (r->job->n / r->s->sharding.pp) == 0;
+    sum[SUM_PLANNED_RING] = is_first ? llround(planned->ring) : 0; /* of its coordinate of pp */
+    sum[SUM_PLANNED_STORED] = is_first ? llround(planned->stored) : 0;
+    sum[SUM_PLANNED_FAR] = is_first ? llround(planned->far) : 0;
     KU_TRY(ku_agree_sum(r->job, sum, N_SUMS));
     if (sum[SUM_CAN_TELL] < r->job->n)
         sum[SUM_HELD_BYTES] = 0;
@@ -331,6 +339,9 @@ int ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
                                      .held_bytes = sum[SUM_HELD_BYTES],
                                      .step_bytes = sum[SUM_STEP_BYTES],
                                      .far_bytes = sum[SUM_FAR_BYTES],
+                                     .planned = {.ring = (double)sum[SUM_PLANNED_RING],
+                                                 .stored = (double)sum[SUM_PLANNED_STORED],
+                                                 .far = (double)sum[SUM_PLANNED_FAR]},
                                      .n_unread = n_skipped};
         if (status == KUMI_OK)
             status = ku_summary_write(dir, &summary);

@@ -9,7 +9,6 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "sim/between_hosts.h"
 
 enum { MAX_SUMMARY_BYTES = 64 << 20 };
 
@@ -27,30 +26,16 @@ static json_t *measured(double x)
 /*
  * Bytes that all ranks store for collectives per step: planned and measured. NULL: one rank.
  */
-static json_t *exchanged(const struct ku_trainer *t, int64_t step_bytes, int64_t far_bytes)
+static json_t *exchanged(const struct ku_summary *s)
 {
-    struct ku_volume row[KU_MAX_VOLUMES];
-    int n = ku_plan_volumes(t->program[KU_PROG_TRAIN], row), n_ranks = t->job->n;
-    double ring = 0, stored = 0;
-    if (n_ranks == 1 || t->n_steps == 0)
+    const double n_steps = (double)s->t->n_steps;
+    if (s->t->job->n == 1 || s->t->n_steps == 0)
         return NULL;
-    for (int i = 0; i < n; i++) {
-        ring += row[i].ring_bytes * n_ranks;
-        stored += row[i].stored_bytes * n_ranks;
-    }
-    json_t *o = json_pack("{s:f, s:f, s:f}", "ring_bytes", ring, "planned_bytes", stored,
-                          "moved_bytes", (double)step_bytes / (double)t->n_steps);
-    struct ku_host_ranks *host;
-    if (o && t->job->n_hosts > 1 && ku_hosts_of_job(t->job, &host) == KUMI_OK) {
-        double far_planned = 0;
-        if (ku_plan_far_volumes(t->program[KU_PROG_TRAIN], host, t->job->n_hosts, row, n) ==
-            KUMI_OK) {
-            for (int i = 0; i < n; i++)
-                far_planned += row[i].far_bytes;
-            json_object_set_new(o, "planned_far_bytes", json_real(far_planned));
-            json_object_set_new(o, "far_bytes", json_real((double)far_bytes / (double)t->n_steps));
-        }
-        ku_free(host);
+    json_t *o = json_pack("{s:f, s:f, s:f}", "ring_bytes", s->planned.ring, "planned_bytes",
+                          s->planned.stored, "moved_bytes", (double)s->step_bytes / n_steps);
+    if (o && s->t->job->n_hosts > 1) {
+        json_object_set_new(o, "planned_far_bytes", json_real(s->planned.far));
+        json_object_set_new(o, "far_bytes", json_real((double)s->far_bytes / n_steps));
     }
     return o;
 }
@@ -132,7 +117,7 @@ static json_t *print(const struct ku_summary *s)
         json_object_set_new(o, "loss_scale", real(scale));
         json_object_set_new(o, "skipped_steps", json_integer(ku_trainer_n_skipped(s->t)));
     }
-    json_t *step = exchanged(s->t, s->step_bytes, s->far_bytes);
+    json_t *step = exchanged(s);
     if (step)
         json_object_set_new(o, "exchanged_a_step", step);
     if (s->n_unread)

@@ -17,7 +17,8 @@ struct ku_summary {
     int64_t held_bytes; /* memory of all ranks; 0: unknown */
     int64_t step_bytes; /* stored for collectives by all ranks, in all steps of this process */
     int64_t far_bytes;  /* sent between hosts for them */
-    int64_t n_unread;   /* samples that could not be read */
+    struct ku_step_bytes planned; /* of all ranks in a step */
+    int64_t n_unread;             /* samples that could not be read */
 };
 /*
  * Write the file. A process that ran no steps keeps the measured values of an existing summary.json

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ops of decoding with a key-value cache: pick and cache_write, copies of rows. */
+/* Copies of rows: pick and cache_write of decoding with a key-value cache, and part. */
 #include <string.h>
 
 #include "base/err.h"
@@ -70,4 +70,32 @@ int ku_cpu_bind_cache_write(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "positions", &k->call.in[2], KUMI_I32));
     return bind_rows(k, tile_cache_write, x->dim[0].count * x->dim[2].count, x->dim[3].count,
                      x->dim[1].count * x->dim[3].count);
+}
+
+/* Row i of the result: `width` elements that are contiguous in both. */
+static void tile_part(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t i = from; i < from + n; i++) {
+        int64_t at = 0, rest = i * k->width, pitch = 1;
+        for (int d = y->shape.ndim - 1; d >= 0; d--) {
+            at += (rest % y->shape.dim[d].count + y->start[d] - x->start[d]) * pitch;
+            rest /= y->shape.dim[d].count;
+            pitch *= x->shape.dim[d].count;
+        }
+        memcpy(ku_cpu_at(y, i * k->width), ku_cpu_at(x, at), row_bytes(k));
+    }
+}
+int ku_cpu_bind_part(struct ku_kernel *k)
+{
+    const struct ku_shape *x = &k->call.in[0].shape, *y = &k->call.out[0].shape;
+    int last = y->ndim - 1; /* the innermost dim that is cut */
+    KU_TRY(ku_cpu_check(k, "x", &k->call.in[0], k->call.out[0].dtype));
+    while (last > 0 && x->dim[last].count == y->dim[last].count)
+        last--;
+    const int64_t width = ku_cpu_extent(y, last < 0 ? 0 : last, y->ndim);
+    return bind_rows(k, tile_part, ku_cpu_extent(y, 0, last < 0 ? 0 : last), width, width);
 }
