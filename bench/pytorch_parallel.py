@@ -111,6 +111,16 @@ def pipeline_step(a, rank):
     return step, model
 
 
+def clip(model, limit):
+    """clip_grad_norm_ of a model of which parallelize_module has divided some parameters and left others as tensors."""
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    parts = [[g for g in grads if hasattr(g, "full_tensor") == is_divided] for is_divided in (False, True)]
+    norms = [nn.utils.get_total_norm(part, foreach=False) for part in parts if part]
+    total = sum(float(n.full_tensor() if hasattr(n, "full_tensor") else n) ** 2 for n in norms) ** 0.5
+    for g in grads:
+        g.mul_(min(1.0, limit / (total + 1e-6)))
+
+
 def worker(rank, a):
     torch.set_num_threads(a.threads)
     torch.manual_seed(1337)
@@ -123,7 +133,7 @@ def worker(rank, a):
         dist.barrier()
         begin = time.perf_counter()
         step(ids)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
+        clip(model, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if i >= a.warmup:

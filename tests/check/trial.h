@@ -95,6 +95,39 @@ static inline int trial_rank(struct ku_job *job, void *arg)
     return status;
 }
 
+static inline void touch(struct ku_program *p, ku_id b, uint32_t at)
+{
+    struct ku_buffer *x = &p->buffer[b];
+    x->first = b && at < x->first ? at : x->first;
+    x->last = b && at > x->last ? at : x->last;
+}
+/* States the live ranges of an edited program, by which sanitized builds poison memory. */
+static inline void state_ranges(struct ku_program *p)
+{
+    uint32_t *start = ku_calloc(p->n_handles + 1, sizeof *start);
+    assert(start != NULL);
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (p->buffer[b].arena == KU_AR_STEP)
+            p->buffer[b].first = UINT32_MAX, p->buffer[b].last = 0;
+    for (uint32_t i = 0; i < p->n_outputs; i++)
+        touch(p, p->output[i].buffer, p->n_instrs);
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at], *of = i;
+        if (i->kind == KU_START)
+            start[i->handle] = at;
+        if (i->kind == KU_WAIT)
+            of = &p->instr[start[i->handle]];
+        for (uint32_t k = 0; k < of->n_in + of->n_out + of->n_parts; k++) {
+            const struct ku_operand *o = &p->operand[of->operand + k];
+            touch(p, o->buffer, at);
+            touch(p, o->addend, at);
+            touch(p, o->out, at);
+        }
+        touch(p, of->workspace, at);
+    }
+    ku_free(start);
+}
+
 /* Whether programs leave the state that the compiled ones leave. */
 static inline bool is_harmless(const struct layout *l, int which, struct ku_program *const *all)
 {
@@ -109,6 +142,8 @@ static inline bool is_harmless(const struct layout *l, int which, struct ku_prog
         show(l);
         fail_msg("the programs without the edit: %s", ku_err_get()->text);
     }
+    for (int c = 0; c < (l->pp ? l->pp : 1); c++)
+        state_ranges(all[c]);
     int status = ku_comm_threads(n, &opts, trial_rank, &with);
     if (status < 0)
         fprintf(stderr, "%s\n", ku_err_get()->text);
