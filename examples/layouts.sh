@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One training under seven parallel layouts: examples/layouts.sh [STEPS] [KUMI]. All print the same digest.
+# One training under nine parallel layouts: examples/layouts.sh [STEPS] [KUMI]. All print the same digest.
 set -eu
 cd "$(dirname "$0")/.."
 steps=${1:-20} kumi=${2:-build/kumi}
@@ -10,7 +10,7 @@ first=
 printf '%-35s ranks   digest\n' layout
 
 train() { # what, ranks, keys..
-    local what=$1 n=$2 key digest keys=()
+    local what=$1 n=$2 key digest keys=(--set parallel.tp_exact=2)
     shift 2
     for key in "$@"; do keys+=(--set "parallel.$key"); done
     "$kumi" train configs/shakespeare-char.json -n "$n" --until "$steps" --out "$dir/run" --overwrite \
@@ -29,3 +29,5 @@ train 'ZeRO 3' 4 host_state=private zero=3
 train 'HYBRID_SHARD, 2 replicas of 2 shards' 4 host_state=private strategy=HYBRID_SHARD replicate=2
 train 'pipeline of 2, 1F1B, 2 data-parallel' 4 pp=2
 train 'pipeline of 4, ZB-H1' 4 pp=4 pp_schedule=zb-h1
+train 'tensor parallel of 2, ZeRO 1' 4 tp=2 zero=1
+train 'tensor parallel of 2, pipeline of 2' 4 tp=2 pp=2

@@ -325,17 +325,21 @@ KUMI_API int kumi_plan_layouts(const struct kumi_settings *settings, int n_ranks
                                char **text);
 /*
  * Print the schedule of a pipeline (parallel.pp above 1): what each coordinate of axis pp does in
- * each unit of time, where F, I and W take one unit and B two, its layers, micro-batches in flight
- * and idle share.
+ * time, its layers, micro-batches in flight and idle share. F, I and W of a stage take as long as
+ * the floating-point operations of its layers, what backward makes again included; a unit is the
+ * mean of F.
  *
- *   picture   path of a diagram of coordinates over time, *.svg, *.png, *.pdf; NULL: none
- *   form      KUMI_PLAN_CSV: the text form of PyTorch's pipelines, which parallel.pp_schedule reads
+ *   picture      path of a diagram of coordinates over time, *.svg, *.png, *.pdf; NULL: none
+ *   form         KUMI_PLAN_CSV: the text form of PyTorch's pipelines, which parallel.pp_schedule
+ *                reads
+ *   unit_costs   1: F, I and W of every stage take one unit and B two
  *
  * Errors: EINVAL: parallel.pp is 1.
  */
 enum kumi_plan_form { KUMI_PLAN_TEXT, KUMI_PLAN_JSON, KUMI_PLAN_CSV };
 KUMI_API int kumi_plan_schedule(const struct kumi_settings *settings, int n_ranks,
-                                const char *picture, enum kumi_plan_form form, char **text);
+                                const char *picture, enum kumi_plan_form form, int unit_costs,
+                                char **text);
 /*
  * Print the minimum time of a training step by op at the machine's limits, and the tokens/s that it
  * allows. Limits come from the file that `kumi bench peak` writes; missing ones are measured.

@@ -70,8 +70,9 @@ struct ku_check_opts {
     const struct ku_update_group *groups;
     int n_groups, stochastic_rounding;
     double initial_accumulator_value;
-    struct ku_tp_plan plan; /* as struct ku_compile_opts */
-    int sequence;           /* the ranks of axis tp divide sequences between the layers */
+    struct ku_tp_plan plan;    /* as struct ku_compile_opts */
+    int sequence;              /* the ranks of axis tp divide sequences between the layers */
+    enum kumi_dtype tp_reduce; /* f32 or bf16 */
 };
 
 /* What was proved. */
@@ -83,7 +84,7 @@ struct ku_check_report {
 /*
  * Check a program of a job: that of every coordinate of axis pp, which are executed together.
  *
- *   model   the graph after pass precision, not changed
+ *   model   the graph after pass slices, not changed
  *   p       [n] by coordinate
  *   report  set on success
  *

@@ -35,8 +35,9 @@ struct derive {
     uint64_t *term;         /* per value: of the current micro-batch */
     unsigned char *partial; /* per value: accumulated over micro-batches and ranks */
     char *split;            /* per value: how the ranks of axis tp divide it */
-    uint64_t *sum;          /* [n_sums][n_micro] terms to add up */
-    uint64_t *leaf;         /* [n_vs] scratch */
+    char *forward;  /* the same of the model's values, for differentiate; NULL: not needed */
+    uint64_t *sum;  /* [n_sums][n_micro] terms to add up */
+    uint64_t *leaf; /* [n_vs] scratch */
     struct sum {
         ku_id value;
         int by_micro, wire, is_max, is_stack;
@@ -117,6 +118,14 @@ static const char *read_statement(const char *p, int n_in, struct statement *s)
     return p + 1;
 }
 
+/* Whether the gradients of a node's parameters are sums of which each rank of axis tp has slices,
+ * of its part of the sequence: they are complete before micro-batches add up. */
+static bool has_slices(const struct derive *d, ku_id node)
+{
+    const struct ku_node *n = &d->g->node[node];
+    return d->forward && d->g->attr[n->attr].slices && d->forward[ku_in(d->g, n, 0)] == 't';
+}
+
 static int contribute(struct derive *d, ku_id node, int operand, ku_id adjoint)
 {
     struct ku_graph *g = d->g;
@@ -125,6 +134,16 @@ static int contribute(struct derive *d, ku_id node, int operand, ku_id adjoint)
     if (!d->wanted[v])
         return KUMI_OK;
     if (parameter_of(g, v)) {
+        if (has_slices(d, node)) {
+            made = append(d, KU_OP_convert, &adjoint, 1, &ku_attrs_default, node);
+            struct ku_attrs a = ku_attrs_default;
+            adjoint = made ? ku_out(g, made, 0) : 0;
+            a.value = 1;
+            made = made ? append(d, KU_OP_scale, &adjoint, 1, &a, node) : 0;
+            if (made == 0)
+                return ku_err_get()->status;
+            adjoint = ku_out(g, made, 0);
+        }
         if (g->value[adjoint].dtype != grads) {
             struct ku_attrs a = ku_attrs_default;
             a.dtype = grads;
@@ -186,6 +205,15 @@ static int pass_convert(struct derive *d, ku_id node)
     struct ku_attrs a = ku_attrs_default;
     if (own.index == KU_TENSOR_SUM && own.shift == 0)
         return contribute(d, node, 0, adjoint);
+    if (own.index == KU_TENSOR_GATHER && d->c->o->tp_reduce == KUMI_BF16 &&
+        g->value[adjoint].dtype != KUMI_BF16) {
+        a.dtype = KUMI_BF16; /* each rank rounds once */
+        const ku_id cast = append(d, KU_OP_cast, &adjoint, 1, &a, node);
+        if (cast == 0)
+            return ku_err_get()->status;
+        adjoint = ku_out(g, cast, 0);
+        a = ku_attrs_default;
+    }
     a.index = dual[own.index];
     a.shift = own.shift;
     ku_id made = append(d, KU_OP_convert, &adjoint, 1, &a, node);
@@ -578,6 +606,14 @@ static int derive_all(struct derive *d)
         !c->output)
         return KUMI_ENOMEM;
     chain_uses(d);
+    if (c->o->sequence) {
+        d->forward = ku_calloc(d->g->n_values, 1);
+        if (d->forward == NULL)
+            return KUMI_ENOMEM;
+        for (ku_id n = 1; n < d->n_forward; n++)
+            if (d->g->node[n].op != KU_OP_NONE)
+                KU_TRY(ku_tensor_split(c, d->g, n, d->forward));
+    }
     if (c->o->kind == KU_CHECK_TRAIN)
         KU_TRY(differentiate(d));
     uint32_t max = m->n_uses + d->g->n_outputs + d->n_forward;
@@ -617,6 +653,7 @@ int ku_model_derive(struct ku_proof *c)
     ku_free(d.term);
     ku_free(d.partial);
     ku_free(d.split);
+    ku_free(d.forward);
     ku_free(d.list);
     ku_free(d.sum);
     return status;

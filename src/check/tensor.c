@@ -194,6 +194,19 @@ static ku_id complete(struct divide *d, ku_id node, ku_id x, enum ku_fold reduce
     return made ? ku_out(d->g, made, 0) : 0;
 }
 
+/* The slices of a sum that a rank has (op/slices.h). */
+static int take_slices(const struct divide *d, ku_id node)
+{
+    struct ku_attrs a = d->g->attr[d->g->node[node].attr];
+    if (a.slices == 0)
+        return KUMI_OK;
+    if (a.slices % d->c->p->mesh.extent[KU_AX_TP])
+        return refuse(d->c, d->g, node, "the ranks of axis tp do not divide its slices");
+    a.slices /= d->c->p->mesh.extent[KU_AX_TP];
+    d->g->node[node].attr = ku_graph_attr(d->g, &a);
+    return d->g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
+}
+
 /* The sum of a layer or an embedding. */
 static ku_id sum_of(struct divide *d, ku_id node, ku_id x)
 {
@@ -221,17 +234,21 @@ static int divide_loss(struct divide *d, ku_id node)
     return made ? KUMI_OK : ku_err_get()->status;
 }
 
-/* The product of a row-parallel linear, its sum over the ranks, then bias and rounding. */
-static int divide_row(struct divide *d, ku_id node)
+/* The product of a row-parallel linear, its sum over the ranks, then bias and rounding. slices: of
+ * all ranks. */
+static int divide_row(struct divide *d, ku_id node, int64_t slices)
 {
     struct ku_graph *g = d->g;
     const struct ku_node n = g->node[node];
     const ku_id y = ku_out(g, node, 0), bias = n.n_in > 2 ? ku_in(g, &n, 2) : 0;
     const enum kumi_dtype dtype = (enum kumi_dtype)g->value[y].dtype;
-    const bool is_narrow = kumi_dtype_bytes(dtype) < kumi_dtype_bytes(KUMI_F32);
+    const enum kumi_dtype part = d->c->o->tp_reduce == KUMI_BF16                        ? KUMI_BF16
+                                 : kumi_dtype_bytes(dtype) < kumi_dtype_bytes(KUMI_F32) ? KUMI_F32
+                                                                                        : dtype;
+    const bool is_rounded = part != dtype;
     struct ku_attrs a = g->attr[n.attr], add = ku_attrs_default;
-    if (is_narrow)
-        a.dtype = g->value[y].dtype = KUMI_F32;
+    if (is_rounded || part == KUMI_BF16)
+        a.dtype = g->value[y].dtype = part;
     g->node[node].n_in = 2;
     g->node[node].attr = ku_graph_attr(g, &a);
     if (g->node[node].attr == 0)
@@ -239,9 +256,10 @@ static int divide_row(struct divide *d, ku_id node)
     KU_TRY(ku_tensor_split(d->c, g, node, d->split));
     const ku_id sum = sum_of(d, node, y);
     d->renamed[y] = sum;
-    if (sum && (bias || is_narrow)) {
+    if (sum && (bias || is_rounded)) {
         add.outs = a.outs;
-        add.dtype = is_narrow ? (int64_t)dtype : -1;
+        add.slices = slices / (d->split[sum] == 't' ? d->c->p->mesh.extent[KU_AX_TP] : 1);
+        add.dtype = is_rounded ? (int64_t)dtype : -1;
         const ku_id made =
             append(d, node, KU_OP_bias_add, &add, (ku_id[]){sum, bias}, 1 + (bias != 0));
         for (ku_id u = 1; made && bias && u < g->n_uses; u++)
@@ -261,12 +279,26 @@ static int divide_embedding(struct divide *d, ku_id node)
     return d->renamed[y] ? KUMI_OK : ku_err_get()->status;
 }
 
-/* Operand i of a node as another placement of the same value, which readers share. */
+/* A part of the loss in slices: those of this rank, then the sum or maximum over the ranks. */
+static int divide_part(struct divide *d, ku_id node)
+{
+    const ku_id y = ku_out(d->g, node, 0);
+    const bool is_max = d->g->node[node].op == KU_OP_xent_max;
+    KU_TRY(take_slices(d, node));
+    KU_TRY(ku_tensor_split(d->c, d->g, node, d->split));
+    d->renamed[y] = complete(d, node, y, is_max ? KU_FOLD_MAX : KU_FOLD_SUM);
+    return d->renamed[y] ? KUMI_OK : ku_err_get()->status;
+}
+
+/*
+ * Operand i of a node as another placement of the same value, which readers share, but for those
+ * whose gradients are sums in slices.
+ */
 static int replace(struct divide *d, ku_id node, int i, enum ku_tensor_convert index, ku_id *made)
 {
     struct ku_graph *g = d->g;
     const ku_id x = ku_in(g, &g->node[node], i);
-    if (made[x] == 0)
+    if (made[x] == 0 || g->attr[g->node[node].attr].slices)
         made[x] = convert(d, node, x, index, index == KU_TENSOR_PART ? 't' : d->split[x]);
     g->refs[g->node[node].in + (uint32_t)i] = made[x];
     return made[x] ? KUMI_OK : ku_err_get()->status;
@@ -312,17 +344,26 @@ static int divide_node(struct divide *d, ku_id node)
         if (v < d->n_values && d->renamed[v])
             g->refs[n.in + (uint32_t)i] = d->renamed[v];
     }
-    if (n.op == KU_OP_softmax_xent && d->split[ku_in(g, &n, 0)] && d->split[ku_in(g, &n, 0)] != 't')
+    const char of_x = n.n_in > 0 ? d->split[ku_in(g, &n, 0)] : 0;
+    const bool is_split_loss = of_x && of_x != 't';
+    if (n.op == KU_OP_softmax_xent && is_split_loss)
         return divide_loss(d, node);
+    if ((n.op == KU_OP_xent_max || n.op == KU_OP_xent_sums) && is_split_loss)
+        return divide_part(d, node);
     if (n.op == KU_OP_embedding && split_of_leaf(d->c, g, ku_in(g, &n, 0)))
         return divide_embedding(d, node);
     const char letter = n.op == KU_OP_linear ? split_of_leaf(d->c, g, ku_in(g, &n, 1)) : 0;
+    if (letter)
+        KU_TRY(take_slices(d, node));
     if (letter && has_dim(g, ku_in(g, &n, 0), letter))
-        return divide_row(d, node);
+        return divide_row(d, node, g->attr[n.attr].slices);
     if (letter)
         KU_TRY(replace(d, node, 0, KU_TENSOR_GATHER, d->whole));
     else if (d->c->o->sequence)
         KU_TRY(divide_sequence(d, node));
+    const bool is_norm = n.op == KU_OP_layer_norm || n.op == KU_OP_rms_norm;
+    if (is_norm && d->split[ku_in(g, &g->node[node], 0)] == 't')
+        KU_TRY(take_slices(d, node));
     if (letter && style_of(d, ku_in(g, &n, 1)) == KU_TP_COL_GATHER) {
         const ku_id y = ku_out(g, node, 0);
         KU_TRY(ku_tensor_split(d->c, g, node, d->split));

@@ -274,6 +274,7 @@ static int layerwise(struct end *e, struct item *x, int op)
     uint64_t in[KU_MAX_IN + 1], made[KU_MAX_OUT], out[KU_MAX_OUT] = {0}, share;
     use_state(e, x, op);
     x->a.index = e->index++;
+    x->a.chunk = e->m->tensor[x->t].chunk;
     if (op == KU_OP_lars) {
         KU_TRY(
             apply(e->c, KU_OP_trust_sums, &x->a, operands(e, x, "pg", NULL, in), &i64, 1, &share));

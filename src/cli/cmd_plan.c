@@ -9,8 +9,8 @@ struct options {
     struct cli_hosts hosts;
     const char *n, *picture, *axis, *deepspeed, *limit, *params, *replicate;
     struct kumi_estimate estimate;
-    int memory, stages, layouts, mesh, schedule, activations, roofline, as_csv, as_json, is_strict,
-        has_hosts;
+    int memory, stages, layouts, mesh, schedule, activations, roofline, unit_costs, as_csv, as_json,
+        is_strict, has_hosts;
 };
 
 /* Estimate from a number of parameters, "175e9", without a configuration. */
@@ -70,6 +70,8 @@ static int check_report(const struct options *o)
         return cli_usage("kumi plan: --axis goes only with --picture of the memory plan");
     if (o->as_csv && (!o->schedule || o->as_json))
         return cli_usage("kumi plan: --csv goes only with --schedule, without --json");
+    if (o->unit_costs && (!o->schedule || o->as_csv))
+        return cli_usage("kumi plan: --unit-costs goes only with --schedule, without --csv");
     return 0;
 }
 
@@ -117,7 +119,7 @@ static int plan(struct cli *c, struct options *o)
                                             o->as_csv    ? KUMI_PLAN_CSV
                                             : o->as_json ? KUMI_PLAN_JSON
                                                          : KUMI_PLAN_TEXT,
-                                            &text),
+                                            o->unit_costs, &text),
                          &text);
     if (status == KUMI_OK && o->stages)
         return cli_print(kumi_plan_stages(&s, n, &all, &text), &text);
@@ -147,6 +149,8 @@ int cmd_plan(struct cli *c)
          &o.schedule},
         {"activations", CLI_FLAG, "activations by technique, as Korthikanti et al. 2022 count them",
          &o.activations},
+        {"unit-costs", CLI_FLAG, "with --schedule: every F, I and W takes one unit of time",
+         &o.unit_costs},
         {"csv", CLI_FLAG, "with --schedule: a file that parallel.pp_schedule reads", &o.as_csv},
         {"picture", CLI_TEXT, "also draw it, into FILE.svg, FILE.png or FILE.pdf", &o.picture},
         {"axis", CLI_TEXT, "x axis of the picture: instructions (default) or roofline time",

@@ -29,12 +29,18 @@ json_t *ku_config_dump(const struct ku_config *cfg)
     return root;
 }
 
+static bool is_numerics(const struct ku_config *cfg, const struct ku_key *k)
+{
+    return k->mark == KU_KEY_NUMERICS ||
+           (k->mark == KU_KEY_TP && cfg->parallel_tp_exact == KU_NULL);
+}
+
 /* Whether a key of tensor parallelism decides no bit, as there is none: its default counts. */
 static bool is_idle(const struct ku_config *cfg, const struct ku_key *key)
 {
-    static const char *const name[] = {"loss_parallel", "sp", "plan"};
+    static const char *const name[] = {"loss_parallel", "sp", "plan", "tp_reduce"};
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++)
-        if (cfg->parallel_tp == 1 && strcmp(key->section, "parallel") == 0 &&
+        if (cfg->parallel_tp == 1 && cfg->parallel_tp_exact == KU_NULL &&
             strcmp(key->name, name[i]) == 0)
             return true;
     return false;
@@ -46,7 +52,7 @@ static json_t *flat(const struct ku_config *cfg, bool is_all)
     char name[128];
     json_object_set(keys, "model", cfg->model);
     for (int i = 0; i < ku_n_keys; i++) {
-        if (!is_all && ku_keys[i].mark != KU_KEY_NUMERICS)
+        if (!is_all && !is_numerics(cfg, &ku_keys[i]))
             continue;
         snprintf(name, sizeof name, "%s.%s", ku_keys[i].section, ku_keys[i].name);
         json_object_set_new(keys, name,

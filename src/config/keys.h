@@ -31,7 +31,8 @@ struct ku_allowed {
     {                                                                                              \
         0, 0, NULL                                                                                 \
     }
-enum ku_key_mark { KU_KEY_NUMERICS, KU_KEY_LAYOUT };
+/* TP: layout with parallel.tp_exact, else numerics. */
+enum ku_key_mark { KU_KEY_NUMERICS, KU_KEY_LAYOUT, KU_KEY_TP };
 enum ku_key_visibility { KU_KEY_PROGRAM, KU_KEY_COMMAND };
 struct ku_key {
     const char *section, *name;

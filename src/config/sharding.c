@@ -172,11 +172,37 @@ int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
     return KUMI_OK;
 }
 
+/* Equal bits for every tp: the slices, and what cannot have them. */
+static int check_tp_exact(const struct ku_config *c)
+{
+    const int64_t slices = c->parallel_tp_exact, tp = c->parallel_tp;
+    char wanted[128];
+    if (slices == KU_NULL)
+        return KUMI_OK;
+    if (slices & (slices - 1))
+        return ku_config_refuse_int(c, "parallel.tp_exact", slices, "must be a power of two");
+    snprintf(wanted, sizeof wanted,
+             "must divide parallel.tp_exact, %lld; use a power of two up to it", (long long)slices);
+    if (slices % tp)
+        return ku_config_refuse_int(c, "parallel.tp", tp, wanted);
+    if (c->parallel_sp && strcmp(c->precision_grads, "f32") != 0)
+        return ku_config_refuse(c, "precision.grads", ku_json_at(c->root, "precision.grads"),
+                                "rounds gradients of parts of the sequence; use f32, or "
+                                "parallel.sp false with parallel.tp_exact");
+    if (strcmp(c->precision_tp_reduce, "f32") != 0)
+        return ku_config_refuse(c, "precision.tp_reduce",
+                                ku_json_at(c->root, "precision.tp_reduce"),
+                                "rounds once per rank, so bits depend on parallel.tp; use f32 with "
+                                "parallel.tp_exact");
+    return KUMI_OK;
+}
+
 /* What tensor parallelism does not support, and a tp that does not divide the ranks. */
 static int check_tp(const struct ku_config *c, int n)
 {
     const int64_t tp = c->parallel_tp;
     char wanted[128] = "";
+    KU_TRY(check_tp_exact(c));
     if (tp == 1)
         return KUMI_OK;
     if (n % tp)

@@ -19,6 +19,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "exec/poison.h"
+#include "ir/program_text.h"
+#include "job/segment.h"
 
 /* A bound instruction. */
 enum step_kind { COMPUTE, START, WAIT, TIER_START, TIER_WAIT };
@@ -30,6 +32,11 @@ struct step {
         struct ku_work *work;
         struct ku_transfer *transfer;
     };
+};
+
+/* The text of an instruction, which other ranks print if this one dies in it. */
+struct label {
+    uint64_t word[KU_FLIGHT_NOW_WORDS];
 };
 
 /* A start that squares each reduced chunk while it is still in cache. */
@@ -56,6 +63,7 @@ struct ku_exec {
     struct ku_exec_times times;
     int64_t n_parts;          /* one more than the parts of all starts */
     uint32_t first_once;      /* first instruction after those of all micro-batches */
+    struct label *label;      /* [n_instrs + 1], the last one empty; NULL: no other rank to tell */
     int64_t *stamp;           /* NULL: not recorded */
     struct ku_poison *poison; /* NULL unless built with AddressSanitizer */
     ku_exec_gate *gate;
@@ -385,6 +393,17 @@ static int bind_all(struct ku_exec *e)
     return KUMI_OK;
 }
 
+static int make_labels(struct ku_exec *e)
+{
+    const struct ku_program *p = e->program;
+    if (e->memory->job->n == 1)
+        return KUMI_OK;
+    e->label = ku_calloc((size_t)p->n_instrs + 1, sizeof *e->label);
+    for (uint32_t at = 0; at < p->n_instrs && e->label; at++)
+        ku_program_instr_text(p, at, (char *)e->label[at].word, sizeof *e->label);
+    return e->label ? KUMI_OK : KUMI_ENOMEM;
+}
+
 int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                  const struct ku_device_ops *ops, void *device, const struct ku_exec_comms *comms,
                  struct ku_exec **out)
@@ -416,6 +435,8 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
     int has_all = e->step && e->work && e->squares && e->transfer && e->part && e->tier_part;
     int status = has_all ? bind_all(e) : KUMI_ENOMEM;
     if (status == KUMI_OK)
+        status = make_labels(e);
+    if (status == KUMI_OK)
         status = ku_poison_create(p, memory->base[KU_AR_STEP], &e->poison);
     if (status == KUMI_OK && comms && !comms->is_alone)
         status = ku_comm_check_hash(comms->alike ? comms->alike : memory->job->world, p->name,
@@ -444,6 +465,7 @@ void ku_exec_unload(struct ku_exec *e)
             ku_memory_end(e->memory);
     }
     ku_poison_destroy(e->poison);
+    ku_free(e->label);
     ku_free(e->step);
     ku_free(e->work);
     ku_free(e->squares);
@@ -542,6 +564,7 @@ static int run_one(struct ku_exec *e, const struct step *s)
 int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
 {
     struct ku_job *job = e->memory->job;
+    struct ku_flight *flight = e->label ? ku_segment_flight(job->seg, job->local_rank) : NULL;
     int64_t begin = ku_clock_ns(), once = begin, exposed = 0;
     e->times = (struct ku_exec_times){0};
     if (e->poison)
@@ -550,6 +573,8 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
         const struct step *s = &e->step[at];
         if (e->stamp)
             e->stamp[at] = ku_clock_ns();
+        if (e->label)
+            ku_flight_note(flight, e->label[at].word);
         if (e->poison)
             ku_poison_before(e->poison, at);
         if (at == e->first_once) {
@@ -568,6 +593,8 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
             KU_TRY(e->notice(e->notice_ctx, e->notice_of[at]));
     }
     ku_job_tick(job);
+    if (e->label)
+        ku_flight_note(flight, e->label[e->program->n_instrs].word);
     int64_t end = ku_clock_ns();
     if (e->stamp)
         e->stamp[e->program->n_instrs] = end;

@@ -86,6 +86,8 @@ struct ku_tensor {
     uint8_t file_rows;
     /* Rank (mod N) that owns the first canonical chunk; see tensor/blocks.h. */
     int32_t first_block;
+    int32_t
+        chunk; /* attr chunk of its sums of squares: a tensor in slices (op/slices.h); 0: none */
     int16_t stage; /* PARAM, BUFFER: the pipeline stage of the first use; others follow `of` */
 };
 

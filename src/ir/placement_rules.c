@@ -142,9 +142,9 @@ static int check_sum(const struct view *v, int out)
         return refuse(v, "the bias would be added once per rank; add it after the sum");
     if (v->g->attr[v->n->attr].act != KU_ACT_NONE && (v->op->traits & KU_OP_LINEAR))
         return refuse(v, "the activation of a partial sum is not a part of the activation");
-    if ((v->op->traits & KU_OP_LINEAR) && v->letter &&
+    if ((v->op->traits & KU_OP_LINEAR) && v->letter && v->g->attr[v->n->attr].dtype < 0 &&
         kumi_dtype_bytes((enum kumi_dtype)y->dtype) < kumi_dtype_bytes(KUMI_F32))
-        return refuse(v, "a partial product is f32: it is rounded after the sum");
+        return refuse(v, "a partial product is f32: it is rounded after the sum, or to attr dtype");
     if (pair < 0 || v->at[pair].kind == KU_P)
         return KUMI_OK;
     const struct ku_value *x = &v->g->value[ku_in(v->g, v->n, pair)];

@@ -4,6 +4,7 @@
  * have its local shapes, the first index of each dim where it is not 0, and addresses:
  * [n=8 t=64](n=8)step+512 holds samples 8 to 15. That form does not parse.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -339,4 +340,17 @@ int ku_program_print(const struct ku_program *p, const struct ku_coord *rank, st
         print_instr(&w, at);
     ku_free(w.type);
     return out->failed ? KUMI_ENOMEM : KUMI_OK;
+}
+
+void ku_program_instr_text(const struct ku_program *p, uint32_t at, char *text, size_t cap)
+{
+    const struct ku_instr *i = &p->instr[at];
+    char micro[16] = "";
+    if (i->micro >= 0)
+        snprintf(micro, sizeof micro, "%d", i->micro);
+    const char *path = p->name_of[i->path];
+    snprintf(text, cap, "%d%s%s %s%s%s%s", i->stage, ku_phase_name(i->phase), micro,
+             i->kind == KU_WAIT ? "wait " : "",
+             i->kind == KU_COMPUTE ? ku_ops[i->op].name : ku_exchange_name(i->op), *path ? " " : "",
+             path);
 }

@@ -4,6 +4,10 @@
 
 #include "ir/program.h"
 
+/* An instruction in short: stage, phase, micro-batch, op and module path, as "1I3 linear_dx h.2"
+ * or "1F0 wait recv h.1". */
+void ku_program_instr_text(const struct ku_program *p, uint32_t at, char *text, size_t cap);
+
 /*
  * The text of a program, version 2. program_print.c writes it, program_parse.c reads it.
  *

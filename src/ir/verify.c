@@ -119,6 +119,15 @@ static int verify_placement(const struct ku_graph *g, ku_id id)
     return KUMI_OK;
 }
 
+/* Whether a gradient is the sum over axis tp that autodiff makes of slices (join_slices). */
+static bool is_joined(const struct ku_graph *g, ku_id grad)
+{
+    const struct ku_node *scale = &g->node[g->value[grad].def];
+    const ku_id sum = scale->op == KU_OP_scale ? g->value[ku_in(g, scale, 0)].def : 0;
+    return sum && g->node[sum].op == KU_OP_convert &&
+           g->attr[g->node[sum].attr].axes == 1 << KU_AX_TP;
+}
+
 /* After autodiff, until state is partitioned: a use's gradient has the dual placement. */
 static int verify_dual(const struct ku_graph *g, const struct ku_use *use)
 {
@@ -129,6 +138,8 @@ static int verify_dual(const struct ku_graph *g, const struct ku_use *use)
                            *grad = &g->layout[g->value[use->grad].layout];
     for (int axis = 0; axis < KU_N_AXES; axis++) {
         struct ku_place p = ku_place_dual(l->at[axis]);
+        if (axis == KU_AX_TP && is_joined(g, use->grad)) /* parts of a sum in slices, added up */
+            p = (struct ku_place){.kind = KU_C};
         if (p.kind != grad->at[axis].kind || p.dim != grad->at[axis].dim)
             return KU_ERR(KUMI_EBUG,
                           "verify: node %u (%s %s): axis %s: the gradient of %s is not placed as "

@@ -351,6 +351,20 @@ static void event_text(const struct ku_job_client *client, const struct ku_fligh
                        atomic_load_explicit(&e->count, memory_order_relaxed), text, cap);
 }
 
+static void add_instruction(const struct ku_flight *f, char *text, size_t cap)
+{
+    union {
+        uint64_t word[KU_FLIGHT_NOW_WORDS];
+        char text[KU_FLIGHT_NOW_WORDS * sizeof(uint64_t)];
+    } now;
+    for (int i = 0; i < KU_FLIGHT_NOW_WORDS; i++)
+        now.word[i] = atomic_load_explicit(&f->now[i], memory_order_relaxed);
+    now.text[sizeof now.text - 1] = '\0';
+    const size_t used = strlen(text);
+    if (now.text[0])
+        snprintf(text + used, cap - used, "%s%s", used ? ", in " : "", now.text);
+}
+
 void ku_flight_last(struct ku_segment *seg, const struct ku_job_client *client, int local,
                     char *text, size_t cap)
 {
@@ -363,8 +377,9 @@ void ku_flight_last(struct ku_segment *seg, const struct ku_job_client *client, 
         if ((atomic_load_explicit(&e->what, memory_order_relaxed) & 0xff) == KU_FLIGHT_FAIL)
             continue;
         event_text(client, e, text, cap);
-        return;
+        break;
     }
+    add_instruction(f, text, cap);
 }
 
 void ku_flight_dump(struct ku_segment *seg, const struct ku_job_client *client)

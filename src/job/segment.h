@@ -42,7 +42,7 @@ enum {
     KU_SLEEP_NS = 50 * 1000 * 1000
 };
 #define KU_SEGMENT_MAGIC 0x6b756d69u
-#define KU_SEGMENT_ABI   6u
+#define KU_SEGMENT_ABI   7u
 
 /*
  * The layer above the job, which communicates in the client area. A table of constants and pure
@@ -75,6 +75,7 @@ enum ku_rank_state {
 /*
  * The flight recorder. Its stores are relaxed: a torn event only garbles a line of a dump.
  */
+enum { KU_FLIGHT_NOW_WORDS = 8 };
 enum ku_flight_kind { KU_FLIGHT_NONE, KU_FLIGHT_START, KU_FLIGHT_DONE, KU_FLIGHT_FAIL };
 struct ku_flight_event {
     ku_a64 cycles; /* raw; converted with the two clock pairs when printed */
@@ -84,6 +85,7 @@ struct ku_flight_event {
 };
 struct ku_flight {
     _Alignas(128) ku_a64 n; /* number of events so far; event i is at [i % KU_FLIGHT_EVENTS] */
+    ku_a64 now[KU_FLIGHT_NOW_WORDS]; /* text of the instruction that the rank executes; "": none */
     struct ku_flight_event event[KU_FLIGHT_EVENTS];
 };
 
@@ -249,8 +251,19 @@ static inline void ku_flight_add(struct ku_flight *flight, enum ku_flight_kind k
     atomic_store_explicit(&flight->n, n + 1, memory_order_release);
 }
 /*
- * The rank's last operation, as "all_reduce f32 x 1000 (work 12 of comm 3)"; empty before the
- * first.
+ * Note what the rank executes from now on (5 ns). Only that rank calls it.
+ *
+ *   text   the bytes of a string, cut to fit with its end
+ */
+static inline void ku_flight_note(struct ku_flight *flight,
+                                  const uint64_t text[KU_FLIGHT_NOW_WORDS])
+{
+    for (int i = 0; i < KU_FLIGHT_NOW_WORDS; i++)
+        atomic_store_explicit(&flight->now[i], text[i], memory_order_relaxed);
+}
+/*
+ * The rank's last operation, as "all_reduce f32 x 1000 (work 12 of comm 3)", and the instruction
+ * that it executes, as ", in 1I3 wait recv h.2"; empty before the first.
  */
 void ku_flight_last(struct ku_segment *seg, const struct ku_job_client *client, int local,
                     char *text, size_t cap);

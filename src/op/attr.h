@@ -21,10 +21,12 @@
  *          L  list of doubles, printed without trailing zeros
  */
 #define KU_ATTRS(X)                                                                                \
-    X(E, dtype, -1, ku_attr_dtypes)      /* result dtype if no input decides it */                 \
-    X(I, contract, 1, 0)                 /* linear: number of contracted dims of x */              \
-    X(I, outs, 1, 0)                     /* linear: number of new dims of the result */            \
-    X(I, trans, 0, 0)                    /* linear: weight [out.., in..] (nn.Linear) */            \
+    X(E, dtype, -1, ku_attr_dtypes) /* result dtype if no input decides it */                      \
+    X(I, contract, 1, 0)            /* linear: number of contracted dims of x */                   \
+    X(I, outs, 1, 0)                /* linear: number of new dims of the result */                 \
+    X(I, trans, 0, 0)               /* linear: weight [out.., in..] (nn.Linear) */                 \
+    X(I, slices, 0, 0)    /* parts of a sum over a dim that axis tp may cut: op/slices.h */        \
+    X(I, slice_dim, 0, 0) /* linear: that dim of the weight */                                     \
     X(E, act, KU_ACT_NONE, ku_attr_acts) /* act; epilogue of linear, batch_norm */                 \
     X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: table rows */               \
     X(I, rows_seen, 0, 0)                                                                          \
@@ -48,6 +50,7 @@
     X(F, std, 0, 0)       /* random_normal, random_uniform */                                      \
     X(I, index, 0, 0)     /* sumsq, convert: word; pick: element; trust_*, lars, lamb: tensor */   \
     X(I, words, 0, 0)     /* stats: number of i64 */                                               \
+    X(I, chunk, 0, 0)     /* sumsq, trust_sums, lamb_moments: squares per f64 sum; 0: 4096 */      \
     X(F, beta1, 0.9, 0)   /* adam, adamw */                                                        \
     X(F, beta2, 0.999, 0)                                                                          \
     X(I, bias_correction, 1, 0) /* adam, adamw, lamb */                                            \

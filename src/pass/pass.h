@@ -16,7 +16,7 @@
 /*
  * The compiler: passes that rewrite one graph, then passes that build one program per rank class.
  *
- *     graph ── inference, precision, placement, autodiff, update, zero, recompute,
+ *     graph ── inference, precision, slices, placement, autodiff, update, zero, recompute,
  *       |      offload, bucket, fuse            each followed by the verifier (ku_graph_verify)
  *       v
  *     lower     nodes become instructions over numbered buffers with live ranges
@@ -61,11 +61,13 @@ struct ku_compile_opts {
     int stochastic_rounding;     /* of the updates of parameters without a master */
     const char *const *keep_f32; /* patterns of module paths that compute in f32; NULL = none */
     const struct ku_precision_rules *modules; /* dtypes by module; NULL = none */
-    struct ku_mesh mesh;    /* ranks, virtual shards per rank, micro-batches per shard */
-    int split_vocabulary;   /* axis tp must split it; 0: where tp divides it */
-    int whole_vocabulary;   /* axis tp leaves it whole */
-    struct ku_tp_plan plan; /* styles of modules on axis tp; borrowed */
-    int sequence;           /* axis tp splits activations between the layers along the sequence */
+    struct ku_mesh mesh;  /* ranks, virtual shards per rank, micro-batches per shard */
+    int split_vocabulary; /* axis tp must split it; 0: where tp divides it */
+    int whole_vocabulary; /* axis tp leaves it whole */
+    int tp_exact;         /* slices of the sums over dims that axis tp may cut; 0: one per rank */
+    enum kumi_dtype tp_reduce; /* of parts of products between the ranks of axis tp: f32 or bf16 */
+    struct ku_tp_plan plan;    /* styles of modules on axis tp; borrowed */
+    int sequence; /* axis tp splits activations between the layers along the sequence */
     /* Axis pp: the order of work, the layers of each stage, and the coordinate to lower for; NULL,
      * NULL, 0: one stage. */
     const struct ku_pp_schedule *schedule;
@@ -119,6 +121,8 @@ KU_STATUS ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
 KU_STATUS ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
+KU_STATUS ku_pass_slices(struct ku_graph *g, const struct ku_compile_opts *o,
+                         const struct ku_target *t);
 KU_STATUS ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
 KU_STATUS ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o,

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "ir/program_text.h"
 #include "train/configure.h"
 #include "base/progress_line.h"
 
@@ -200,13 +201,7 @@ void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str 
 {
     if (at >= p->n_instrs)
         return;
-    const struct ku_instr *i = &p->instr[at];
-    ku_str_add(out, "%d%s", i->stage, ku_phase_name(i->phase));
-    if (i->micro >= 0)
-        ku_str_add(out, "%d", i->micro);
-    ku_str_add(out, " %s %s",
-               i->kind == KU_WAIT    ? "wait"
-               : i->kind == KU_START ? ku_exchange_name(i->op)
-                                     : ku_ops[i->op].name,
-               p->name_of[i->path]);
+    char text[KU_NAME_BYTES + 64];
+    ku_program_instr_text(p, at, text, sizeof text);
+    ku_str_add(out, "%s", text);
 }

@@ -71,9 +71,8 @@ static void draw(cairo_t *cr, const void *ctx)
                     ku_picture_file_name(t->name), s->n_ranks, s->n_stages, s->n_micro);
     ku_picture_text(cr, (struct ku_font){13, 0x111111, 0}, 20, 56, 0,
                     "bubble %.1f %%, of a step with a common update %.1f %%; at most %d "
-                    "micro-batches in flight; F, I "
-                    "and W take a unit of time, B two",
-                    100 * t->bubble, 100 * t->joint_bubble, most);
+                    "micro-batches in flight; %s",
+                    100 * t->bubble, 100 * t->joint_bubble, most, ku_schedule_units(t));
     for (int r = 0; r < s->n_ranks; r++) {
         const double y = TOP + r * row_height(t);
         ku_picture_box(cr, 0xf0f0f0, LEFT, y, RIGHT - LEFT, row_height(t) - 4);

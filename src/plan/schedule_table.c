@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pipeline of a configuration in time: a row per coordinate of axis pp, a column per unit. F, I
- * and W take one unit each, B two; transfers take none, and the optimizer is left out.
+ * The pipeline of a configuration in time: a row per coordinate of axis pp. F, I and W take what
+ * the model's nodes cost, or one unit each and B two; transfers take none, and the optimizer is
+ * left out. The shortest block is as wide as the longest label.
  *
  *     pp 0  F0 F1 .  .  B0    F2 .  .  B1
  *     pp 1  .  F0 B0    F1 B1    ..
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,7 +48,8 @@ static void print_at(struct ku_str *out, int *column, int at, const char *text)
     *column = at + (int)strlen(text);
 }
 
-static void print_row(const struct ku_plan_schedule *t, int r, int n_units, int width,
+/* per_unit: characters of a unit of time; width: of the shortest block. */
+static void print_row(const struct ku_plan_schedule *t, int r, double per_unit, int width,
                       struct ku_str *out)
 {
     const struct ku_pp_schedule *s = t->s;
@@ -54,29 +57,56 @@ static void print_row(const struct ku_plan_schedule *t, int r, int n_units, int 
     int column = 0, at = 0;
     snprintf(label, sizeof label, "pp %d", r);
     print_at(out, &column, 0, label);
-    for (uint32_t i = s->first[r]; i < s->first[r + 1] && t->begin[i] < n_units; i++) {
-        for (; at < (int)t->begin[i]; at++)
-            print_at(out, &column, SIDE + width * at, ".");
+    for (uint32_t i = s->first[r]; i < s->first[r + 1]; i++) {
+        const int from = (int)lround(t->begin[i] * per_unit);
+        if (from > MAX_COLUMNS - SIDE - width)
+            break;
+        for (; at + 1 < from; at += width)
+            print_at(out, &column, SIDE + at, ".");
         ku_schedule_label(s, &s->block[i], label);
-        print_at(out, &column, SIDE + width * at, label);
-        at = (int)t->end[i];
+        print_at(out, &column, SIDE + from, label);
+        at = (int)lround(t->end[i] * per_unit);
     }
-    ku_str_add(out, t->makespan > n_units ? " ..\n" : "\n");
+    ku_str_add(out, t->makespan * per_unit > MAX_COLUMNS - SIDE ? " ..\n" : "\n");
+}
+
+/* Time of the shortest block. */
+static double shortest(const struct ku_plan_schedule *t)
+{
+    double least = t->makespan;
+    for (uint32_t i = 0; i < t->s->first[t->s->n_ranks]; i++) {
+        const double own = t->end[i] - t->begin[i];
+        least = own > 0 && own < least ? own : least;
+    }
+    return least;
+}
+
+/* "F 0.98, I 1.10, W 0.97" of the stages of a coordinate. */
+static void print_costs(const struct ku_plan_schedule *t, int r, struct ku_str *out)
+{
+    struct ku_stage_cost sum = {0};
+    for (int k = 0; k < t->s->n_stages; k++)
+        if (t->s->rank_of[k] == r)
+            sum.f += t->cost[k].f, sum.i += t->cost[k].i, sum.w += t->cost[k].w;
+    ku_str_add(out, " %7.2f %7.2f %7.2f", sum.f, sum.i, sum.w);
 }
 
 static void print_coordinates(const struct ku_plan_schedule *t, struct ku_str *out)
 {
     const struct ku_pp_schedule *s = t->s;
-    ku_str_add(out, "\n%-12s %-28s %14s %10s\n", "coordinate", "layers of its stages",
-               "micro-batches", "idle");
+    ku_str_add(out, "\n%-12s %-28s %14s %10s%s\n", "coordinate", "layers of its stages",
+               "micro-batches", "idle", t->cost ? "    units of F, I and W" : "");
     ku_str_add(out, "%-12s %-28s %14s\n", "", "", "in flight");
     for (int r = 0; r < s->n_ranks; r++) {
         struct ku_str layers = {0};
         for (int k = 0; k < s->n_stages; k++)
             if (s->rank_of[k] == r)
                 ku_str_add(&layers, "%s%d", layers.bytes ? ", " : "", t->layers[k]);
-        ku_str_add(out, "%-12d %-28s %14d %8.1f %%\n", r, ku_str_get(&layers),
+        ku_str_add(out, "%-12d %-28s %14d %8.1f %%", r, ku_str_get(&layers),
                    ku_pp_schedule_peak(s, r), 100 * t->idle[r]);
+        if (t->cost)
+            print_costs(t, r, out);
+        ku_str_add(out, "\n");
         ku_str_fini(&layers);
     }
     ku_str_add(out,
@@ -88,16 +118,15 @@ static void print_coordinates(const struct ku_plan_schedule *t, struct ku_str *o
 static int print(const struct ku_plan_schedule *t, char **text)
 {
     const struct ku_pp_schedule *s = t->s;
-    const int width = unit_width(s), fit = (MAX_COLUMNS - SIDE) / width;
-    const int n_units = t->makespan > fit ? fit : (int)t->makespan;
+    const int width = unit_width(s);
+    const double per_unit = width / shortest(t), fit = (MAX_COLUMNS - SIDE) / per_unit;
     struct ku_str out = {0};
-    ku_str_add(&out,
-               "pp %d, %s, %d stages, %d micro-batches; F, I and W take a unit of time, B two\n\n",
-               s->n_ranks, t->name, s->n_stages, s->n_micro);
+    ku_str_add(&out, "pp %d, %s, %d stages, %d micro-batches; %s\n\n", s->n_ranks, t->name,
+               s->n_stages, s->n_micro, ku_schedule_units(t));
     for (int r = 0; r < s->n_ranks; r++)
-        print_row(t, r, n_units, width, &out);
-    if (t->makespan > n_units)
-        ku_str_add(&out, "the first %d of %.0f units; --csv and --picture have all\n", n_units,
+        print_row(t, r, per_unit, width, &out);
+    if (t->makespan > fit)
+        ku_str_add(&out, "the first %.0f of %.0f units; --csv and --picture have all\n", fit,
                    t->makespan);
     print_coordinates(t, &out);
     return ku_text_take(&out, text);
@@ -109,14 +138,18 @@ static int print_json(const struct ku_plan_schedule *t, char **text)
     json_t *list = json_array();
     for (int r = 0; r < s->n_ranks; r++) {
         json_t *stages = json_array(), *layers = json_array();
+        json_t *costs = t->cost ? json_array() : NULL;
         for (int k = 0; k < s->n_stages; k++)
             if (s->rank_of[k] == r) {
                 json_array_append_new(stages, json_integer(k));
                 json_array_append_new(layers, json_integer(t->layers[k]));
+                if (costs)
+                    json_array_append_new(costs, json_pack("{s:f, s:f, s:f}", "f", t->cost[k].f,
+                                                           "i", t->cost[k].i, "w", t->cost[k].w));
             }
-        json_array_append_new(list, json_pack("{s:o, s:o, s:i, s:f}", "stages", stages, "layers",
-                                              layers, "in_flight", ku_pp_schedule_peak(s, r),
-                                              "idle", t->idle[r]));
+        json_array_append_new(list, json_pack("{s:o, s:o, s:o*, s:i, s:f}", "stages", stages,
+                                              "layers", layers, "costs", costs, "in_flight",
+                                              ku_pp_schedule_peak(s, r), "idle", t->idle[r]));
     }
     return ku_text_json(json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o}", "schedule", t->name,
                                   "pp", s->n_ranks, "n_stages", s->n_stages, "n_micro", s->n_micro,
@@ -136,28 +169,57 @@ static int print_csv(const struct ku_plan_schedule *t, char **text)
     return ku_text_take(&out, text);
 }
 
-static void schedule_fini(struct ku_plan_schedule *t)
+static void schedule_fini(struct ku_plan_schedule *t, struct ku_stage_cost *cost)
 {
+    ku_free(cost);
     ku_free(t->begin);
     ku_free(t->end);
     ku_free(t->idle);
 }
 
-/* The times of all blocks; the schedule and the layers are borrowed from the session. */
-static int schedule_init(const struct ku_session *session, struct ku_plan_schedule *t)
+const char *ku_schedule_units(const struct ku_plan_schedule *t)
 {
-    const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
+    return t->cost ? "a unit of time is the mean cost of an F, by the model's FLOP"
+                   : "F, I and W take a unit of time, B two";
+}
+
+/* The stages' costs in units of the mean F. */
+static int find_costs(struct ku_session *session, const struct ku_compile_opts *o,
+                      struct ku_stage_cost **out)
+{
+    const int n = session->schedule->n_stages;
+    struct ku_stage_cost *cost = ku_calloc((size_t)n, sizeof *cost);
+    double all = 0;
+    if (cost == NULL)
+        return KUMI_ENOMEM;
+    *out = cost;
+    KU_TRY(ku_session_stage_costs(session, o, cost));
+    for (int k = 0; k < n; k++)
+        all += cost[k].f;
+    for (int k = 0; k < n && all > 0; k++)
+        cost[k] =
+            (struct ku_stage_cost){cost[k].f * n / all, cost[k].i * n / all, cost[k].w * n / all};
+    return KUMI_OK;
+}
+
+/* The times of all blocks; the schedule, the layers and the costs are borrowed. cost: NULL: units
+ */
+static int schedule_init(const struct ku_session *session, const struct ku_stage_cost *cost,
+                         struct ku_plan_schedule *t)
+{
+    const struct ku_block_cost unit = {1, 1, 1, 0, cost};
     const struct ku_pp_schedule *s = session->schedule;
     const size_t n = s->first[s->n_ranks];
     *t = (struct ku_plan_schedule){
         .s = s,
         .name = session->schedule_name ? session->schedule_name : session->cfg.parallel_pp_schedule,
-        .layers = session->stage_layers};
+        .layers = session->stage_layers,
+        .cost = cost};
     t->begin = ku_calloc(n, sizeof *t->begin);
     t->end = ku_calloc(n, sizeof *t->end);
     t->idle = ku_calloc((size_t)s->n_ranks, sizeof *t->idle);
     if (!t->begin || !t->end || !t->idle) {
-        schedule_fini(t);
+        schedule_fini(t, NULL);
         return KUMI_ENOMEM;
     }
     t->makespan = ku_pp_schedule_run(s, &unit, t->begin, t->end, NULL);
@@ -175,9 +237,10 @@ static int schedule_init(const struct ku_session *session, struct ku_plan_schedu
 }
 
 int kumi_plan_schedule(const struct kumi_settings *settings, int n_ranks, const char *picture,
-                       enum kumi_plan_form form, char **text)
+                       enum kumi_plan_form form, int unit_costs, char **text)
 {
     struct ku_plan_schedule t;
+    struct ku_stage_cost *cost = NULL;
     struct ku_compile_opts o;
     struct ku_plan plan;
     KU_TRY(ku_settings_check(settings));
@@ -193,8 +256,12 @@ int kumi_plan_schedule(const struct kumi_settings *settings, int n_ranks, const 
                                      "number of stages or ranks of a pipeline, such as 2");
     if (status == KUMI_OK)
         status = ku_session_plan_pipeline(&plan.s, &o);
+    if (status == KUMI_OK && !unit_costs)
+        status = find_costs(&plan.s, &o, &cost);
     if (status == KUMI_OK)
-        status = schedule_init(&plan.s, &t);
+        status = schedule_init(&plan.s, cost, &t);
+    if (status < 0)
+        ku_free(cost);
     if (status == KUMI_OK) {
         if (picture)
             status = ku_plan_schedule_draw(&t, picture);
@@ -202,7 +269,7 @@ int kumi_plan_schedule(const struct kumi_settings *settings, int n_ranks, const 
             status = form == KUMI_PLAN_CSV    ? print_csv(&t, text)
                      : form == KUMI_PLAN_JSON ? print_json(&t, text)
                                               : print(&t, text);
-        schedule_fini(&t);
+        schedule_fini(&t, cost);
     }
     ku_plan_fini(&plan);
     return status;

@@ -147,7 +147,7 @@ static const char *depths_word(const struct ku_session *s)
 
 static const char *tp_word(const struct ku_session *s)
 {
-    return s->sharding.tp > 1 ? "above 1" : "1";
+    return s->sharding.tp > 1 || s->cfg.parallel_tp_exact != KU_NULL ? "above 1" : "1";
 }
 static const char *sp_word(const struct ku_session *s)
 {

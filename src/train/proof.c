@@ -36,6 +36,7 @@ int ku_trainer_check_opts(const struct ku_compile_opts *o, enum ku_check_kind ki
                                .n_groups = o->n_groups,
                                .stochastic_rounding = o->stochastic_rounding,
                                .initial_accumulator_value = o->initial_accumulator_value,
+                               .tp_reduce = o->tp_reduce,
                                .plan = o->plan,
                                .sequence = o->sequence && o->mesh.extent[KU_AX_TP] > 1};
     return KUMI_OK;
@@ -60,7 +61,7 @@ static int prove_of(const struct ku_graph *graph, const struct ku_compile_opts *
     struct ku_graph *model = NULL;
     int status;
     KU_TRY(ku_graph_copy(graph, &model));
-    KU_TRY_OUT(ku_compile_graph(model, o, target, "precision"));
+    KU_TRY_OUT(ku_compile_graph(model, o, target, "slices"));
     for (int i = 0; i < KU_N_PROGS; i++) {
         struct ku_check_opts check;
         signed char *wire;

@@ -52,8 +52,10 @@ static int data_ranks(const struct ku_session *s, int n)
 static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 {
     const struct ku_config *c = &s->cfg;
-    if (s->is_eval_only) /* the model is evaluated whole on each rank */
+    if (s->is_eval_only) { /* the model is evaluated whole on each rank */
         s->cfg.parallel_tp = s->cfg.parallel_pp = 1;
+        s->cfg.parallel_tp_exact = KU_NULL;
+    }
     if (s->remote.update_by != KU_UPDATE_HERE && (c->parallel_tp > 1 || c->parallel_pp > 1))
         return KU_ERR(KUMI_EINVAL,
                       "ps: a worker is one rank; set parallel.tp and parallel.pp to 1 (tp %lld, "
@@ -187,12 +189,12 @@ static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
 static int check_tp(const struct ku_session *s, const struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
-    if (s->sharding.tp == 1)
+    if (s->sharding.tp == 1 && o->tp_exact == 0)
         return KUMI_OK;
     if (o->optimizer == KU_OP_adafactor)
         return ku_config_refuse(c, "optimizer.type", ku_json_at(c->root, "optimizer.type"),
                                 "its factors of whole matrices are not supported with parallel.tp "
-                                "above 1; use another optimizer");
+                                "above 1 or parallel.tp_exact; use another optimizer");
     return KUMI_OK;
 }
 
@@ -218,7 +220,9 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     KU_TRY(ku_precision_opts(c, o));
     o->split_vocabulary = json_is_true(ku_json_at(c->root, "parallel.loss_parallel"));
     o->whole_vocabulary = json_is_false(ku_json_at(c->root, "parallel.loss_parallel"));
-    if (s->sharding.tp > 1)
+    o->tp_exact = (int)given(c->parallel_tp_exact);
+    o->tp_reduce = strcmp(c->precision_tp_reduce, "bf16") == 0 ? KUMI_BF16 : KUMI_F32;
+    if (s->sharding.tp > 1 || o->tp_exact)
         o->plan = c->parallel_plan;
     o->sequence = c->parallel_sp && s->sharding.tp > 1;
     o->sequence_gathered = c->parallel_sp_keep_gathered;
@@ -438,6 +442,7 @@ void ku_session_fini(struct ku_session *s)
     ku_free(s->recompute_level);
     ku_pp_schedule_destroy(s->schedule);
     ku_free(s->stage_layers);
+    ku_free(s->layer_cost);
     json_decref(s->numerics);
     ku_free(s->groups);
     ku_companions_fini(&s->companions);

@@ -60,9 +60,10 @@ struct ku_session {
     json_t *numerics;               /* numerics keys with derived values, as in manifests */
     /* Per layer, from memory.recompute's budget. */
     unsigned char *recompute_level;
-    struct ku_pp_schedule *schedule; /* of parallel.pp; NULL: not made yet, or no pipeline */
-    const char *schedule_name;       /* of pp_schedule auto: what it chose; else NULL */
-    int *stage_layers;               /* layers of each of its stages */
+    struct ku_pp_schedule *schedule;  /* of parallel.pp; NULL: not made yet, or no pipeline */
+    const char *schedule_name;        /* of pp_schedule auto: what it chose; else NULL */
+    int *stage_layers;                /* layers of each of its stages */
+    struct ku_stage_cost *layer_cost; /* of each layer; NULL: not needed yet */
     int n_recompute;
     struct ku_trainer *t;
     struct ku_saving *saving;         /* NULL unless checkpoint.async */
@@ -103,6 +104,10 @@ static inline int ku_session_n_ranks(const struct ku_session *s)
 KU_STATUS ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
 /* session_pipeline.c: with parallel.pp above 1 sets the schedule and the layers of each stage. */
 KU_STATUS ku_session_plan_pipeline(struct ku_session *s, struct ku_compile_opts *o);
+/* What F, I and W of each stage cost, recomputation included (pass/pipe/stages.h). cost: out
+ * [n_stages]. After ku_session_plan_pipeline. */
+KU_STATUS ku_session_stage_costs(struct ku_session *s, const struct ku_compile_opts *o,
+                                 struct ku_stage_cost *cost);
 /* Schedule and layers of each stage, in front of the batch; nothing without a pipeline. */
 void ku_session_print_pipeline(const struct ku_session *s, struct ku_str *out);
 /* The model's graph for one global batch of a shape. */

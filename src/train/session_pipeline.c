@@ -32,9 +32,64 @@ static int read_schedule(struct ku_session *s, int n_micro)
     return status;
 }
 
-/* The schedule and the division of the layers together. */
-static int choose_schedule(struct ku_session *s, int n_micro)
+/* Compiles the training graph with a stage for each layer, on one rank, and adds up its nodes. */
+static int cost_layers(struct ku_session *s, const struct ku_compile_opts *o, struct ku_graph *g,
+                       int n)
 {
+    struct ku_compile_opts own = *o;
+    struct ku_pp_schedule *each = NULL;
+    int *one = ku_calloc((size_t)n, sizeof *one);
+    s->layer_cost = ku_calloc((size_t)n, sizeof *s->layer_cost);
+    int status = one && s->layer_cost ? ku_pp_schedule_empty(1, n, 1, &each) : KUMI_ENOMEM;
+    for (int i = 0; i < n && one; i++)
+        one[i] = 1;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++) {
+        own.mesh.extent[KU_AX_VS] *= KU_DP_AXES >> a & 1 ? o->mesh.extent[a] : 1;
+        own.mesh.extent[a] = 1;
+    }
+    own.schedule = each, own.stage_layers = one;
+    own.pp = own.zero = own.reshard_group = 0;
+    if (status == KUMI_OK)
+        status = ku_compile_graph(g, &own, NULL, "recompute");
+    if (status == KUMI_OK)
+        ku_stages_cost(g, n, s->layer_cost);
+    ku_free(one);
+    ku_pp_schedule_destroy(each);
+    return status;
+}
+
+static int make_costs(struct ku_session *s, const struct ku_compile_opts *o)
+{
+    struct ku_layers l;
+    struct ku_graph *g;
+    if (s->layer_cost)
+        return KUMI_OK;
+    KU_TRY(ku_session_graph(s, 0, &g));
+    int status = ku_layers_find(g, &l);
+    if (status == KUMI_OK) {
+        status = l.n > 0 && l.n <= KU_MAX_STAGES ? cost_layers(s, o, g, l.n)
+                                                 : KU_ERR(KUMI_EINVAL,
+                                                          "parallel.pp: the model has %d layers; a "
+                                                          "pipeline has 1 to %d stages",
+                                                          l.n, KU_MAX_STAGES);
+        ku_layers_fini(&l);
+    }
+    ku_graph_destroy(g);
+    return status;
+}
+
+int ku_session_stage_costs(struct ku_session *s, const struct ku_compile_opts *o,
+                           struct ku_stage_cost *cost)
+{
+    KU_TRY(make_costs(s, o));
+    ku_stages_add_up(s->layer_cost, s->stage_layers, s->schedule->n_stages, cost);
+    return KUMI_OK;
+}
+
+/* The schedule and the division of the layers together. */
+static int choose_schedule(struct ku_session *s, const struct ku_compile_opts *o, int n_micro)
+{
+    KU_TRY(make_costs(s, o));
     const struct ku_list *by_hand = &s->cfg.parallel_stages;
     const int64_t in_flight = s->cfg.parallel_pp_in_flight;
     const struct ku_pp_request q = {.n_ranks = s->sharding.pp,
@@ -43,7 +98,8 @@ static int choose_schedule(struct ku_session *s, int n_micro)
                                     .in_flight =
                                         in_flight == KU_NULL ? s->sharding.pp : (int)in_flight,
                                     .stages = (const char *const *)by_hand->item,
-                                    .n_stages = by_hand->n};
+                                    .n_stages = by_hand->n,
+                                    .layer = s->layer_cost};
     struct ku_graph *g;
     KU_TRY(ku_session_graph(s, 0, &g));
     const int status = ku_pp_choose(g, &q, &s->schedule, &s->stage_layers, &s->schedule_name);
@@ -51,14 +107,15 @@ static int choose_schedule(struct ku_session *s, int n_micro)
     return status;
 }
 
-static int make_schedule(struct ku_session *s, int n_micro)
+static int make_schedule(struct ku_session *s, const struct ku_compile_opts *o)
 {
+    const int n_micro = ku_mesh_n_micro(&o->mesh);
     const char *name = s->cfg.parallel_pp_schedule;
     struct ku_str wanted = {0};
     if (strpbrk(name, "/."))
         return read_schedule(s, n_micro);
     if (strcmp(name, "auto") == 0)
-        return choose_schedule(s, n_micro);
+        return choose_schedule(s, o, n_micro);
     for (const char *const *known = ku_pp_schedule_names(); *known; known++) {
         if (strcmp(*known, name) == 0) {
             ku_str_fini(&wanted);
@@ -94,7 +151,7 @@ int ku_session_plan_pipeline(struct ku_session *s, struct ku_compile_opts *o)
     if (s->sharding.pp == 1)
         return KUMI_OK;
     if (s->schedule == NULL)
-        KU_TRY(make_schedule(s, ku_mesh_n_micro(&o->mesh)));
+        KU_TRY(make_schedule(s, o));
     if (s->stage_layers == NULL)
         KU_TRY(divide_layers(s));
     o->schedule = s->schedule;

@@ -127,6 +127,7 @@ static inline struct ku_graph *synced(int64_t n)
 struct layout {
     struct ku_graph *(*model)(int64_t n);
     int tp; /* 0 = 1 */
+    int tp_exact, tp_reduce;
     int sp; /* its ranks divide sequences */
     /*
      * Coordinates of axis pp; 0 = 1. Above 1 the model is `residual` with two layers per stage at
@@ -189,6 +190,8 @@ static inline struct ku_compile_opts options(const struct layout *l)
         o.mesh.extent[a] = 1;
     o.mesh.extent[KU_AX_PP] = l->pp ? l->pp : 1;
     o.mesh.extent[KU_AX_TP] = l->tp ? l->tp : 1;
+    o.tp_exact = l->tp_exact;
+    o.tp_reduce = (enum kumi_dtype)l->tp_reduce;
     o.mesh.extent[KU_AX_VS] = l->vs;
     o.mesh.extent[KU_AX_MB] = l->mb;
     o.mesh.mb_outer = l->by_micro;
@@ -255,7 +258,7 @@ static inline int compile(enum ku_check_kind kind, const struct ku_target *targe
     j->o.is_training = kind != KU_CHECK_EVAL;
     j->n = j->o.mesh.extent[KU_AX_PP];
     assert_int_equal(ku_graph_copy(graph, &j->model), 0);
-    assert_int_equal(ku_compile_graph(j->model, &j->o, target, "precision"), 0);
+    assert_int_equal(ku_compile_graph(j->model, &j->o, target, "slices"), 0);
     assert_int_equal(ku_trainer_check_opts(&j->o, kind, j->model, &j->check, &j->wire), 0);
     for (int k = 0; k < j->n; k++) {
         struct ku_graph *copy = NULL;
@@ -312,6 +315,7 @@ static inline struct layout over_sequences(struct layout l, int tp)
     l = over_tp(l, tp);
     l.model = sequences, l.sp = 1;
     l.flags &= ~METRIC;
+    l.tp_exact = l.tp_exact && tp == 2 ? 2 : 0; /* of six tokens */
     return l;
 }
 
@@ -373,6 +377,9 @@ static inline struct layout random_layout(uint64_t *seed)
         l = over_tp(l, 1 << (1 + DRAW(2)));
         if (l.model == tied && DRAW(3))
             l.model = vocabulary;
+        l.tp_exact = DRAW(2) ? 4 : 0; /* also without axis tp */
+        l.tp_reduce = l.tp_exact || DRAW(2) ? KUMI_F32 : KUMI_BF16;
+        l.tp = l.tp_exact && DRAW(3) == 0 ? 1 : l.tp;
     }
     if (DRAW(3) == 0)
         draw_pipeline(&l, seed);
@@ -381,24 +388,25 @@ static inline struct layout random_layout(uint64_t *seed)
 
 static inline void show(const struct layout *l)
 {
-    fprintf(
-        stderr,
-        "  %s ranks %d pp %d %s layers %d flags %d tp %d sp %d hosts %d zero %d replicate %d mb %d "
-        "vs %d micro %d recompute %d "
-        "private %d "
-        "group "
-        "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
-        "averages %d decay %d adapt %d groups %d\n",
-        l->pp > 1                ? "residual"
-        : l->model == tied       ? "tied"
-        : l->model == vocabulary ? "vocabulary"
-        : l->model == sequences  ? "sequences"
-        : l->model == mlp        ? "mlp"
-                                 : "batch norm",
-        l->ranks, l->pp, l->pp > 1 ? l->schedule : "-", l->n_layers, l->flags, l->tp, l->sp,
-        l->hosts, l->zero, l->replicate, l->mb, l->vs, l->by_micro, l->recompute, l->is_private,
-        l->group, l->compute, l->reduce, l->no_master, l->rounds, ku_ops[l->optimizer].name,
-        l->offload, l->overlap, l->clip_value, l->averages, l->decay, l->adapt, l->groups);
+    fprintf(stderr,
+            "  %s ranks %d pp %d %s layers %d flags %d tp %d exact %d tp_reduce %d sp %d hosts %d "
+            "zero %d replicate %d mb %d "
+            "vs %d micro %d recompute %d "
+            "private %d "
+            "group "
+            "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
+            "averages %d decay %d adapt %d groups %d\n",
+            l->pp > 1                ? "residual"
+            : l->model == tied       ? "tied"
+            : l->model == vocabulary ? "vocabulary"
+            : l->model == sequences  ? "sequences"
+            : l->model == mlp        ? "mlp"
+                                     : "batch norm",
+            l->ranks, l->pp, l->pp > 1 ? l->schedule : "-", l->n_layers, l->flags, l->tp,
+            l->tp_exact, l->tp_reduce, l->sp, l->hosts, l->zero, l->replicate, l->mb, l->vs,
+            l->by_micro, l->recompute, l->is_private, l->group, l->compute, l->reduce, l->no_master,
+            l->rounds, ku_ops[l->optimizer].name, l->offload, l->overlap, l->clip_value,
+            l->averages, l->decay, l->adapt, l->groups);
 }
 
 #endif

@@ -8,8 +8,9 @@
     hosts      one, two of equal size, one rank and the others
     offload    none, activations in memory and the optimizer in a file, everything in memory
 
+and with tp_exact 4 small ones of these models in f32 and bf16, whose digest must be that of one rank for tp 1 2 4, with and without sp.
 The bytes that the ranks moved, near and between hosts, are those planned by the run and by kumi plan. And chains: runs of three steps, each in
-another of these layouts. KUMI_TEST_ALL=1 runs N_ALL rows and N_CHAINS chains, else a sample by KUMI_TEST_SEED. JOBS: runs at a time.
+another of these layouts. KUMI_TEST_ALL=1 runs N_ALL rows (N_ALL / 2 with tp_exact) and N_CHAINS chains, else a sample by KUMI_TEST_SEED. JOBS: runs at a time.
 """
 import concurrent.futures
 import itertools
@@ -32,12 +33,19 @@ MODELS = {
     "pairs": {"model_type": "transformer", "d_model": 32, "encoder_layers": 4, "decoder_layers": 4, "num_heads": 4, "ffn_dim": 64, "max_positions": 32,
               "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "norm_first": True},
 }
+SHORT = {"n_layer": 4, "n_embd": 36} # heads of nine: odd runs of pairs
+EXACT = {f"{name} {compute}": MODELS[name] | more for compute in ("f32", "bf16") for name, more in
+         (("tied", SHORT), ("untied", SHORT), ("llama", {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 80}))}
 OFFLOAD = {
     "none": {},
     "some": {"optimizer": "file", "activations": "host"},
     "all": {"optimizer": "host", "params": "host", "activations": "host"}, # params: of stage 3 alone
 }
-N_ROWS, N_ALL, N_CHAINS, STEPS, DEADLINE_S, SHARDS, MICRO = 12, 600, 60, 3, 120, 2, 4
+N_ROWS, N_EXACT, N_ALL, N_CHAINS, STEPS, DEADLINE_S, SHARDS, MICRO = 12, 6, 600, 60, 3, 120, 2, 4
+
+
+MODES = (("tp", 1), ("tp", 2), ("sp", 2), ("sp", 4))
+EXACT_MODES = (("exact", 1), ("exact", 2), ("exact", 4), ("exact sp", 2), ("exact sp", 4))
 
 
 class Row:
@@ -47,7 +55,8 @@ class Row:
         self.__dict__.update(zip(self.FIELDS, values))
         self.values = values
         self.n = self.tp * self.pp * self.dp
-        self.key = (self.model, self.tp, self.mode, self.sums)
+        self.is_exact = self.model in EXACT
+        self.key = (self.model, 1, "exact", self.sums) if self.is_exact else (self.model, self.tp, self.mode, self.sums)
 
     def __str__(self):
         return " ".join(map(str, self.values))
@@ -56,7 +65,7 @@ class Row:
         return ((self.pp > 1 or self.schedule == "1f1b") # one stage has no schedule
                 and (self.dp > 1 or self.zero == 0) and 8 >= self.n > {"one": 0, "two": 1, "uneven": 2}[self.hosts]
                 and (self.offload != "all" or self.zero == 3)
-                and (self.mode, self.tp) in (("tp", 1), ("tp", 2), ("sp", 2), ("sp", 4))
+                and self.pp <= (2 if self.is_exact else 4) # of four layers
                 and not (self.model == "llama" and self.tp > 2)) # it has two key heads
 
     def ranks(self):
@@ -66,10 +75,10 @@ class Row:
         return ["-H", f"a:{first},b:{self.n - first}"]
 
 
-def rows():
-    every = itertools.product(MODELS, (1, 2, 4), ("tp", "sp"), (1, 2, 4), SCHEDULES, (1, 2), range(4), ("none", "selective", "full"), ("step", "micro"),
+def rows(models, modes):
+    every = itertools.product(models, modes, (1, 2, 4), SCHEDULES, (1, 2), range(4), ("none", "selective", "full"), ("step", "micro"),
                               ("one", "two", "uneven"), OFFLOAD)
-    return [r for r in (Row(*values) for values in every) if r.is_legal()]
+    return [r for r in (Row(model, tp, mode, *more) for model, (mode, tp), *more in every) if r.is_legal()]
 
 
 def one_process(key):
@@ -79,14 +88,17 @@ def one_process(key):
 
 def settings(row):
     # an offloaded optimizer needs blocks; without a pipeline or tp the ranks of a host share one copy unless told not to
-    parallel = {"tp": row.tp, "sp": row.mode == "sp", "zero": row.zero, "persist_below": 100, "host_state": "private", "grad_sync": row.sums}
+    parallel = {"tp": row.tp, "sp": row.mode.endswith("sp"), "zero": row.zero, "persist_below": 100, "host_state": "private", "grad_sync": row.sums}
     if row.pp > 1:
         parallel |= {"pp": row.pp, "pp_schedule": f"{FOLDER}/{row.pp}-{row.dp}.csv" if row.schedule == "file" else row.schedule}
+    if row.is_exact:
+        parallel["tp_exact"] = 4
     config = {
-        "model": MODELS[row.model],
+        "model": (EXACT | MODELS)[row.model],
         "data": {"train": f"{FOLDER}/text", "val_fraction": 0.1},
         "train": {"steps": STEPS, "virtual_shards": SHARDS, "micro_batch": 1, "global_batch": SHARDS * MICRO, "eval_tokens": 64, "eval_every": 2,
                   "threads": 1, "verify_every": 2},
+        "precision": {"compute": row.model.split()[1] if row.is_exact else "f32"},
         "memory": {"recompute": row.recompute},
         "parallel": parallel,
         "checkpoint": {"every": 1},
@@ -157,7 +169,7 @@ class Matrix:
 
     def reference(self, row):
         if row.key not in self.one:
-            digest, why = run("-".join(map(str, ("one", *row.key))), one_process(row.key), [])
+            digest, why = run("-".join(map(str, ("one", *row.key))).replace(" ", "-"), one_process(row.key), [])
             self.one[row.key] = digest or f"none: {why}"
         return self.one[row.key]
 
@@ -188,20 +200,21 @@ class Matrix:
 
 def main():
     is_all, seed = os.environ.get("KUMI_TEST_ALL") == "1", int(os.environ.get("KUMI_TEST_SEED", "1"))
-    rng, every, m = random.Random(seed), rows(), Matrix()
+    rng, every, exact, m = random.Random(seed), rows(MODELS, MODES), rows(EXACT, EXACT_MODES), Matrix()
     write_data()
-    chosen = rng.sample(every, N_ALL if is_all else N_ROWS)
+    chosen = rng.sample(every, N_ALL if is_all else N_ROWS) + rng.sample(exact, N_ALL // 2 if is_all else N_EXACT)
     chains = []
-    for _ in range(N_CHAINS if is_all else 2): # of one numerics class
-        of = rng.choice(every).key
-        chains.append(rng.sample([r for r in every if r.key == of], 3))
+    for i in range(N_CHAINS if is_all else 3): # of one numerics class
+        some = exact if i % 3 == 2 else every
+        of = rng.choice(some).key
+        chains.append(rng.sample([r for r in some if r.key == of], 3))
     for row in chosen + [c[-1] for c in chains]:
         m.reference(row)
     with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JOBS", "2"))) as pool:
         done = [pool.submit(m.row, i, r) for i, r in enumerate(chosen)] + [pool.submit(m.chain, i, c) for i, c in enumerate(chains)]
         for future in concurrent.futures.as_completed(done):
             future.result()
-    print(f"{len(chosen)} of {len(every)} layouts and {len(chains)} chains, seed {seed}: {len(m.failed)} differ")
+    print(f"{len(chosen)} of {len(every) + len(exact)} layouts and {len(chains)} chains, seed {seed}: {len(m.failed)} differ")
     return 1 if m.failed else 0
 
 

@@ -44,6 +44,18 @@ schedule 'row 1, cell 1: 0B0: comes before the F that it needs' '0B0,0F0\n1F0,1B
 schedule 'row 2: 1B1 is missing' '0F0,0F1,0B0,0B1\n,1F0,1F1,1B0\n'
 schedule 'has 1 rows and 1 micro-batches; this run needs 2 rows (parallel.pp)' '0F0,0B0\n'
 expect 3 'schedule: ./none.csv: No such file' plan $config -n 2 --set parallel.pp=2 --set parallel.pp_schedule=./none.csv
+stages() { # text list
+    expect 2 "$1" plan configs/shakespeare-char.json -n 2 --schedule --set parallel.pp=2 --set parallel.stages="$2"
+}
+stages 'parallel.stages: 3 entries, but parallel.pp and its schedule have 2 stages' '[1, 1, 2]'
+stages "parallel.stages: 5: stage 1 may have 1 to 3 layers, as 1 of the model's 4 (h.0 to h.3) are in stages before" '[1, 5]'
+stages "parallel.stages: 1: no layer is left for stage 1 of the model's 4 layers (h.0 to h.3)" '[4, 1]'
+stages 'parallel.stages: layers.0-1: neither a number of layers nor layers of the model (h.0 to h.3)' '["layers.0-1", "h.2-3"]'
+stages 'parallel.stages: h.2-3: stage 1 must begin with h.1; stages have consecutive layers' '["h.0", "h.2-3"]'
+stages 'parallel.stages: h.1-3: stage 1 must begin with h.2; stages have consecutive layers' '["h.0-1", "h.1-3"]'
+stages 'parallel.stages: layer h.3 is in no stage' '[1, 2]'
+stages 'config: --set parallel.stages=[0, 4]: parallel.stages: [0,4]; a list of numbers of layers' '[0, 4]'
+expect 2 'parallel.pp: 8 stages, but the model has 4 layers (h.0 to h.3); at most one stage per layer' plan configs/shakespeare-char.json -n 8 --schedule --set parallel.pp=8
 expect 2 'rank count: -n: 3000000000; give a number from 1 to 1048576' plan $config -n 3000000000
 expect 2 'kumi ckpt: foo: unknown; give list, verify, digest, export or import' ckpt foo
 expect 2 'kumi ckpt verify: a run or a directory is missing' ckpt verify

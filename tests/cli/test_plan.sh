@@ -104,14 +104,14 @@ assert json.load(sys.stdin) == {"ranks": 8, "mesh": [{"axes": ["replicate"], "ra
 # Every layout of some ranks: what is planned alone, and what the model refuses is a row with the reason.
 # The schedule: what it prints, and that its file is read as the schedule that it came from.
 pipeline=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=32 --set train.virtual_shards=2 --set train.micro_batch=4 --set parallel.pp=2)
-"$kumi" "${pipeline[@]}" --schedule --picture "$dir/schedule.svg" >"$dir/out" 2>"$dir/err" || say "--schedule: $(cat "$dir/err")"
+"$kumi" "${pipeline[@]}" --schedule --unit-costs --picture "$dir/schedule.svg" >"$dir/out" 2>"$dir/err" || say "--schedule: $(cat "$dir/err")"
 grep -qx 'pp 0   F0 F1 .  .  B0    F2 .  B1    F3 .  B2    .  B3' "$dir/out" || grep -q '^pp 1   .  F0 B0    F1 B1    F2 B2    F3 B3' "$dir/out" || say "--schedule: $(cat "$dir/out")"
 grep -q '^bubble 20.0 % from' "$dir/out" && grep -q '</svg>' "$dir/schedule.svg" || say "--schedule: $(cat "$dir/out")"
 for name in gpipe 1f1b interleaved zb-h1 zb-h2 zb-v v-half v-min; do
     "$kumi" "${pipeline[@]}" --schedule --csv --set parallel.pp_schedule=$name >"$dir/$name.csv" 2>"$dir/err" || say "$name --csv: $(cat "$dir/err")"
     "$kumi" "${pipeline[@]}" --schedule --csv --set parallel.pp_schedule="$dir/$name.csv" 2>"$dir/err" | cmp -s - "$dir/$name.csv" || say "$name read back: $(cat "$dir/err")"
 done
-"$kumi" "${pipeline[@]}" --schedule --json | python3 -c 'import json, sys
+"$kumi" "${pipeline[@]}" --schedule --unit-costs --json | python3 -c 'import json, sys
 o = json.load(sys.stdin)
 assert [o["pp"], o["n_micro"], o["bubble"], o["step_bubble"]] == [2, 4, 0.2, 0.2] and [c["in_flight"] for c in o["coordinates"]] == [2, 1], o' || say '--schedule --json'
 # Activations by the published formulas, and what tensor parallelism divides of the state.
@@ -123,13 +123,26 @@ assert (o["tp"], o["pp"], o["layers"]) == (8, 8, 96) and abs(got["tp, sp, select
 assert all(r["first_rank_bytes"] == 96 * r["layer_bytes"] for r in o["activations"]), o' || say '--activations --json'
 "$kumi" plan configs/shakespeare-char.json -n 2 --set parallel.tp=2 >"$dir/out" 2>&1
 grep -q '^tensor parallelism: .* that 2 ranks divide: .* whole: .* (.*wpe.weight h\.\*\.ln_1.weight ' "$dir/out" || say "plan with tp: $(cat "$dir/out")"
+# modelled: what the nodes of the stages cost, which recomputation adds to; untied from the layers, equal layers cost the same
+costs() { # settings..
+    "$kumi" "${pipeline[@]}" --schedule --json --set parallel.stages='[1, 3]' "$@" | python3 -c 'import json, sys
+o = json.load(sys.stdin)
+x = [c for k in o["coordinates"] for c in k["costs"]]
+print(*(round(c[k] / x[0]["f"], 6) for c in x for k in "fiw"), o["bubble"])'; }
+python3 - "$(costs)" "$(costs --set memory.recompute=full)" <<'P' || say "modelled costs: $(costs)"
+import sys
+(f0, i0, w0, f1, i1, w1, idle), (g0, j0, v0, g1, j1, v1, _) = ([float(x) for x in a.split()] for a in sys.argv[1:])
+assert (f0, f1) == (g0, g1) and w0 <= v0 and w1 <= v1 and 3 * f0 < f1 < 4 * f0, sys.argv # the last stage has the output layer too
+assert f0 / 2 < j0 - i0 < f0 and 3 * f0 / 2 < j1 - i1 < f1, sys.argv # forward again, but for what no gradient reads
+assert 0.8 < i0 < 2 and 0.5 < w0 <= 1 and idle > 0.2, sys.argv
+P
 # auto: the shortest within the limit, which the check accepts
 auto=(--set parallel.pp=4 --set train.global_batch=32 --set train.virtual_shards=1 --set train.micro_batch=4 --set parallel.pp_schedule=auto)
 bubble() { "$kumi" plan configs/shakespeare-char.json -n 4 "${auto[@]}" "$@" --schedule --json | python3 -c 'import json, sys
 o = json.load(sys.stdin)
 print(o["schedule"], round(o["step_bubble"], 3), max(c["in_flight"] for c in o["coordinates"]) * 4 // o["n_stages"])'; }
-[ "$(bubble)" = 'zb-h1 0.111 4' ] || say "auto: $(bubble)"
-[ "$(bubble --set parallel.pp_in_flight=2)" = 'list 0.415 2' ] || say "auto, 2 in flight: $(bubble --set parallel.pp_in_flight=2)"
+[ "$(bubble)" = 'zb-h1 0.186 4' ] || say "auto: $(bubble)"
+[ "$(bubble --set parallel.pp_in_flight=2)" = 'list 0.414 2' ] || say "auto, 2 in flight: $(bubble --set parallel.pp_in_flight=2)"
 "$kumi" check configs/shakespeare-char.json -n 4 "${auto[@]}" --set parallel.pp_in_flight=2 >"$dir/out" 2>&1 || say "check of auto: $(cat "$dir/out")"
 layouts=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=16 --set train.virtual_shards=4)
 "$kumi" "${layouts[@]}" --layouts --json >"$dir/layouts.json" 2>"$dir/err" || say "--layouts: $(cat "$dir/err")"
@@ -158,7 +171,7 @@ for bad in '' '--params many' '--params 1e9 --roofline' '--params 1e9 -n 6 --rep
     "$kumi" plan $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "plan $bad: $(cat "$dir/err")"
 done
-for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline' '--mesh --memory' '--mesh --limit 1GiB' '--layouts --stages' '--layouts -n 0' '--schedule' '--schedule --memory' '--activations --memory' '--csv' '--schedule --csv --json --set parallel.pp=2'; do
+for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline' '--mesh --memory' '--mesh --limit 1GiB' '--layouts --stages' '--layouts -n 0' '--schedule' '--unit-costs' '--schedule --memory' '--activations --memory' '--csv' '--schedule --csv --json --set parallel.pp=2'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"

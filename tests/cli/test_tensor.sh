@@ -37,6 +37,32 @@ grep -q 'parallel.tp 2: the ranks that divide a layer are on several hosts' "$di
 "$kumi" ckpt digest "$dir/straddle" | tail -1 >"$dir/straddle.digest"
 for run in four full sharded half offloaded cube stages hosts straddle; do same two $run; done
 
+# parallel.tp_exact: one digest for every tp, also through a resume, and in every layout of one tp
+exact=(--set parallel.tp_exact=4)
+train exact 1 "${exact[@]}"
+train exact-four 4 "${exact[@]}" --set parallel.tp=4 --set train.verify_every=1
+train exact-zero 4 "${exact[@]}" "${tp[@]}" --set parallel.zero=2 --set 'memory.recompute="full"'
+train exact-stages 4 "${exact[@]}" "${tp[@]}" --set parallel.pp=2 --until 2
+"$kumi" train "${config[@]}" -n 2 "${exact[@]}" --out "$dir/exact-stages" --resume >"$dir/log" 2>&1 || say "resume without tp: $(cat "$dir/log")"
+"$kumi" ckpt digest "$dir/exact-stages" | tail -1 >"$dir/exact-stages.digest"
+train exact-sequence 4 "${exact[@]}" --set parallel.tp=4 --set parallel.sp=true
+for run in four zero stages sequence; do same exact exact-$run; done
+train exact-lamb 1 "${exact[@]}" --set optimizer.type=lamb --set train.label_smoothing=0.1 --set precision.compute=f32 --set model.n_embd=100
+train exact-lamb-two 2 "${exact[@]}" "${tp[@]}" --set optimizer.type=lamb --set train.label_smoothing=0.1 --set precision.compute=f32 --set model.n_embd=100
+same exact-lamb exact-lamb-two
+
+# precision.tp_reduce: half the bytes on axis tp, of activations
+train narrow 2 "${tp[@]}" --set precision.tp_reduce=bf16
+train narrow-four 4 "${tp[@]}" --set precision.tp_reduce=bf16 --set parallel.zero=1
+same narrow narrow-four
+cmp -s "$dir/two.digest" "$dir/narrow.digest" && say "tp_reduce: nothing was rounded"
+bytes_of_tp() { # settings..
+    "$kumi" plan "${config[@]}" -n 2 "${tp[@]}" "$@" 2>"$dir/log" | sed -n 's/^ *all_reduce *tp (2).* \([0-9.]* [KM]iB\)$/\1/p'
+}
+wide=$(bytes_of_tp --set parallel.loss_parallel=false) half=$(bytes_of_tp --set parallel.loss_parallel=false --set precision.tp_reduce=bf16)
+python3 -c 'import sys; a, b = (x.split() for x in sys.argv[1:]); sys.exit(a[1] != b[1] or abs(float(a[0]) - 2 * float(b[0])) > 0.02)' "$wide" "$half" ||
+    say "tp_reduce: $half of $wide"
+
 # whatever divides it, a checkpoint has whole tensors: evaluation, sampling and export know no tp
 "$kumi" eval "$dir/two" -n 1 >"$dir/one.txt" 2>"$dir/log" || say "eval: $(cat "$dir/log")"
 "$kumi" eval "$dir/two" -n 2 >"$dir/two.txt" 2>"$dir/log" || say "eval -n 2: $(cat "$dir/log")"
@@ -66,10 +92,20 @@ refused 'must divide the 3 ranks; start 2 or 4' -n 3 "${tp[@]}"
 refused 'does not divide dim h' -n 3 --set parallel.tp=3
 refused 'slices of its own; use auto or private' -n 2 "${tp[@]}" --set parallel.host_state=shared
 refused 'their own stages; use auto or private' -n 2 --set parallel.pp=2 --set parallel.host_state=shared
+refused 'must divide parallel.tp_exact, 2' -n 4 --set parallel.tp=4 --set parallel.tp_exact=2
+refused 'must be a power of two' -n 2 --set parallel.tp_exact=6
+refused 'parallel.tp_exact: 8 does not divide dim h .* nearest: 4' -n 1 --set parallel.tp_exact=8
+refused 'bits depend on parallel.tp' -n 2 "${tp[@]}" "${exact[@]}" --set precision.tp_reduce=bf16
+refused 'precision.grads: "bf16"; rounds gradients of parts' -n 2 "${tp[@]}" "${exact[@]}" --set parallel.sp=true --set precision.grads=bf16
+refused 'wpe.weight (add_rows) is a sum over 30 tokens' -n 2 "${tp[@]}" "${exact[@]}" --set parallel.sp=true --set data.seq_len=30
+refused 'which has 2 key and value heads; nearest: 2' -n 4 --set parallel.tp=4 --set 'model={"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 256, "max_position_embeddings": 64}'
+refused 'optimizer.type' -n 1 "${exact[@]}" --set optimizer.type=adafactor
 refused 'optimizer.type' -n 2 "${tp[@]}" --set optimizer.type=adafactor
 "$kumi" check "${config[@]}" -n 4 "${tp[@]}" >"$dir/log" 2>&1 || say "check: $(cat "$dir/log")"
 
 # another tp is another numerics class
 "$kumi" train "${config[@]}" -n 2 --out "$dir/two" --set train.steps=4 --resume >"$dir/log" 2>&1 && say "tp changed, and was resumed"
 grep -q 'parallel.tp' "$dir/log" || say "another tp: $(cat "$dir/log")"
+"$kumi" train "${config[@]}" -n 1 --out "$dir/exact" --set train.steps=4 --resume >"$dir/log" 2>&1 && say "tp_exact changed, and was resumed"
+grep -q 'parallel.tp_exact' "$dir/log" || say "another tp_exact: $(cat "$dir/log")"
 exit $failed

@@ -166,6 +166,63 @@ static void test_parts(void **state)
         assert_int_equal(ku_comm_threads(n, NULL, run_parts, NULL), 0);
 }
 
+/*
+ * Rows of 7 chunks, each divided over the ranks, whose shards lie dense in buffers of their own: a
+ * reduce-scatter of the rows, then an all-gather back.
+ */
+static int run_rows(struct ku_job *job, void *arg)
+{
+    enum { ROWS = 3, CHUNKS = 7, CHUNK = 5, COUNT = CHUNKS * CHUNK };
+    const struct ku_arena *a;
+    struct ku_coll_part part[2][ROWS];
+    const size_t own = ROWS * COUNT * sizeof(float), again = 2 * own;
+    (void)arg;
+    SUITE_TRY(ku_arena_create(job, "rows", 0, ARENA_BYTES, &a));
+    float *whole = (float *)(void *)ku_arena_part(a, job->local_rank);
+    for (int k = 0; k < ROWS; k++)
+        for (int gathers = 0; gathers < 2; gathers++) {
+            struct ku_coll_part *p = &part[gathers][k];
+            const size_t at = (size_t)k * COUNT * sizeof(float);
+            *p = (struct ku_coll_part){
+                .count = COUNT, .block_count = CHUNK, .kept = KU_KEPT_OUT, .row = k};
+            p->in = (struct ku_ref){.arena = a->id, .off = at};
+            p->out = (struct ku_ref){.arena = a->id, .off = own};
+            if (gathers) {
+                p->kept = KU_KEPT_IN;
+                p->in = p->out;
+                p->out.off = again + at;
+            }
+        }
+    for (int i = 0; i < ROWS * COUNT; i++)
+        whole[i] = value(job->rank, 0, i, 0);
+    for (int gathers = 0; gathers < 2; gathers++)
+        SUITE_TRY(ku_coll_run(
+            job->world,
+            &(struct ku_coll){.kind = gathers ? KU_COLL_ALL_GATHER : KU_COLL_REDUCE_SCATTER,
+                              .dtype = KUMI_F32,
+                              .wire = KUMI_F32,
+                              .part = part[gathers],
+                              .n_parts = ROWS}));
+    for (int i = 0; i < ROWS * COUNT; i++) {
+        float want = 0;
+        for (int r = 0; r < job->n; r++)
+            want += value(r, 0, i, 0);
+        if (whole[again / sizeof(float) + (size_t)i] != want) {
+            printf("n %d element %d: %g, expected %g\n", job->n, i,
+                   (double)whole[again / sizeof(float) + (size_t)i], (double)want);
+            return -70;
+        }
+    }
+    return 0;
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 8; n++)
+        assert_int_equal(ku_comm_threads(n, NULL, run_rows, NULL), 0);
+}
+
 /* The tree, the slow way: pair neighbours level by level, an odd one carried up. */
 static float tree(float *x, int n)
 {
@@ -360,6 +417,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_rows),
         cmocka_unit_test(test_canonical_order),
         cmocka_unit_test(test_many_in_flight),
         cmocka_unit_test(test_mesh),

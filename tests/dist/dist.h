@@ -31,11 +31,13 @@
 struct dist_case {
     int n;  /* ranks */
     int tp; /* of them divide each layer; 0 = 1. Above 1 each rank has memory of its own */
-    int sp, sp_keeps;     /* tp: sequences are divided; what layers gather of them is kept */
-    int pp;               /* stages' coordinates; 0 = 1. Above 1 each rank has its own memory */
-    const char *schedule; /* NULL: 1f1b */
-    const char *on_hosts; /* ranks of each pretended host, as "2,2"; NULL: one host */
-    int n_virtual;        /* stages per rank, of interleaved; 0 = 2 */
+    int sp, sp_keeps;       /* tp: sequences are divided; what layers gather of them is kept */
+    int whole_vocabulary;   /* tp: table, output layer and loss are whole */
+    struct ku_tp_plan plan; /* styles of modules */
+    int pp;                 /* stages' coordinates; 0 = 1. Above 1 each rank has its own memory */
+    const char *schedule;   /* NULL: 1f1b */
+    const char *on_hosts;   /* ranks of each pretended host, as "2,2"; NULL: one host */
+    int n_virtual;          /* stages per rank, of interleaved; 0 = 2 */
     const struct ku_pp_schedule *order;
     const int *layers; /* of each stage */
     int v, micro,
@@ -122,6 +124,8 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .first_bucket_bytes = 4096,
                                  .overlap = !c->no_overlap,
                                  .sequence = c->sp,
+                                 .whole_vocabulary = c->whole_vocabulary,
+                                 .plan = c->plan,
                                  .sequence_gathered = c->sp_keeps,
                                  .recompute = c->recompute,
                                  .recompute_every = c->every,

@@ -41,6 +41,7 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b, i
 static const struct layout {
     int dp, threads, no_overlap, recompute, bucket_bytes, zero, persist_below, replicate, group;
     int offload, sp_keeps;
+    const char *hosts; /* pretended, of so many ranks each; NULL: one */
 } layout[] = {
     {.dp = 2},
     {.dp = 2, .zero = 1},
@@ -56,6 +57,7 @@ static const struct layout {
     {.dp = 2, .zero = 2, .offload = 2},
     {.dp = 2, .zero = 3, .offload = 1},
     {.dp = 2, .sp_keeps = 1},
+    {.dp = 2, .hosts = "2,2"},
     {.dp = 1, .sp_keeps = 1, .recompute = KU_RECOMPUTE_FULL},
 };
 enum { N_LAYOUTS = sizeof layout / sizeof layout[0] };
@@ -70,6 +72,7 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     c.zero = l->zero, c.replicate = l->replicate, c.group = l->group;
     c.persist_below = l->persist_below;
     c.sp_keeps = l->sp_keeps;
+    c.on_hosts = c.tp == 2 ? l->hosts : NULL;
     c.tier.path = ".";
     if (l->offload)
         c.offload = (struct ku_offload){.optimizer = l->offload == 2 ? KU_TIER_FILE : KU_TIER_HOST,
@@ -147,6 +150,15 @@ static void processes(void **state)
     dist_processes(&one, one, 1);
 }
 
+static void expect_close(const struct dist_case *whole, const struct dist_case *c, int row)
+{
+    for (int s = 0; s < c->steps; s++)
+        if (fabs(c->loss[s] - whole->loss[s]) > 1e-12 * whole->loss[s] ||
+            fabs(c->norm[s] - whole->norm[s]) > 1e-10 * whole->norm[s])
+            fail_msg("row %d, tp=%d sp=%d step %d: loss %.17g %.17g norm %.17g %.17g", row, c->tp,
+                     c->sp, s, c->loss[s], whole->loss[s], c->norm[s], whole->norm[s]);
+}
+
 /* Against the undivided model: the same random numbers, sums in another order. */
 static void agrees(void **state)
 {
@@ -160,12 +172,40 @@ static void agrees(void **state)
         whole.smoothing = c.smoothing = tp == 2 ? 0.1 : 0;
         dist_run(&whole);
         dist_run(&c);
-        for (int s = 0; s < c.steps; s++)
-            if (fabs(c.loss[s] - whole.loss[s]) > 1e-12 * whole.loss[s] ||
-                fabs(c.norm[s] - whole.norm[s]) > 1e-10 * whole.norm[s])
-                fail_msg("tp=%d sp=%d %s step %d: loss %.17g %.17g norm %.17g %.17g", tp, c.sp,
-                         ku_ops[c.optimizer].name, s, c.loss[s], whole.loss[s], c.norm[s],
-                         whole.norm[s]);
+        expect_close(&whole, &c, i);
+    }
+}
+
+/* Plans of the user and whole vocabularies: close to the undivided model, and equal bits. */
+static void plans(void **state)
+{
+    static char match[][16] = {"h.*.mlp.c_fc", "h.*.mlp.c_proj", "ln_1", "wpe", "h.*.attn.*"};
+    static struct ku_tp_rule gathered[] = {{match[0], KU_TP_COL_GATHER},
+                                           {match[1], KU_TP_COL_GATHER}},
+                             replicated[] = {{match[2], KU_TP_REPLICATE},
+                                             {match[3], KU_TP_REPLICATE},
+                                             {match[4], KU_TP_REPLICATE}};
+    static const struct {
+        int tp, sp, is_whole;
+        struct ku_tp_plan plan;
+    } row[] = {{2, 1, 1, {NULL, 0}},     {2, 0, 0, {gathered, 2}},   {4, 1, 0, {gathered, 2}},
+               {4, 1, 1, {gathered, 2}}, {2, 1, 0, {replicated, 3}}, {2, 0, 1, {replicated, 3}}};
+    struct dist_case whole = base_case(1, 0, "ref", KUMI_F64);
+    (void)state;
+    dist_run(&whole);
+    for (int i = 0; i < (int)(sizeof row / sizeof row[0]); i++) {
+        struct dist_case c = base_case(row[i].tp, row[i].sp, "ref", KUMI_F64);
+        c.whole_vocabulary = row[i].is_whole;
+        c.plan = row[i].plan;
+        dist_run(&c);
+        expect_close(&whole, &c, i);
+        struct dist_case one = base_case(row[i].tp, row[i].sp, "cpu", KUMI_BF16), other;
+        one.whole_vocabulary = row[i].is_whole;
+        one.plan = row[i].plan;
+        other = with(one, &(struct layout){.dp = 2, .zero = 3, .recompute = KU_RECOMPUTE_FULL});
+        dist_run(&one);
+        dist_run(&other);
+        expect_equal(&one, &other, i);
     }
 }
 
@@ -255,9 +295,9 @@ static void resume(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(initial_state), cmocka_unit_test(agrees),      cmocka_unit_test(layouts),
-        cmocka_unit_test(hybrid),        cmocka_unit_test(checkpoints), cmocka_unit_test(resume),
-        cmocka_unit_test(processes),
+        cmocka_unit_test(initial_state), cmocka_unit_test(agrees),    cmocka_unit_test(layouts),
+        cmocka_unit_test(plans),         cmocka_unit_test(hybrid),    cmocka_unit_test(checkpoints),
+        cmocka_unit_test(resume),        cmocka_unit_test(processes),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -21,6 +21,10 @@ flip 4 2 1 "$(differ 'wpe\.weight' 2 0)" "${zero[@]}"
 hybrid=(--set parallel.zero=3 --set parallel.replicate=2) # 2 x 2: ranks 1 and 3 have the same parts
 flip 4 3 5 "$(differ '[a-z0-9_.]*\.(weight|bias)' 3 1)" "${hybrid[@]}"
 flip 4 3 28 "$(differ '[a-z0-9_.]*\.exp_avg(_sq)?' 3 1)" "${hybrid[@]}"
+# stages of a pipeline: ranks 2 and 3 have copies of the second one
+stages=(--set parallel.pp=2 --set model.n_layer=2 --set train.virtual_shards=2 --set parallel.share_host_state=null)
+flip 4 3 1 "$(differ 'h\.1\.[a-z0-9_.]*\.(weight|bias)' 3 2)" "${stages[@]}"
+flip 4 1 2 "$(differ '[a-z0-9_.]*\.(weight|bias)' 1 0)" "${stages[@]}"
 # shared state: the counters, which every rank has
 flip 2 1 1 "$(differ 'update' 1 0)" --set parallel.share_host_state=true
 # hosts of which each has one copy: a rank's chunks are compared with those of the same local rank on the other host

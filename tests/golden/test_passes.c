@@ -256,6 +256,17 @@ static void precision_modules(void **state)
     compare_graph("precision_modules_full", &o, NULL);
 }
 
+/* Sums in slices, before the ranks divide them: two layers of an MLP. */
+static void slices(void **state)
+{
+    struct ku_compile_opts o = options(2, KUMI_BF16);
+    (void)state;
+    o.tp_exact = 2;
+    compare_graph("slices", &o, "slices");
+    o.mesh.extent[KU_AX_TP] = 2;
+    compare_graph("slices_placed", &o, "placement");
+}
+
 /* Patterns that no module has, and a dtype that nothing computes in. */
 static void precision_refused(void **state)
 {
@@ -798,6 +809,7 @@ int main(void)
                                        cmocka_unit_test(layerwise),
                                        cmocka_unit_test(precision_policy),
                                        cmocka_unit_test(precision_modules),
+                                       cmocka_unit_test(slices),
                                        cmocka_unit_test(precision_refused),
                                        cmocka_unit_test(half),
                                        cmocka_unit_test(recomputation),

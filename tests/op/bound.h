@@ -103,6 +103,15 @@ static inline double act_slope_error(int act, double x, double eps)
     return eps * (ELEMENTARY * (up + bump) + 8 * moved * (up * down + bump));
 }
 
+/*
+ * Sums of slices are f32 (f64 of f64 results), rounded once and once per level of their tree, also
+ * where the device computes in a wider dtype.
+ */
+static inline double slices_error(const struct bound *b, double size)
+{
+    const enum kumi_dtype d = b->c->out[0].dtype == KUMI_F64 ? KUMI_F64 : KUMI_F32;
+    return b->w->attr.slices ? (1 + log2((double)b->w->attr.slices)) * unit_of(d) * size : 0;
+}
 static inline void bound_linear(const struct bound *b)
 {
     const struct ku_attrs *a = &b->w->attr;
@@ -120,7 +129,7 @@ static inline void bound_linear(const struct bound *b)
                 sum += term, size += fabs(term);
             }
             int64_t i = m * p.f + f;
-            double e = (double)(p.k + 2) * b->eps * size;
+            double e = (double)(p.k + 2) * b->eps * size + slices_error(b, size);
             double rounded = e + unit_of(b->c->out[0].dtype) * (fabs(sum) + e);
             b->e[0][i] = a->act == KU_ACT_NONE
                              ? e
@@ -141,7 +150,7 @@ static inline void bound_linear_dx(const struct bound *b)
             double size = 0;
             for (int64_t f = 0; f < p.f; f++)
                 size += fabs(in_at(b, 0, m * p.f + f) * in_at(b, 1, weight_at(&p, k, f)));
-            b->e[0][m * p.k + k] = (double)(p.f + 1) * b->eps * size;
+            b->e[0][m * p.k + k] = (double)(p.f + 1) * b->eps * size + slices_error(b, size);
         }
 }
 
@@ -169,7 +178,8 @@ static inline void bound_linear_db(const struct bound *b)
     int lead = dy->shape.ndim - (int)b->w->attr.outs;
     int64_t n = extent(dy, 0, lead), width = extent(dy, lead, dy->shape.ndim);
     for (int64_t i = 0; i < n * width; i++)
-        b->e[0][i % width] += (double)n * b->eps * fabs(in_at(b, 0, i));
+        b->e[0][i % width] +=
+            (double)n * b->eps * fabs(in_at(b, 0, i)) + slices_error(b, fabs(in_at(b, 0, i)));
 }
 
 static inline void bound_bias_add(const struct bound *b)
@@ -279,8 +289,8 @@ static inline void bound_layer_norm_dgb(const struct bound *b)
     for (int64_t i = 0; i < n * c; i++) {
         double dy = fabs(in_at(b, 0, i));
         double xhat = fabs(in_at(b, 1, i) - in_at(b, 2, i / c)) * in_at(b, 3, i / c);
-        b->e[0][i % c] += (double)(n + 4) * b->eps * dy * xhat;
-        b->e[1][i % c] += (double)n * b->eps * dy;
+        b->e[0][i % c] += (double)(n + 4) * b->eps * dy * xhat + slices_error(b, dy * xhat);
+        b->e[1][i % c] += (double)n * b->eps * dy + slices_error(b, dy);
     }
 }
 
@@ -317,9 +327,10 @@ static inline void bound_rms_norm_dg(const struct bound *b)
 {
     const struct ku_view *x = &b->w->in[1];
     int64_t c = x->shape.dim[x->shape.ndim - 1].count, n = c ? count_of(x) / c : 0;
-    for (int64_t i = 0; i < n * c; i++)
-        b->e[0][i % c] +=
-            (double)(n + 4) * b->eps * fabs(in_at(b, 0, i) * in_at(b, 1, i)) * in_at(b, 2, i / c);
+    for (int64_t i = 0; i < n * c; i++) {
+        const double size = fabs(in_at(b, 0, i) * in_at(b, 1, i)) * in_at(b, 2, i / c);
+        b->e[0][i % c] += (double)(n + 4) * b->eps * size + slices_error(b, size);
+    }
 }
 
 /* Cosine and sine of an angle whose product in f64 is off by 2^-53 of it, and its reduction by

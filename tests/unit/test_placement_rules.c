@@ -41,7 +41,8 @@ static const struct row {
     {KU_OP_linear, "nc cf", "", "C C>C;R R>R;Sn R>Sn;Sc Sc>P;R Sf>Sf;P R>P"},
     {KU_OP_linear, "nc cf f", "", "C C C>C;R R R>R;Sn R R>Sn;R Sf Sf>Sf"},
     {KU_OP_linear, "nc cf", "act=relu", "C C>C;R R>R;Sn R>Sn;R Sf>Sf"},
-    {KU_OP_linear, "nc cf", "dtype=bf16", "C C>C;R R>R;Sn R>Sn;R Sf>Sf;P R>P"},
+    {KU_OP_linear, "nc cf", "dtype=bf16", "C C>C;R R>R;Sn R>Sn;Sc Sc>P;R Sf>Sf;P R>P"},
+    {KU_OP_linear, "~nc ~cf", "", "C C>C;R R>R;Sn R>Sn;R Sf>Sf;P R>P"},
     {KU_OP_linear_dx, "nf cf", "", "C C>C;R R>R;Sn R>Sn;Sf Sf>P;R Sc>Sc;P R>P"},
     {KU_OP_linear_dw, "nc nf", "", "C C>C;R R>R;Sn Sn>P;Sc R>Sc;R Sf>Sf"},
     {KU_OP_linear_db, "nf", "", "C>C;R>R;Sn>P;Sf>Sf"},
@@ -96,16 +97,17 @@ static struct ku_graph *one_node(const struct row *r, ku_id *node)
     }
     snprintf(text, sizeof text, "%s", r->operands);
     for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
-        const char *dims = *word == '#' || *word == '!' ? word + 1 : word;
+        const char *dims = strchr("#!~", *word) ? word + 1 : word; /* i32, i64, bf16 */
         int64_t count[KU_MAX_DIMS];
         for (int d = 0; dims[d]; d++)
             count[d] = count_of(dims[d]);
         struct ku_shape s = ku_shape_of(dims, count);
         snprintf(name, sizeof name, "v%d", m.n_in);
-        if (dims != word)
+        const enum kumi_dtype dtype = *word == '~' ? KUMI_BF16 : KUMI_F32;
+        if (*word == '#' || *word == '!')
             m.in[m.n_in] = ku_graph_input(g, name, *word == '#' ? KUMI_I32 : KUMI_I64, &s);
         else
-            m.in[m.n_in] = g->tensor[ku_graph_tensor(g, name, KU_T_PARAM, KUMI_F32, &s)].value;
+            m.in[m.n_in] = g->tensor[ku_graph_tensor(g, name, KU_T_PARAM, dtype, &s)].value;
         m.n_in++;
     }
     *node = ku_graph_node(g, &m);
@@ -213,7 +215,7 @@ static void wrong_sums(void **state)
         {{KU_OP_linear, "nc cf", "", ""}, {0, 4}, "(C, S(f)): an operand is C beside"},
         {{KU_OP_linear, "nc cf", "", ""}, {1, 2}, "(R, P): the op is linear in its first"},
         {{KU_OP_act, "nc", "act=relu", ""}, {2}, "(P): only linear ops"},
-        {{KU_OP_linear, "nc cf", "dtype=bf16", ""}, {4, 3}, "a partial product is f32"},
+        {{KU_OP_linear, "~nc ~cf", "", ""}, {4, 3}, "a partial product is f32"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {

@@ -139,9 +139,10 @@ static void published(void **state)
  */
 static void lists(void **state)
 {
-    static const double uneven[] = {3, 4, 4, 4, 4, 4, 4, 5};
+    static const struct ku_stage_cost uneven[] = {{6, 6, 3}, {8, 8, 4}, {8, 8, 4}, {8, 8, 4},
+                                                  {8, 8, 4}, {8, 8, 4}, {8, 8, 4}, {10, 10, 5}};
     static const struct ku_block_cost costs[] = {
-        {1, 1, 1, 0, NULL}, {1, 1.2, 2, 0.1, NULL}, {2, 2, 1, 0.3, uneven}};
+        {1, 1, 1, 0, NULL}, {1, 1.2, 2, 0.1, NULL}, {0, 0, 0, 0.3, uneven}};
     (void)state;
     for (int p = 2; p <= 8; p += 2)
         for (int m = 2 * p; m <= 4 * p; m += p)

@@ -129,7 +129,7 @@ static int apply_one(struct ku_config *cfg, uint32_t at, struct target *t, const
         if (!t->is_implied && is_given && !ku_config_is_same(usual, item->value) &&
             !(word && strcmp(word, t->usual) == 0))
             status = refuse(item, "not supported in this build: ", t->path, v, "");
-    } else if (is_given || (is_present && key->mark == KU_KEY_NUMERICS)) {
+    } else if (is_given || (is_present && key->mark != KU_KEY_LAYOUT)) {
         status = set(cfg->deepspeed, at, t, v);
     }
     json_decref(usual);

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/pool.h"
 #include "op/attention.h"
+#include "op/slices.h"
 #include "op/window.h"
 
 /*
@@ -69,6 +70,7 @@ struct ku_cpu_product {
     const void *bias;
     int64_t n_row_tiles, n_units;
     struct ku_product_tiling tiling;
+    struct ku_slices slices;          /* of the contraction; n 0: one chain */
     const struct ku_gemm_micro *slim; /* replaces the dtype's kernel for few columns; or NULL */
     int is_transposed;                /* out is [n, m]; weight gradients only */
 };

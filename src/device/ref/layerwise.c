@@ -36,9 +36,9 @@ static void add_exact(const struct ku_call *c, int64_t *trust, int which, struct
 /* trust_sums: sums of squares of p and g, chunk by chunk as sumsq */
 void ku_ref_trust_sums(const struct ku_call *c, struct ku_ref_poll *poll)
 {
-    int64_t count = ku_ref_count(&c->in[0]);
-    for (int64_t from = 0; from < count; from += KU_BLOCK_COUNT) {
-        int64_t n = count - from < KU_BLOCK_COUNT ? count - from : KU_BLOCK_COUNT;
+    const int64_t count = ku_ref_count(&c->in[0]), chunk = ku_op_chunk(c->attr);
+    for (int64_t from = 0; from < count; from += chunk) {
+        int64_t n = count - from < chunk ? count - from : chunk;
         struct squares p = {{0}}, g = {{0}};
         for (int64_t i = 0; i < n; i++) {
             add_square(&p, i, ku_ref_get(&c->in[0], from + i));
@@ -89,8 +89,9 @@ void ku_ref_lamb_moments(const struct ku_call *c, struct ku_ref_poll *poll)
     const double *report = c->in[4].data;
     const struct lamb l = lamb_of(c, report);
     int64_t count = report[KU_REPORT_APPLY] != 0 ? ku_ref_count(&c->in[0]) : 0;
-    for (int64_t from = 0; from < count; from += KU_BLOCK_COUNT) {
-        int64_t n = count - from < KU_BLOCK_COUNT ? count - from : KU_BLOCK_COUNT;
+    const int64_t chunk = ku_op_chunk(c->attr);
+    for (int64_t from = 0; from < count; from += chunk) {
+        int64_t n = count - from < chunk ? count - from : chunk;
         struct squares p2 = {{0}}, u2 = {{0}};
         for (int64_t i = from; i < from + n; i++) {
             double p = ku_ref_get(&c->in[0], i), g = ku_ref_get(&c->in[3], i) * l.scale;

@@ -27,6 +27,36 @@ static int64_t weight_at(const struct matrix *s, int64_t k, int64_t f)
     return s->trans ? f * s->k + k : k * s->f + f;
 }
 
+static struct ku_slices slices_of(const struct ku_call *c)
+{
+    struct ku_slices s;
+    const int status = ku_slices_of(c->op, c->attr, &c->in[1].shape, &s);
+    KU_ASSERT(status == KUMI_OK); /* check() of ref.c */
+    return s;
+}
+
+/* Operands of one sum: n elements of x from x_at on, of w from w_at on, w_step apart. */
+struct factors {
+    const struct ku_view *x, *w;
+    int64_t x_at, w_at, w_step, n;
+};
+static double contract(const struct factors *f, const struct ku_slices *s, enum kumi_dtype dtype)
+{
+    struct ku_ref_tree tree = {.dtype = dtype == KUMI_F64 ? KUMI_F64 : KUMI_F32};
+    double sum = 0;
+    for (int64_t i = 0; i < f->n && s->n == 0; i++)
+        sum += ku_ref_get(f->x, f->x_at + i) * ku_ref_get(f->w, f->w_at + i * f->w_step);
+    if (s->n == 0)
+        return sum;
+    for (int64_t slice = 0; slice < s->n; slice++, sum = 0) {
+        for (int64_t o = 0; o < s->outer; o++)
+            for (int64_t i = (o * s->n + slice) * s->run, end = i + s->run; i < end; i++)
+                sum += ku_ref_get(f->x, f->x_at + i) * ku_ref_get(f->w, f->w_at + i * f->w_step);
+        ku_ref_tree_add(&tree, sum);
+    }
+    return tree.node[0];
+}
+
 /*
  * linear: z[m,f] = round(sum_k x[m,k] w[k,f] + bias[f]); y = z, or with act y = round(act(z)). act
  * takes the rounded z, so that fusing the activation changes no bit. The second output is z.
@@ -35,12 +65,12 @@ void ku_ref_linear(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
     const struct ku_view *z = c->n_out > 1 ? &c->out[1] : y;
+    const struct ku_slices slices = slices_of(c);
     struct matrix s = matrix_of(c, x, (int)c->attr->contract, y);
     for (int64_t m = 0; m < s.m; m++)
         for (int64_t f = 0; f < s.f; f++) {
-            double sum = 0;
-            for (int64_t k = 0; k < s.k; k++)
-                sum += ku_ref_get(x, m * s.k + k) * ku_ref_get(w, weight_at(&s, k, f));
+            const struct factors of = {x, w, m * s.k, weight_at(&s, 0, f), s.trans ? 1 : s.f, s.k};
+            double sum = contract(&of, &slices, y->dtype);
             if (c->n_in > 2)
                 sum += ku_ref_get(&c->in[2], f);
             ku_ref_put(z, m * s.f + f, sum);
@@ -67,12 +97,11 @@ void ku_ref_linear_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *dy = &c->in[0], *w = &c->in[1];
     struct matrix s = matrix_of(c, dy, (int)c->attr->outs, &c->out[0]);
+    const struct ku_slices slices = slices_of(c);
     for (int64_t m = 0; m < s.m; m++)
         for (int64_t k = 0; k < s.k; k++) {
-            double sum = 0;
-            for (int64_t f = 0; f < s.f; f++)
-                sum += ku_ref_get(dy, m * s.f + f) * ku_ref_get(w, weight_at(&s, k, f));
-            ku_ref_put(&c->out[0], m * s.k + k, sum);
+            const struct factors of = {dy, w, m * s.f, weight_at(&s, k, 0), s.trans ? s.k : 1, s.f};
+            ku_ref_put(&c->out[0], m * s.k + k, contract(&of, &slices, c->out[0].dtype));
             ku_ref_worked(poll, s.f);
         }
 }
@@ -93,16 +122,19 @@ void ku_ref_linear_dw(const struct ku_call *c, struct ku_ref_poll *poll)
 }
 
 /* linear_db: db[f] = sum_m dy[m,f] */
+static double adjoint_at(const struct ku_call *c, int64_t m, int64_t f)
+{
+    const struct ku_view *dy = &c->in[0];
+    const int64_t n_f = ku_ref_extent(dy, dy->shape.ndim - (int)c->attr->outs, dy->shape.ndim);
+    return ku_ref_get(dy, m * n_f + f);
+}
 void ku_ref_linear_db(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *dy = &c->in[0];
     int lead = dy->shape.ndim - (int)c->attr->outs;
     int64_t n_m = ku_ref_extent(dy, 0, lead), n_f = ku_ref_extent(dy, lead, dy->shape.ndim);
     for (int64_t f = 0; f < n_f; f++) {
-        double sum = 0;
-        for (int64_t m = 0; m < n_m; m++)
-            sum += ku_ref_get(dy, m * n_f + f);
-        ku_ref_result(c, 0, f, sum);
+        ku_ref_result(c, 0, f, ku_ref_sum_rows(c, n_m, f, adjoint_at));
         ku_ref_worked(poll, n_m);
     }
 }

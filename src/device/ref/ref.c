@@ -110,6 +110,13 @@ static int check(const struct ku_call *c)
         return KU_ERR(KUMI_EINVAL, "device ref: %s: has no accumulate form", info->name);
     if ((info->traits & KU_OP_RANDOM) && !(c->attr->p >= 0 && c->attr->p < 1))
         return KU_ERR(KUMI_EINVAL, "device ref: %s: p=%g; give 0 <= p < 1", info->name, c->attr->p);
+    struct ku_slices slices;
+    if (c->op == KU_OP_linear || c->op == KU_OP_linear_dx)
+        KU_TRY(ku_slices_of(c->op, c->attr, &c->in[1].shape, &slices));
+    if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb || c->op == KU_OP_rms_norm_dg)
+        KU_TRY(ku_slices_of_tokens(c->op, c->attr, &c->in[0].shape, &slices));
+    if (c->op == KU_OP_xent_sums)
+        KU_TRY(ku_slices_of_last(c->attr, &c->in[0].shape, &slices));
     if ((info->traits & KU_OP_CHUNKS) && ku_view_is_flat(&c->in[0]) &&
         c->in[0].start[0] % KU_BLOCK_COUNT != 0)
         return KU_ERR(
@@ -117,6 +124,39 @@ static int check(const struct ku_call *c)
             "device ref: %s: the part begins at element %lld; it must begin at a multiple of %d",
             info->name, (long long)c->in[0].start[0], KU_BLOCK_COUNT);
     return KUMI_OK;
+}
+
+/* Sums of 1, 2, 4, .. slices are complete where the bits of n are set, the largest first. */
+void ku_ref_tree_add(struct ku_ref_tree *t, double sum)
+{
+    int at = 0;
+    for (int64_t n = t->n; n > 0; n &= n - 1)
+        at++;
+    const bool is_f32 = t->dtype == KUMI_F32;
+    t->node[at] = is_f32 ? (double)(float)sum : sum;
+    for (int64_t n = t->n++; n & 1; n >>= 1, at--) {
+        const double both = t->node[at - 1] + t->node[at];
+        t->node[at - 1] = is_f32 ? (double)(float)both : both;
+    }
+}
+
+double ku_ref_sum_rows(const struct ku_call *c, int64_t n_rows, int64_t column, ku_ref_term *term)
+{
+    const bool is_f64 = c->out[0].dtype == KUMI_F64;
+    struct ku_ref_tree tree = {.dtype = is_f64 ? KUMI_F64 : KUMI_F32};
+    struct ku_slices s;
+    const int status = ku_slices_of_tokens(c->op, c->attr, &c->in[0].shape, &s);
+    double sum = 0;
+    KU_ASSERT(status == KUMI_OK); /* check() */
+    for (int64_t r = 0; r < n_rows && s.n == 0; r++)
+        sum += term(c, r, column);
+    for (int64_t slice = 0; slice < s.n; slice++, sum = 0) {
+        for (int64_t o = 0; o < s.outer; o++)
+            for (int64_t r = (o * s.n + slice) * s.run, end = r + s.run; r < end; r++)
+                sum += term(c, r, column);
+        ku_ref_tree_add(&tree, sum);
+    }
+    return s.n ? tree.node[0] : sum;
 }
 
 static int ref_open(const struct ku_device_opts *opts, void **dev)

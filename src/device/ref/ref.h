@@ -3,6 +3,7 @@
 #define KU_DEVICE_REF_REF_H
 
 #include "device/device.h"
+#include "op/slices.h"
 #include "tensor/dtype.h"
 
 /*
@@ -91,6 +92,24 @@ static inline bool ku_ref_is_valid(const struct ku_call *c, int32_t target)
 {
     return target >= 0 && target != c->attr->ignore;
 }
+/*
+ * A sum in slices (op/slices.h): the slices' sums come in order and are rounded to `dtype`, as are
+ * sums of two of them.
+ */
+struct ku_ref_tree {
+    enum kumi_dtype dtype; /* f32 or f64 */
+    int64_t n;             /* sums added so far */
+    double node[64];
+};
+void ku_ref_tree_add(struct ku_ref_tree *t, double sum);
+
+/*
+ * Sum of term(ctx, row, column) over the rows of a result's column: all, or by slices of their
+ * tokens (ku_slices_of_tokens of operand 0).
+ */
+typedef double ku_ref_term(const struct ku_call *c, int64_t row, int64_t column);
+double ku_ref_sum_rows(const struct ku_call *c, int64_t n_rows, int64_t column, ku_ref_term *term);
+
 /* The flat index of local element i in the logical tensor of the extents `whole`. */
 int64_t ku_ref_global_index(const struct ku_view *v, int64_t i, const int64_t *whole);
 /* Dropout's factor for the element of this global index: 0, or 1 / (1 - p). */

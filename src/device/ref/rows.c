@@ -63,21 +63,22 @@ void ku_ref_layer_norm_dx(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
+static double adjoint_at(const struct ku_call *c, int64_t row, int64_t j)
+{
+    return ku_ref_get(&c->in[0], row * ku_ref_rows(&c->in[0]).width + j);
+}
 /* layer_norm_dgb: dgain[j] = sum_rows dy[j] (x[j] - mean) rstd, dbias[j] = sum_rows dy[j] */
+static double layer_norm_gain(const struct ku_call *c, int64_t row, int64_t j)
+{
+    const double x = ku_ref_get(&c->in[1], row * ku_ref_rows(&c->in[1]).width + j);
+    return adjoint_at(c, row, j) * (x - ku_ref_get(&c->in[2], row)) * ku_ref_get(&c->in[3], row);
+}
 void ku_ref_layer_norm_dgb(const struct ku_call *c, struct ku_ref_poll *poll)
 {
-    const struct ku_view *dy = &c->in[0], *x = &c->in[1];
-    struct ku_ref_rows r = ku_ref_rows(x);
+    struct ku_ref_rows r = ku_ref_rows(&c->in[1]);
     for (int64_t j = 0; j < r.width; j++) {
-        double gain = 0, bias = 0;
-        for (int64_t i = 0; i < r.n; i++) {
-            double each = ku_ref_get(dy, i * r.width + j);
-            gain += each * (ku_ref_get(x, i * r.width + j) - ku_ref_get(&c->in[2], i)) *
-                    ku_ref_get(&c->in[3], i);
-            bias += each;
-        }
-        ku_ref_result(c, 0, j, gain);
-        ku_ref_result(c, 1, j, bias);
+        ku_ref_result(c, 0, j, ku_ref_sum_rows(c, r.n, j, layer_norm_gain));
+        ku_ref_result(c, 1, j, ku_ref_sum_rows(c, r.n, j, adjoint_at));
         ku_ref_worked(poll, 4 * r.n);
     }
 }
@@ -120,16 +121,16 @@ void ku_ref_rms_norm_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 }
 
 /* rms_norm_dg: dgain[j] = sum_rows dy[j] x[j] rstd */
+static double rms_norm_gain(const struct ku_call *c, int64_t row, int64_t j)
+{
+    const double x = ku_ref_get(&c->in[1], row * ku_ref_rows(&c->in[1]).width + j);
+    return adjoint_at(c, row, j) * x * ku_ref_get(&c->in[2], row);
+}
 void ku_ref_rms_norm_dg(const struct ku_call *c, struct ku_ref_poll *poll)
 {
-    const struct ku_view *dy = &c->in[0], *x = &c->in[1];
-    struct ku_ref_rows r = ku_ref_rows(x);
+    struct ku_ref_rows r = ku_ref_rows(&c->in[1]);
     for (int64_t j = 0; j < r.width; j++) {
-        double gain = 0;
-        for (int64_t i = 0; i < r.n; i++)
-            gain += ku_ref_get(dy, i * r.width + j) * ku_ref_get(x, i * r.width + j) *
-                    ku_ref_get(&c->in[2], i);
-        ku_ref_result(c, 0, j, gain);
+        ku_ref_result(c, 0, j, ku_ref_sum_rows(c, r.n, j, rms_norm_gain));
         ku_ref_worked(poll, 3 * r.n);
     }
 }
@@ -193,19 +194,27 @@ void ku_ref_xent_sums(const struct ku_call *c, struct ku_ref_poll *poll)
     const struct ku_view *x = &c->in[0];
     const int32_t *target = c->in[2].data;
     struct ku_ref_rows r = ku_ref_rows(x);
+    struct ku_slices s;
+    const int status = ku_slices_of_last(c->attr, &x->shape, &s);
     int64_t seen = x->shape.dim[x->shape.ndim - 1].seen, start = x->start[x->shape.ndim - 1];
+    KU_ASSERT(status == KUMI_OK); /* check() of ref.c */
     for (int64_t i = 0; i < r.n; i++) {
-        double most = ku_ref_get(&c->in[1], i), sum = 0, all = 0;
+        struct ku_ref_tree sums = {.dtype = KUMI_F64}, totals = sums;
         int64_t own = target[i] - start;
-        for (int64_t j = 0; j < seen; j++) {
-            double each = ku_ref_get(x, i * r.width + j);
-            sum += exp(each - most);
-            all += each;
+        for (int64_t slice = 0; slice < s.n; slice++) {
+            double sum = 0, all = 0;
+            for (int64_t j = slice * s.run; j < seen && j < (slice + 1) * s.run; j++) {
+                double each = ku_ref_get(x, i * r.width + j);
+                sum += exp(each - ku_ref_get(&c->in[1], i));
+                all += each;
+            }
+            ku_ref_tree_add(&sums, sum);
+            ku_ref_tree_add(&totals, all);
         }
-        ku_ref_put(&c->out[0], 3 * i, sum);
+        ku_ref_put(&c->out[0], 3 * i, sums.node[0]);
         ku_ref_put(&c->out[0], 3 * i + 1,
                    own >= 0 && own < seen ? ku_ref_get(x, i * r.width + own) : 0);
-        ku_ref_put(&c->out[0], 3 * i + 2, c->attr->smoothing != 0 ? all : 0);
+        ku_ref_put(&c->out[0], 3 * i + 2, c->attr->smoothing != 0 ? totals.node[0] : 0);
         ku_ref_worked(poll, 2 * r.width);
     }
 }

@@ -114,14 +114,14 @@ static double block_sumsq(const struct ku_view *x, int64_t from, int64_t n, int6
  * Adds the sums of the chunks to the exact sum in `stats`, and the number of non-finite elements to
  * stats[word].
  */
-static void add_squares(const struct ku_view *x, int64_t *stats, int64_t word,
+static void add_squares(const struct ku_view *x, int64_t chunk, int64_t *stats, int64_t word,
                         struct ku_ref_poll *poll)
 {
     int64_t count = ku_ref_count(x);
     struct ku_exact sum;
     memcpy(&sum, stats, sizeof sum);
-    for (int64_t i = 0; i < count; i += KU_BLOCK_COUNT) {
-        int64_t n = count - i < KU_BLOCK_COUNT ? count - i : KU_BLOCK_COUNT;
+    for (int64_t i = 0; i < count; i += chunk) {
+        int64_t n = count - i < chunk ? count - i : chunk;
         ku_exact_add(&sum, block_sumsq(x, i, n, &stats[word]));
         ku_ref_worked(poll, n);
     }
@@ -129,13 +129,14 @@ static void add_squares(const struct ku_view *x, int64_t *stats, int64_t word,
 }
 void ku_ref_sumsq(const struct ku_call *c, struct ku_ref_poll *poll)
 {
-    add_squares(&c->in[0], c->out[0].data, KU_EXACT_WORDS + c->attr->index, poll);
+    add_squares(&c->in[0], ku_op_chunk(c->attr), c->out[0].data, KU_EXACT_WORDS + c->attr->index,
+                poll);
 }
 void ku_ref_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word)
 {
     struct ku_ref_poll poll = {0};
     (void)dev;
-    add_squares(x, stats, word, &poll);
+    add_squares(x, KU_BLOCK_COUNT, stats, word, &poll);
 }
 
 /* loss_seed: 2^-shift times the loss scale */

@@ -215,8 +215,8 @@ INFER(bias_add)
 {
     const struct ku_shape *x = &in[0].shape;
     const int f = (int)a->outs, lead = x->ndim - f;
-    if (in[0].dtype != wide(in[0].dtype) || lead < 0)
-        return misfit("bias_add", "sums are f32 and have the dims of the bias", &in[0]);
+    if (lead < 0)
+        return misfit("bias_add", "sums have the dims of the bias", &in[0]);
     if (n_in == 2 && (in[1].shape.ndim != f || !dims_are_equal(x, lead, &in[1].shape, 0, f)))
         return misfit("bias_add", "bias needs the last dims of the sums", &in[1]);
     out[0] = in[0];

@@ -63,10 +63,13 @@ static ku_id convert_of(const struct ku_graph *g, ku_id value)
 }
 
 /* The collective that can include a sumsq: the one whose shard it reads; if it reads the sum of two
- * uses, the one whose operand backward completes last. 0: none. */
+ * uses, the one whose operand backward completes last. 0: none, as for squares in chunks of their
+ * own, which no collective adds. */
 static ku_id host_of(const struct ku_graph *g, ku_id sumsq)
 {
     ku_id x = ku_in(g, &g->node[sumsq], 0), add = g->value[x].def;
+    if (g->attr[g->node[sumsq].attr].chunk)
+        return 0;
     if (g->node[add].op != KU_OP_add)
         return convert_of(g, x);
     ku_id a = convert_of(g, ku_in(g, &g->node[add], 0)),

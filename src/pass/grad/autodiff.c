@@ -25,6 +25,8 @@
 struct diff {
     struct ku_graph *g;
     enum kumi_dtype grads; /* dtype of parameter gradients */
+    bool is_tp_narrow;     /* sums over axis tp of parts of a product are bf16 */
+    bool is_tp_exact;      /* parts over axis tp of a sum in slices are added up at once */
     ku_id n_values;        /* of the forward graph */
     ku_id *adjoint;        /* per forward value */
     ku_id last;            /* the node of the template's previous statement */
@@ -174,6 +176,37 @@ static int check_dual(const struct ku_graph *g, ku_id node, ku_id value, ku_id a
         ku_layout_print(have, &g->shape[g->value[adjoint].shape], two, sizeof two));
 }
 
+/*
+ * A gradient whose slices the ranks of axis tp have (op/slices.h), whole: the upper levels of its
+ * tree, before micro-batches add up. `scale` is the value that they add up. 0 on failure.
+ */
+static ku_id join_slices(struct diff *d, ku_id node, ku_id part)
+{
+    struct ku_graph *g = d->g;
+    struct ku_attrs a = ku_attrs_default;
+    struct ku_layout l = g->layout[g->value[part].layout];
+    struct ku_make m = {.op = KU_OP_convert,
+                        .phase = g->node[g->value[part].def].phase,
+                        .n_in = 1,
+                        .in = {part},
+                        .attr = &a,
+                        .path = g->name[g->node[node].path],
+                        .stage = g->node[node].stage,
+                        .source = g->node[node].source};
+    a.axes = 1 << KU_AX_TP;
+    l.at[KU_AX_TP].kind = KU_C;
+    const ku_id layout = ku_graph_layout(g, &l), sum = ku_graph_node(g, &m);
+    if (layout == 0 || sum == 0)
+        return 0;
+    g->value[ku_out(g, sum, 0)].layout = layout;
+    a = ku_attrs_default;
+    a.value = 1;
+    m.op = KU_OP_scale;
+    m.in[0] = ku_out(g, sum, 0);
+    const ku_id made = ku_graph_node(g, &m);
+    return made && ku_place_node(g, made) == KUMI_OK ? ku_out(g, made, 0) : 0;
+}
+
 /* Adds to the adjoint of an operand; if the operand is a parameter, stores it as the gradient of
  * the use. */
 static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
@@ -182,7 +215,10 @@ static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
     ku_id v = ku_in(g, &g->node[node], operand);
     KU_TRY(check_dual(g, node, v, adjoint));
     if (parameter_of(g, v)) {
-        adjoint = cast_to(d, node, adjoint, d->grads); /* of parameter gradients */
+        if (d->is_tp_exact && g->attr[g->node[node].attr].slices &&
+            g->layout[g->value[adjoint].layout].at[KU_AX_TP].kind == KU_P)
+            adjoint = join_slices(d, node, adjoint);
+        adjoint = adjoint ? cast_to(d, node, adjoint, d->grads) : 0; /* of parameter gradients */
         if (adjoint == 0)
             return ku_err_get()->status;
         for (ku_id u = d->first_use[node]; u; u = d->next_use[u])
@@ -358,11 +394,15 @@ static int differentiate_convert(struct diff *d, ku_id node)
             dual.at[axis] = ku_place_dual(from->at[axis]);
             a.axes |= INT64_C(1) << axis;
         }
-    ku_id layout = ku_graph_layout(g, &dual);
+    ku_id layout = ku_graph_layout(g, &dual), part = d->adjoint[y];
+    if (d->is_tp_narrow && a.axes == 1 << KU_AX_TP && to->at[KU_AX_TP].kind == KU_R)
+        part = cast_to(d, node, part, KUMI_BF16); /* P: each rank rounds once */
+    if (part == 0)
+        return ku_err_get()->status;
     ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                     .phase = d->data[x] ? KU_PH_I : KU_PH_W,
                                                     .n_in = 1,
-                                                    .in = {d->adjoint[y]},
+                                                    .in = {part},
                                                     .attr = &a,
                                                     .path = g->name[n.path],
                                                     .stage = n.stage,
@@ -371,8 +411,9 @@ static int differentiate_convert(struct diff *d, ku_id node)
         return ku_err_get()->status;
     g->value[ku_out(g, made, 0)].layout = layout;
     ku_id adjoint = ku_out(g, made, 0);
-    if (kumi_dtype_bytes((enum kumi_dtype)g->value[adjoint].dtype) >
-        kumi_dtype_bytes((enum kumi_dtype)g->value[x].dtype))
+    const bool is_wider = kumi_dtype_bytes((enum kumi_dtype)g->value[adjoint].dtype) >
+                          kumi_dtype_bytes((enum kumi_dtype)g->value[x].dtype);
+    if (part != d->adjoint[y] || (is_wider && from->at[KU_AX_TP].kind != KU_P))
         adjoint = cast_to(d, node, adjoint, (enum kumi_dtype)g->value[x].dtype);
     return adjoint ? contribute(d, node, 0, adjoint) : ku_err_get()->status;
 }
@@ -449,6 +490,8 @@ int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const 
     ku_id n_forward = g->n_nodes;
     struct diff d = {.g = g, .n_values = g->n_values};
     d.grads = o->compute == KUMI_F64 ? KUMI_F64 : o->grads;
+    d.is_tp_narrow = o->tp_reduce == KUMI_BF16;
+    d.is_tp_exact = o->tp_exact != 0;
     d.adjoint = ku_calloc(g->n_values, sizeof *d.adjoint);
     d.first_use = ku_calloc(g->n_nodes, sizeof *d.first_use);
     d.next_use = ku_calloc(g->n_uses, sizeof *d.next_use);

@@ -14,16 +14,12 @@ struct best {
 };
 
 /* Layers and costs of n_stages stages; EINVAL where the model or the list by hand has others. */
-static int divide(const struct ku_graph *g, const struct ku_layers *l,
-                  const struct ku_pp_request *q, int n_stages, int *layers, double *scale)
+static int divide(const struct ku_graph *g, const struct ku_pp_request *q, int n_stages,
+                  int *layers, struct ku_stage_cost *cost)
 {
     KU_TRY(q->n_stages ? ku_stages_parse(g, q->stages, q->n_stages, n_stages, layers)
                        : ku_stages_balance(g, n_stages, layers));
-    for (int k = 0, at = 0; k < n_stages; k++) {
-        scale[k] = 0;
-        for (int i = 0; i < layers[k]; i++)
-            scale[k] += l->flops[at++];
-    }
+    ku_stages_add_up(q->layer, layers, n_stages, cost);
     return KUMI_OK;
 }
 
@@ -53,16 +49,16 @@ static void compare(struct ku_pp_schedule *s, const char *name, const struct ku_
 }
 
 /* One candidate; a generator that does not exist for these numbers is none. name NULL: a list. */
-static int try(const struct ku_graph *g, const struct ku_layers *l, const struct ku_pp_request *q,
-               const char *name, bool is_eager, struct best *best)
+static int try(const struct ku_graph *g, const struct ku_pp_request *q, const char *name,
+               bool is_eager, struct best *best)
 {
     const int n_virtual = name ? ku_pp_schedule_n_virtual(name) : 1;
     const int n_stages = q->n_ranks * (n_virtual ? n_virtual : q->n_virtual);
     struct ku_pp_schedule *s = NULL;
     int *layers = ku_calloc((size_t)n_stages, sizeof *layers);
-    double *scale = ku_calloc((size_t)n_stages, sizeof *scale);
-    const struct ku_block_cost cost = {1, 1, 1, 0, scale};
-    int status = layers && scale ? divide(g, l, q, n_stages, layers, scale) : KUMI_ENOMEM;
+    struct ku_stage_cost *of = ku_calloc((size_t)n_stages, sizeof *of);
+    const struct ku_block_cost cost = {.of = of};
+    int status = layers && of ? divide(g, q, n_stages, layers, of) : KUMI_ENOMEM;
     if (status == KUMI_OK)
         status =
             name ? ku_pp_schedule_create(name, q->n_ranks, q->n_virtual, q->n_micro, &s)
@@ -71,24 +67,21 @@ static int try(const struct ku_graph *g, const struct ku_layers *l, const struct
         compare(s, name ? name : "list", q, &cost, layers, best);
     else
         ku_free(layers);
-    ku_free(scale);
+    ku_free(of);
     return status;
 }
 
 int ku_pp_choose(const struct ku_graph *g, const struct ku_pp_request *q, struct ku_pp_schedule **s,
                  int **layers, const char **name)
 {
-    struct ku_layers l;
     struct best best = {0};
-    KU_ASSERT(q->in_flight >= 1);
-    KU_TRY(ku_layers_find(g, &l));
+    KU_ASSERT(q->in_flight >= 1 && q->layer);
     int status = KUMI_OK;
     for (const char *const *known = ku_pp_schedule_names(); *known && status != KUMI_ENOMEM;
          known++)
-        status = try(g, &l, q, *known, 0, &best);
+        status = try(g, q, *known, 0, &best);
     for (int is_eager = 0; is_eager < 2 && status != KUMI_ENOMEM; is_eager++)
-        status = try(g, &l, q, NULL, is_eager, &best);
-    ku_layers_fini(&l);
+        status = try(g, q, NULL, is_eager, &best);
     if (best.s && status != KUMI_ENOMEM) {
         *s = best.s, *layers = best.layers, *name = best.name;
         return KUMI_OK;

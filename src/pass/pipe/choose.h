@@ -8,16 +8,17 @@
 
 /* What parallel.pp_schedule auto decides from. */
 struct ku_pp_request {
-    int n_ranks, n_virtual, n_micro; /* n_virtual: stages per rank of interleaved */
-    int in_flight;                   /* max micro-batches that a rank holds */
-    const char *const *stages;       /* [n_stages] by hand, as ku_stages_parse takes it */
-    int n_stages;                    /* 0: divided by cost */
+    int n_ranks, n_virtual, n_micro;   /* n_virtual: stages per rank of interleaved */
+    int in_flight;                     /* max micro-batches that a rank holds */
+    const char *const *stages;         /* [n_stages] by hand, as ku_stages_parse takes it */
+    int n_stages;                      /* 0: divided by cost */
+    const struct ku_stage_cost *layer; /* [layers] what F, I and W of each layer cost */
 };
 /*
  * The schedule with the shortest step for the model's layers, of all generators and of the list
- * scheduler, among those that hold at most in_flight micro-batches. The cost of a block is the
- * floating-point operations of its stage; I and W cost as much as F, transfers nothing. A rank of
- * several stages holds their number of micro-batches divided by the number of stages.
+ * scheduler, among those that hold at most in_flight micro-batches. A block costs what its stage's
+ * layers do, transfers nothing. A rank of several stages holds their number of micro-batches
+ * divided by the number of stages.
  *
  *   layers   out [s->n_stages] layers of each stage; ku_free
  *   name     out: "zb-h1", or "list" of the list scheduler

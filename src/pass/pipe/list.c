@@ -36,12 +36,6 @@ static int32_t *begun(const struct list *l, int rank, int kind)
     return &l->n[rank * KU_N_BLOCK_KINDS + kind];
 }
 
-static double cost_of(const struct list *l, int stage, int kind)
-{
-    const double scale = l->cost->scale ? l->cost->scale[stage] : 1;
-    return scale * (kind == KU_BL_F ? l->cost->f : kind == KU_BL_I ? l->cost->i : l->cost->w);
-}
-
 static double later(double a, double b)
 {
     return a > b ? a : b;
@@ -76,7 +70,7 @@ static struct choice choose(const struct list *l, int r)
     const double f = f_at(l, r), i = i_at(l, r), clock = l->clock[r];
     struct choice best = i <= f ? (struct choice){KU_BL_I, i} : (struct choice){KU_BL_F, f};
     if (*begun(l, r, KU_BL_W) < *begun(l, r, KU_BL_I) && best.at > clock &&
-        (l->is_eager || clock + cost_of(l, r, KU_BL_W) <= best.at))
+        (l->is_eager || clock + ku_block_cost(l->cost, r, KU_BL_W) <= best.at))
         best = (struct choice){KU_BL_W, clock};
     return best;
 }
@@ -95,7 +89,7 @@ static void run(struct list *l)
         }
         KU_ASSERT(rank >= 0); /* the last stage may always run, so no rank waits for ever */
         const int32_t u = (*begun(l, rank, first.kind))++;
-        const double end = first.at + cost_of(l, rank, first.kind);
+        const double end = first.at + ku_block_cost(l->cost, rank, first.kind);
         if (first.kind == KU_BL_F)
             l->end_f[rank * s->n_micro + u] = end;
         else if (first.kind == KU_BL_I)

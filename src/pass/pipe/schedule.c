@@ -96,13 +96,10 @@ static double ready(const struct ku_pp_schedule *s, const struct ku_block *b, do
     return arrived > at ? arrived : at;
 }
 
-static double cost_of(const struct ku_block_cost *c, const struct ku_block *b)
+double ku_block_cost(const struct ku_block_cost *c, int stage, int kind)
 {
-    const double scale = c->scale ? c->scale[b->stage] : 1;
-    return scale * (b->kind == KU_BL_F   ? c->f
-                    : b->kind == KU_BL_I ? c->i
-                    : b->kind == KU_BL_W ? c->w
-                                         : c->i + c->w);
+    const struct ku_stage_cost all = {c->f, c->i, c->w}, *const x = c->of ? &c->of[stage] : &all;
+    return kind == KU_BL_F ? x->f : kind == KU_BL_I ? x->i : kind == KU_BL_W ? x->w : x->i + x->w;
 }
 
 double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
@@ -126,7 +123,7 @@ double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_
                 if (from < 0)
                     break;
                 const double start = from > clock[r] ? from : clock[r];
-                clock[r] = start + cost_of(cost, b);
+                clock[r] = start + ku_block_cost(cost, b->stage, b->kind);
                 done[index_of(s, b->kind, b->stage, b->micro)] = clock[r];
                 if (b->kind == KU_BL_B)
                     done[index_of(s, KU_BL_I, b->stage, b->micro)] = clock[r];
@@ -171,7 +168,7 @@ double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_blo
     if (span > 0 && !is_joint)
         span = ku_pp_schedule_span(s, begin, end);
     for (uint32_t i = 0; i < n; i++)
-        work += cost_of(cost, &s->block[i]);
+        work += ku_block_cost(cost, s->block[i].stage, s->block[i].kind);
     ku_free(begin);
     ku_free(end);
     return span < 0 ? -1 : span > 0 ? 1 - work / (span * s->n_ranks) : 0;

@@ -83,10 +83,14 @@ struct ku_str;
 KU_STATUS ku_pp_schedule_print(const struct ku_pp_schedule *s, struct ku_str *out);
 
 /* Time of a block per kind, and of a transfer between ranks. B takes I + W. */
+struct ku_stage_cost {
+    double f, i, w;
+};
 struct ku_block_cost {
     double f, i, w, comm;
-    const double *scale; /* [n_stages] of f, i and w per stage; NULL: 1 */
+    const struct ku_stage_cost *of; /* [n_stages]; NULL: f, i and w of every stage */
 };
+double ku_block_cost(const struct ku_block_cost *cost, int stage, int kind);
 /*
  * Runs the lists: every block begins when its rank is free and what it depends on has arrived.
  *

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "pass/pipe/schedule.h"
 #include "pass/unit.h"
 
 enum { NO_LAYER = -1 };
@@ -222,16 +223,30 @@ static int parse_all(const struct ku_graph *g, const struct ku_layers *l, const 
                      int n, int n_stages, int *count)
 {
     int next = 0;
+    char names[160];
     if (n != n_stages)
-        return KU_ERR(KUMI_EINVAL, "parallel.stages: %d entries for %d stages", n, n_stages);
+        return KU_ERR(KUMI_EINVAL,
+                      "parallel.stages: %d entries, but parallel.pp and its schedule have %d "
+                      "stages; give the layers of each",
+                      n, n_stages);
     for (int k = 0; k < n; k++) {
         int first, last;
-        KU_TRY(parse_stage(g, l, text[k], next, &first, &last));
-        if (first != next || last < first || last >= l->n)
+        if (next == l->n)
             return KU_ERR(KUMI_EINVAL,
-                          "parallel.stages: %s: stage %d begins with layer %d of %d and has at "
-                          "least one",
-                          text[k], k, next, l->n);
+                          "parallel.stages: %s: no layer is left for stage %d of the model's %d "
+                          "layers (%s)",
+                          text[k], k, l->n, names_of(g, l, names, sizeof names));
+        KU_TRY(parse_stage(g, l, text[k], next, &first, &last));
+        if (last < first || last >= l->n)
+            return KU_ERR(KUMI_EINVAL,
+                          "parallel.stages: %s: stage %d may have 1 to %d layers, as %d of the "
+                          "model's %d (%s) are in stages before",
+                          text[k], k, l->n - next, next, l->n, names_of(g, l, names, sizeof names));
+        if (first != next)
+            return KU_ERR(KUMI_EINVAL,
+                          "parallel.stages: %s: stage %d must begin with %.*s; stages have "
+                          "consecutive layers in order, each layer once",
+                          text[k], k, (int)l->bytes[next], g->name[l->name[next]]);
         count[k] = last - first + 1;
         next = last + 1;
     }
@@ -267,6 +282,34 @@ static int check_order(const struct ku_graph *g)
                               g->name[g->node[def].path], g->node[def].stage);
         }
     return KUMI_OK;
+}
+
+void ku_stages_cost(const struct ku_graph *g, int n_stages, struct ku_stage_cost *cost)
+{
+    memset(cost, 0, (size_t)n_stages * sizeof *cost);
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        struct ku_stage_cost *c = &cost[node->stage];
+        double *sum = node->phase == KU_PH_F   ? &c->f
+                      : node->phase == KU_PH_I ? &c->i
+                      : node->phase == KU_PH_W ? &c->w
+                                               : NULL;
+        KU_ASSERT(node->stage >= 0 && node->stage < n_stages);
+        if (node->op != KU_OP_NONE && sum)
+            *sum += flops_of(g, n);
+    }
+}
+
+void ku_stages_add_up(const struct ku_stage_cost *layer, const int *count, int n_stages,
+                      struct ku_stage_cost *cost)
+{
+    memset(cost, 0, (size_t)n_stages * sizeof *cost);
+    for (int k = 0; k < n_stages; k++)
+        for (int i = 0; i < count[k]; i++, layer++) {
+            cost[k].f += layer->f;
+            cost[k].i += layer->i;
+            cost[k].w += layer->w;
+        }
 }
 
 int ku_stage_of_tensor(const struct ku_graph *g, ku_id tensor)

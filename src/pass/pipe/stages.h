@@ -49,6 +49,18 @@ KU_STATUS ku_stages_parse(const struct ku_graph *g, const char *const *text, int
  */
 KU_STATUS ku_stages_assign(struct ku_graph *g, const int *count, int n_stages);
 
+/*
+ * What the blocks of each stage cost: the floating-point operations of its nodes in F, I and W of a
+ * global batch. After pass recompute that includes what backward makes again.
+ *
+ *   cost   out [n_stages]
+ */
+struct ku_stage_cost;
+void ku_stages_cost(const struct ku_graph *g, int n_stages, struct ku_stage_cost *cost);
+/* The same of stages of count[k] layers each, from the costs of the layers. */
+void ku_stages_add_up(const struct ku_stage_cost *layer, const int *count, int n_stages,
+                      struct ku_stage_cost *cost);
+
 /* The stage that stores a tensor; -1: every stage has it (counters). */
 int ku_stage_of_tensor(const struct ku_graph *g, ku_id tensor);
 

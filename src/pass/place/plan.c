@@ -118,7 +118,6 @@ static char letter_of(const struct ku_styles *s, ku_id node, bool is_contracted)
 char ku_styles_letter(const struct ku_styles *s, ku_id tensor, char letter)
 {
     const struct ku_shape *shape = &s->g->shape[s->g->tensor[tensor].shape];
-    const ku_id weight = linear_of(s, tensor, 1), node = weight ? weight : linear_of(s, tensor, 2);
     switch (ku_styles_of(s, tensor)) {
     case KU_TP_DEFAULT:
     case KU_N_TP_STYLES:
@@ -133,6 +132,7 @@ char ku_styles_letter(const struct ku_styles *s, ku_id tensor, char letter)
     case KU_TP_ROW:
         break;
     }
+    const ku_id weight = linear_of(s, tensor, 1), node = weight ? weight : linear_of(s, tensor, 2);
     if (node == 0)
         return 0;
     letter = letter_of(s, node, ku_styles_of(s, tensor) == KU_TP_ROW);

@@ -18,7 +18,9 @@ static const char letters[] = "hfv";
 struct ku_tensor_plan {
     struct ku_graph *g;
     const struct ku_compile_opts *o;
+    int parts;               /* that divide a dim: ranks, or slices of every tp (op/slices.h) */
     ku_id n_nodes, n_values; /* of the model */
+    size_t max_values;       /* with those that placement adds */
     char *letter;            /* per tensor: of the dim that is split, 0: none */
     struct ku_styles styles; /* of the user's plan */
     char *split;             /* per value: the letter along which it is split, 0: none */
@@ -77,8 +79,7 @@ static bool is_splittable(const struct ku_tensor_plan *p, const struct ku_dim *d
     const struct ku_graph *g = p->g;
     if (dim->name != 'v')
         return strchr(letters, dim->name) != NULL;
-    if (p->o->whole_vocabulary ||
-        (!p->o->split_vocabulary && dim->count % g->mesh.extent[KU_AX_TP]))
+    if (p->o->whole_vocabulary || (!p->o->split_vocabulary && dim->count % p->parts))
         return false;
     for (ku_id n = 1; n < p->n_nodes; n++)
         if (g->node[n].op == KU_OP_embedding &&
@@ -123,6 +124,13 @@ static bool leave_whole(struct ku_tensor_plan *p, ku_id node, const char *why)
     return true;
 }
 
+/* Whether an op is the loss, or a part of it. */
+static bool is_loss(int op)
+{
+    return op == KU_OP_softmax_xent || op == KU_OP_xent_max || op == KU_OP_xent_sums ||
+           op == KU_OP_xent_finish;
+}
+
 /* Follows the split of operands into the results of a node. True: a parameter must stay whole. */
 static bool follow(struct ku_tensor_plan *p, ku_id id)
 {
@@ -140,7 +148,7 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
     if (is_row_parallel(p, n))
         return split == letter ? false
                                : leave_whole(p, id, "contracts a dim that is whole in its input");
-    if (n->op == KU_OP_softmax_xent && split == 'v') /* in parts: divide_loss */
+    if (is_loss(n->op) && split == 'v') /* in parts, with whole results */
         return false;
     if (n->op == KU_OP_linear && letter == 0 && n->n_in > 2 &&
         p->letter[parameter_of(g, ku_in(g, n, 2))])
@@ -202,9 +210,14 @@ static void choose(struct ku_tensor_plan *p)
     }
 }
 
-static int refuse_count(const struct ku_graph *g, ku_id tensor, const struct ku_dim *dim)
+static const char *key_of(const struct ku_tensor_plan *p)
 {
-    const int64_t tp = g->mesh.extent[KU_AX_TP];
+    return p->o->tp_exact ? "parallel.tp_exact" : "parallel.tp";
+}
+static int refuse_count(const struct ku_tensor_plan *p, ku_id tensor, const struct ku_dim *dim)
+{
+    const struct ku_graph *g = p->g;
+    const int64_t tp = p->parts;
     int64_t below = tp, above = tp;
     while (dim->count % below)
         below--;
@@ -216,10 +229,13 @@ static int refuse_count(const struct ku_graph *g, ku_id tensor, const struct ku_
         ku_str_add(&near, " or %lld", (long long)above);
     const int status =
         KU_ERR(KUMI_EINVAL,
-               "placement: parallel.tp: %lld does not divide dim %c of %s, which has %lld %s; "
+               "placement: %s: %lld does not divide dim %c of %s, which has %lld %s; "
                "nearest: %s",
-               (long long)tp, dim->name, g->tensor[tensor].name, (long long)dim->count,
-               dim->name == 'h' ? "heads" : "elements", ku_str_get(&near));
+               key_of(p), (long long)tp, dim->name, g->tensor[tensor].name, (long long)dim->count,
+               dim->name != 'h'                                              ? "elements"
+               : ku_shape_find(&g->shape[g->tensor[tensor].shape], 'r') >= 0 ? "key and value heads"
+                                                                             : "heads",
+               ku_str_get(&near));
     ku_str_fini(&near);
     return status;
 }
@@ -227,32 +243,22 @@ static int refuse_count(const struct ku_graph *g, ku_id tensor, const struct ku_
 static bool has_split_vocabulary(const struct ku_tensor_plan *p)
 {
     for (ku_id n = 1; n < p->n_nodes; n++)
-        if (p->g->node[n].op == KU_OP_softmax_xent &&
-            p->split[ku_in(p->g, &p->g->node[n], 0)] == 'v')
+        if (is_loss(p->g->node[n].op) && p->split[ku_in(p->g, &p->g->node[n], 0)] == 'v')
             return true;
     return false;
 }
 
-/* Places the parameters that are split, and their compute copies. */
-static int place_parameters(struct ku_tensor_plan *p)
+/* KUMI_EINVAL unless there are parameters to split, all of them into equal parts. */
+static int check_counts(const struct ku_tensor_plan *p)
 {
-    struct ku_graph *g = p->g;
+    const struct ku_graph *g = p->g;
     int n_split = 0;
     for (ku_id t = 1; t < g->n_tensors; t++) {
-        const ku_id of = parameter_of(g, g->tensor[t].value);
         const struct ku_shape *s = &g->shape[g->tensor[t].shape];
-        if (of == 0 || p->letter[of] == 0)
-            continue;
-        const int d = ku_shape_find(s, p->letter[of]);
-        if (s->dim[d].count % g->mesh.extent[KU_AX_TP])
-            return refuse_count(g, of, &s->dim[d]);
-        struct ku_layout l = g->layout[g->value[g->tensor[t].value].layout];
-        l.at[KU_AX_TP] = (struct ku_place){KU_S, (uint16_t)d};
-        const ku_id layout = ku_graph_layout(g, &l);
-        if (layout == 0)
-            return KUMI_ENOMEM;
-        g->value[g->tensor[t].value].layout = layout;
-        n_split++;
+        const int d = p->letter[t] ? ku_shape_find(s, p->letter[t]) : -1;
+        if (d >= 0 && s->dim[d].count % p->parts)
+            return refuse_count(p, t, &s->dim[d]);
+        n_split += d >= 0;
     }
     if (p->o->split_vocabulary && !has_split_vocabulary(p))
         return KU_ERR(
@@ -261,12 +267,31 @@ static int place_parameters(struct ku_tensor_plan *p)
             "split: its logits are read by more than the loss, or it has none; use false");
     return n_split ? KUMI_OK
                    : KU_ERR(KUMI_EINVAL,
-                            "placement: parallel.tp: %d: no parameter of this model can be split: "
-                            "%s; use 1",
-                            g->mesh.extent[KU_AX_TP],
+                            "placement: %s: %d: no parameter of this model can be split: %s; use "
+                            "%s",
+                            key_of(p), p->parts,
                             p->o->plan.n ? "parallel.plan leaves all of them whole"
-                                         : "it has no attention heads and no pair of linear "
-                                           "layers");
+                                         : "it has no attention heads and no pair of linear layers",
+                            p->o->tp_exact ? "null" : "1");
+}
+
+/* Places the parameters that are split, and their compute copies. */
+static int place_parameters(struct ku_tensor_plan *p)
+{
+    struct ku_graph *g = p->g;
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const ku_id of = parameter_of(g, g->tensor[t].value);
+        if (of == 0 || p->letter[of] == 0)
+            continue;
+        const int d = ku_shape_find(&g->shape[g->tensor[t].shape], p->letter[of]);
+        struct ku_layout l = g->layout[g->value[g->tensor[t].value].layout];
+        l.at[KU_AX_TP] = (struct ku_place){KU_S, (uint16_t)d};
+        const ku_id layout = ku_graph_layout(g, &l);
+        if (layout == 0)
+            return KUMI_ENOMEM;
+        g->value[g->tensor[t].value].layout = layout;
+    }
+    return KUMI_OK;
 }
 
 static void find_uses(struct ku_tensor_plan *p)
@@ -277,19 +302,17 @@ static void find_uses(struct ku_tensor_plan *p)
             p->bias_use[g->use[u].node] = u;
 }
 
-int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
+int ku_tensor_plan_choose(struct ku_graph *g, const struct ku_compile_opts *o,
                           struct ku_tensor_plan **plan)
 {
-    *plan = NULL;
-    if (g->mesh.extent[KU_AX_TP] == 1)
-        return KUMI_OK;
     struct ku_tensor_plan *p = ku_calloc(1, sizeof *p);
     if (p == NULL)
         return KUMI_ENOMEM;
     *p = (struct ku_tensor_plan){.g = g, .o = o, .n_nodes = g->n_nodes, .n_values = g->n_values};
+    p->parts = o->tp_exact ? o->tp_exact : o->mesh.extent[KU_AX_TP];
     /* a row-parallel linear adds the results of a convert and of a bias_add, a loss six; each value
      * may get a convert */
-    const size_t n_values = 2 * ((size_t)g->n_values + 6 * (size_t)g->n_nodes);
+    const size_t n_values = p->max_values = 2 * ((size_t)g->n_values + 6 * (size_t)g->n_nodes);
     p->letter = ku_calloc(g->n_tensors, 1);
     p->split = ku_calloc(g->n_values, 1);
     p->by = ku_calloc(g->n_values, sizeof *p->by);
@@ -301,18 +324,42 @@ int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
         status = ku_styles_create(g, o, &p->styles);
     if (status == KUMI_OK) {
         choose(p);
-        find_uses(p);
         status = ku_styles_check(&p->styles, p->letter);
+        if (status == KUMI_OK)
+            status = check_counts(p);
     }
-    if (status == KUMI_OK)
-        status = place_parameters(p);
-    if (status == KUMI_OK && o->sequence)
-        status = ku_sequence_create(g, &p->styles, n_values, &p->seq);
     if (status < 0)
         ku_tensor_plan_destroy(p);
     else
         *plan = p;
     return status;
+}
+
+int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
+                          struct ku_tensor_plan **plan)
+{
+    *plan = NULL;
+    if (g->mesh.extent[KU_AX_TP] == 1)
+        return KUMI_OK;
+    KU_TRY(ku_tensor_plan_choose(g, o, plan));
+    find_uses(*plan);
+    int status = place_parameters(*plan);
+    if (status == KUMI_OK && o->sequence)
+        status = ku_sequence_create(g, &(*plan)->styles, (*plan)->max_values, &(*plan)->seq);
+    if (status < 0) {
+        ku_tensor_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    return status;
+}
+
+char ku_tensor_letter(const struct ku_tensor_plan *p, ku_id tensor)
+{
+    return p->letter[tensor];
+}
+char ku_tensor_split_of(const struct ku_tensor_plan *p, ku_id value)
+{
+    return p->split[value];
 }
 
 void ku_tensor_plan_destroy(struct ku_tensor_plan *p)
@@ -392,37 +439,95 @@ static int divide_loss(struct ku_tensor_plan *p, ku_id node)
     return made ? KUMI_OK : ku_err_get()->status;
 }
 
+/* Of the slices of a sum, a rank has those of its part. */
+static int take_slices(struct ku_graph *g, ku_id node)
+{
+    struct ku_attrs a = g->attr[g->node[node].attr];
+    KU_ASSERT(a.slices % g->mesh.extent[KU_AX_TP] == 0);
+    a.slices /= g->mesh.extent[KU_AX_TP];
+    g->node[node].attr = ku_graph_attr(g, &a);
+    return g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
+}
+
+static bool is_norm(int op)
+{
+    return op == KU_OP_layer_norm || op == KU_OP_rms_norm;
+}
+
+/* The dim of tokens by which the ranks divide a value with parallel.sp; -1: they do not. */
+static int tokens_of(const struct ku_graph *g, ku_id value)
+{
+    const struct ku_place at = g->layout[g->value[value].layout].at[KU_AX_TP];
+    const int t = ku_shape_find(shape_of(g, value), 't');
+    return at.kind == KU_S && at.dim == t ? t : -1;
+}
+
+/*
+ * A node outside the divided layers, with parallel.sp. With tp_exact the gradients of parameters
+ * that it reads are sums in slices of the tokens, or of one rank's rows and zeros.
+ */
+static int before_on_sequence(struct ku_tensor_plan *p, ku_id node)
+{
+    struct ku_graph *g = p->g;
+    KU_TRY(ku_sequence_before(p->seq, node));
+    const struct ku_node *n = &g->node[node];
+    const ku_id x = n->n_in ? ku_in(g, n, 0) : 0;
+    ku_id param = 0;
+    for (int i = 0; i < n->n_in && param == 0; i++)
+        param = parameter_of(g, ku_in(g, n, i));
+    for (int i = 0; i < n->n_in && param && p->o->tp_exact; i++) {
+        const int t = tokens_of(g, ku_in(g, n, i));
+        if (t < 0)
+            continue;
+        const int64_t count = shape_of(g, ku_in(g, n, i))->dim[t].count;
+        if ((!is_norm(n->op) && n->op != KU_OP_add_rows) || count % p->parts)
+            return KU_ERR(KUMI_EINVAL,
+                          "placement: parallel.sp: the gradient of %s (%s) is a sum over %lld "
+                          "tokens that has no %d equal slices; use false with parallel.tp_exact",
+                          g->tensor[param].name, ku_ops[n->op].name, (long long)count, p->parts);
+    }
+    return is_norm(n->op) && p->o->tp_exact && tokens_of(g, x) >= 0 ? take_slices(g, node)
+                                                                    : KUMI_OK;
+}
+
 int ku_tensor_before(struct ku_tensor_plan *p, ku_id node)
 {
     struct ku_graph *g = p->g;
-    const struct ku_node n = g->node[node];
-    const bool is_loss = n.op == KU_OP_softmax_xent && p->split[ku_in(g, &n, 0)] != 0;
-    for (int i = 0; i < n.n_in; i++) {
-        const ku_id v = ku_in(g, &n, i);
+    const bool is_divided = g->node[node].op == KU_OP_softmax_xent &&
+                            p->split[ku_in(g, &g->node[node], 0)] != 0; /* before it is renamed */
+    for (int i = 0; i < g->node[node].n_in; i++) {
+        const ku_id v = ku_in(g, &g->node[node], i);
         if (v < p->n_values && p->renamed[v])
-            g->refs[n.in + (uint32_t)i] = p->renamed[v];
+            g->refs[g->node[node].in + (uint32_t)i] = p->renamed[v];
     }
-    if (is_loss)
+    if (g->attr[g->node[node].attr].slices && !is_norm(g->node[node].op))
+        KU_TRY(take_slices(g, node));
+    const struct ku_node n = g->node[node];
+    if (is_divided)
         return divide_loss(p, node);
+    if (letter_of(p, &n) == 0 && p->seq)
+        return before_on_sequence(p, node);
     if (letter_of(p, &n) == 0)
-        return p->seq ? ku_sequence_before(p->seq, node) : KUMI_OK;
+        return KUMI_OK;
     if (n.op == KU_OP_embedding)
         return KUMI_OK;
     const ku_id x = ku_in(g, &n, 0);
-    if (is_row_parallel(p, &n)) { /* the product alone, in f32: bias and rounding follow the sum */
+    if (is_row_parallel(p, &n)) { /* the product alone: bias and rounding follow the sum */
         struct ku_attrs a = g->attr[n.attr];
         ku_id y = ku_out(g, node, 0);
         KU_ASSERT(n.n_out == 1 && a.act == KU_ACT_NONE);
         g->node[node].n_in = 2;
-        if (kumi_dtype_bytes((enum kumi_dtype)g->value[y].dtype) < kumi_dtype_bytes(KUMI_F32))
-            a.dtype = g->value[y].dtype = KUMI_F32;
+        if (p->o->tp_reduce == KUMI_BF16 ||
+            kumi_dtype_bytes((enum kumi_dtype)g->value[y].dtype) < kumi_dtype_bytes(KUMI_F32))
+            a.dtype = g->value[y].dtype = p->o->tp_reduce == KUMI_BF16 ? KUMI_BF16 : KUMI_F32;
         g->node[node].attr = ku_graph_attr(g, &a);
         return g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
     }
-    if (p->whole[x] == 0)
-        p->whole[x] = convert(g, x, KU_R, node);
-    g->refs[n.in] = p->whole[x];
-    return p->whole[x] ? KUMI_OK : ku_err_get()->status;
+    /* with tp_exact each reader's gradient is summed and rounded alone, as on one rank */
+    const ku_id whole =
+        p->whole[x] && p->o->tp_exact == 0 ? p->whole[x] : convert(g, x, KU_R, node);
+    g->refs[n.in] = p->whole[x] = whole;
+    return whole ? KUMI_OK : ku_err_get()->status;
 }
 
 /* Adds the bias to the sum, if there is one, and rounds to `dtype`; 0 on failure. */
@@ -435,6 +540,7 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
         return sum;
     a.outs = g->attr[g->node[node].attr].outs;
     a.dtype = g->value[sum].dtype == dtype ? -1 : (int64_t)dtype;
+    a.slices = p->o->tp_exact / (tokens_of(g, sum) < 0 ? 1 : g->mesh.extent[KU_AX_TP]);
     struct ku_make m = {.op = KU_OP_bias_add,
                         .phase = KU_PH_F,
                         .n_in = use ? 2 : 1,
@@ -460,14 +566,19 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
 int ku_tensor_after(struct ku_tensor_plan *p, ku_id node)
 {
     struct ku_graph *g = p->g;
+    const ku_id y = ku_out(g, node, 0);
+    if (g->node[node].op == KU_OP_xent_max || g->node[node].op == KU_OP_xent_sums) {
+        const bool is_part = g->layout[g->value[y].layout].at[KU_AX_TP].kind == KU_P;
+        p->renamed[y] = is_part ? convert(g, y, KU_C, node) : y;
+        return p->renamed[y] ? KUMI_OK : ku_err_get()->status;
+    }
     if (is_gathered(p, &g->node[node])) {
-        const ku_id own = ku_out(g, node, 0);
-        p->renamed[own] = convert(g, own, KU_C, node);
-        return p->renamed[own] ? KUMI_OK : ku_err_get()->status;
+        p->renamed[y] = convert(g, y, KU_C, node);
+        return p->renamed[y] ? KUMI_OK : ku_err_get()->status;
     }
     if (!is_row_parallel(p, &g->node[node]))
         return KUMI_OK;
-    const ku_id y = ku_out(g, node, 0), x = ku_in(g, &g->node[node], 0);
+    const ku_id x = ku_in(g, &g->node[node], 0);
     const enum kumi_dtype dtype = (enum kumi_dtype)g->value[x].dtype;
     KU_ASSERT(g->layout[g->value[y].layout].at[KU_AX_TP].kind == KU_P);
     const ku_id sum = p->seq ? ku_sequence_sum(p->seq, y, node) : convert(g, y, KU_C, node);

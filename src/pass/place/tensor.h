@@ -29,10 +29,19 @@ struct ku_compile_opts;
 struct ku_tensor_plan;
 
 /*
- * Choose the parameters to split and place the state on axis tp. Nothing if tp has one rank: *plan
- * is NULL then.
+ * Choose the parameters to split over the ranks of axis tp, or with tp_exact into its slices: the
+ * letter of the dim of each, and of the values that follow; 0: whole.
  *
  * Errors: EINVAL: tp does not divide a dim, or no parameter can be split.
+ */
+KU_STATUS ku_tensor_plan_choose(struct ku_graph *g, const struct ku_compile_opts *o,
+                                struct ku_tensor_plan **plan);
+char ku_tensor_letter(const struct ku_tensor_plan *plan, ku_id tensor);
+char ku_tensor_split_of(const struct ku_tensor_plan *plan, ku_id value);
+
+/*
+ * Choose the parameters to split and place the state on axis tp. Nothing if tp has one rank: *plan
+ * is NULL then. Errors: as above.
  */
 KU_STATUS ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
                                 struct ku_tensor_plan **plan);

@@ -129,6 +129,7 @@ static int collect(struct layerwise *l, const ku_id *grad, ku_id n_params)
         *u = (struct ku_update_node){.tensor = t, .grad = grad[t], .report = l->report};
         KU_TRY(ku_update_begin(l->g, o, o->optimizer, u));
         u->attr.index = l->n++;
+        u->attr.chunk = l->g->tensor[t].chunk;
     }
     return KUMI_OK;
 }

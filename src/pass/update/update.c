@@ -289,6 +289,7 @@ static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
         ku_id own = count_once(g, grad[t], g->tensor[t].name);
         if (own == 0)
             return 0;
+        a.chunk = g->tensor[t].chunk;
         node = ku_update_once(g, (struct ku_make){.op = KU_OP_sumsq,
                                                   .n_in = 2,
                                                   .in = {own, ku_out(g, node, 0)},

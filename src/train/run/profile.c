@@ -7,10 +7,12 @@
  *
  * At the end each rank sums the times per row name (op, path, shape or source). Row names and costs
  * are those of the first rank, so all ranks have the same rows; one sum over ranks then gathers the
- * times. Rank 0 writes the table; the first ranks write the trace.
+ * times. The coordinates of a pipeline exchange their rows before that. Rank 0 writes the table;
+ * the first ranks write the trace.
  */
 #include "train/run/profile.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,7 @@
 #include "base/os/os.h"
 #include "base/str.h"
 #include "comm/consensus.h"
+#include "pass/pipe/schedule.h"
 #include "train/run/profile_trace.h"
 #include "sim/roofline.h"
 
@@ -31,8 +34,8 @@ enum { IN_COMPUTE, IN_START, IN_WAIT, IN_DATA, IN_CHECKPOINT, N_IN };
 struct row {
     char *name;
     /* Of the profiled steps: after gather, sum_ns is the sum over ranks and rank_ns is [ranks]. */
-    int64_t calls, sum_ns, *rank_ns;
-    double flops, bytes, limit_ns; /* of the first rank */
+    int64_t sum_ns, *rank_ns;
+    double calls, flops, bytes, limit_ns; /* of the first rank; the mean over a pipeline */
 };
 
 struct ku_profile {
@@ -51,10 +54,15 @@ struct ku_profile {
     struct ku_limits limits;
 };
 
-/* The programs of all batch shapes have the same number of instructions. */
+/* Stamps of a step: of the batch shape with the most instructions. */
 static size_t n_stamps(const struct ku_profile *p)
 {
-    return p->t->program[KU_PROG_TRAIN]->n_instrs + (size_t)1;
+    size_t most = 0;
+    for (int i = 0; i < p->t->n_shapes; i++) {
+        const size_t n = p->t->shape[i].program[KU_PROG_TRAIN]->n_instrs + (size_t)1;
+        most = n > most ? n : most;
+    }
+    return most;
 }
 
 static const struct ku_program *program_of(const struct ku_profile *p, int shape)
@@ -210,7 +218,7 @@ static int collect_shape(struct ku_profile *p, int shape)
         if (name == NULL)
             return KUMI_ENOMEM;
         struct row *r = row_of(p, name);
-        r->calls += n;
+        r->calls += (double)n;
         r->sum_ns += ns_of(p, shape, at);
         r->flops += cost.flops * (double)n;
         r->bytes += cost.bytes * (double)n;
@@ -219,10 +227,102 @@ static int collect_shape(struct ku_profile *p, int shape)
     return KUMI_OK;
 }
 
+/* Takes the rows named in text, each once, in place of p's; those that p has keep their times. */
+static int take_names(struct ku_profile *p, const char *text, size_t bytes)
+{
+    struct row *own = p->row;
+    const int n_own = p->n_rows;
+    int status = KUMI_OK;
+    p->n_rows = 0;
+    p->row = ku_calloc(bytes / 2 + 1, sizeof *p->row); /* a name has a character at least */
+    for (const char *t = text; t < text + bytes && p->row && status == KUMI_OK;
+         t += strlen(t) + 1) {
+        char *name = ku_strdup(t);
+        status = name ? KUMI_OK : KUMI_ENOMEM;
+        const int before = p->n_rows;
+        struct row *r = name ? row_of(p, name) : NULL;
+        for (int i = 0; i < n_own && p->n_rows > before; i++)
+            if (strcmp(own[i].name, t) == 0) {
+                own[i].rank_ns = NULL;
+                *r = own[i];
+                r->name = name;
+            }
+    }
+    for (int i = 0; i < n_own; i++)
+        ku_free(own[i].name);
+    ku_free(own);
+    return p->row ? status : KUMI_ENOMEM;
+}
+
+/* The mean over coordinates of what rows have beside times; of each its first rank counts. */
+static int average(struct ku_profile *p, int pp, bool is_first)
+{
+    enum { N = 4 };
+    int64_t *sum = ku_calloc((size_t)p->n_rows * N + 1, sizeof *sum);
+    int status = ku_agree_local(p->t->job, sum ? KUMI_OK : KUMI_ENOMEM);
+    for (int i = 0; i < p->n_rows && status == KUMI_OK && is_first; i++) {
+        const struct row *r = &p->row[i];
+        const double of[N] = {r->calls, r->flops, r->bytes, r->limit_ns};
+        for (int k = 0; k < N; k++)
+            sum[i * N + k] = llround(of[k]);
+    }
+    if (status == KUMI_OK)
+        status = ku_agree_sum(p->t->job, sum, p->n_rows * N);
+    for (int i = 0; i < p->n_rows && status == KUMI_OK; i++) {
+        struct row *r = &p->row[i];
+        double *const of[N] = {&r->calls, &r->flops, &r->bytes, &r->limit_ns};
+        for (int k = 0; k < N; k++)
+            *of[k] = (double)sum[i * N + k] / pp;
+    }
+    ku_free(sum);
+    return status;
+}
+
+/*
+ * The coordinates of axis pp run different programs: all ranks take the rows of each, in the order
+ * of the coordinates. The first rank of a coordinate puts the names of its rows, one after the
+ * other, where all others have zeros, and the texts are added up.
+ */
+static int unite(struct ku_profile *p)
+{
+    struct ku_job *job = p->t->job;
+    const int pp = p->t->program[KU_PROG_TRAIN]->mesh.extent[KU_AX_PP], each = job->n / pp;
+    const bool is_first = job->rank % each == 0;
+    int64_t bytes[KU_MAX_PP] = {0}, at = 0, total = 0;
+    if (pp == 1)
+        return KUMI_OK;
+    for (int i = 0; i < p->n_rows && is_first; i++)
+        bytes[job->rank / each] += (int64_t)strlen(p->row[i].name) + 1;
+    KU_TRY(ku_agree_sum(job, bytes, pp));
+    for (int c = 0; c < pp; c++) {
+        at += c < job->rank / each ? bytes[c] : 0;
+        total += bytes[c];
+    }
+    const int words = (int)(total / (int64_t)sizeof(int64_t) + 1);
+    int64_t *text = ku_calloc((size_t)words, sizeof *text);
+    int status = ku_agree_local(job, text ? KUMI_OK : KUMI_ENOMEM);
+    for (int i = 0; i < p->n_rows && is_first && status == KUMI_OK; i++) {
+        const size_t n = strlen(p->row[i].name) + 1;
+        memcpy((char *)text + at, p->row[i].name, n);
+        at += (int64_t)n;
+    }
+    if (status == KUMI_OK)
+        status = ku_agree_sum(job, text, words);
+    if (status == KUMI_OK)
+        status = ku_agree_local(job, take_names(p, (const char *)text, (size_t)total));
+    ku_free(text);
+    return status == KUMI_OK ? average(p, pp, is_first) : status;
+}
+
 static int collect(struct ku_profile *p)
 {
     for (int i = 0; i < p->t->n_shapes; i++)
         KU_TRY(collect_shape(p, i));
+    return KUMI_OK;
+}
+
+static int make_times(struct ku_profile *p)
+{
     p->rank_ns = ku_calloc((size_t)(p->n_rows + N_IN) * (size_t)p->t->job->n, sizeof *p->rank_ns);
     return p->rank_ns ? KUMI_OK : KUMI_ENOMEM;
 }
@@ -238,7 +338,7 @@ static int gather(struct ku_profile *p)
     for (int i = 0; i < p->n_rows; i++)
         mine[i * n] = p->row[i].sum_ns;
     for (int64_t s = 0; s < p->n_steps; s++)
-        for (uint32_t at = 0; at + 1 < n_stamps(p); at++) {
+        for (uint32_t at = 0; at < program_of(p, p->shape[s])->n_instrs; at++) {
             int kind = program_of(p, p->shape[s])->instr[at].kind;
             const int64_t *stamp = p->stamp + (size_t)s * n_stamps(p) + at;
             in[n * (kind == KU_COMPUTE ? IN_COMPUTE
@@ -267,7 +367,7 @@ static int by_time(const void *a, const void *b)
 }
 static int by_calls(const void *a, const void *b)
 {
-    int64_t x = ((const struct row *)a)->calls, y = ((const struct row *)b)->calls;
+    double x = ((const struct row *)a)->calls, y = ((const struct row *)b)->calls;
     return x == y ? by_time(a, b) : (x < y) - (x > y);
 }
 static int by_name(const void *a, const void *b)
@@ -285,9 +385,8 @@ static void print_row(const struct ku_profile *p, const struct row *r, double to
         slowest = r->rank_ns[k] > r->rank_ns[slowest] ? k : slowest;
     }
     ku_str_add(out, "%-44.44s %7.6g %10.3f %10.3f %4d %10.3f %4d %6.1f %%", r->name,
-               (double)r->calls / steps, ns / steps * 1e-6,
-               (double)r->rank_ns[slowest] / steps * 1e-6, slowest,
-               (double)r->rank_ns[fastest] / steps * 1e-6, fastest, 100 * ns / total_ns);
+               r->calls / steps, ns / steps * 1e-6, (double)r->rank_ns[slowest] / steps * 1e-6,
+               slowest, (double)r->rank_ns[fastest] / steps * 1e-6, fastest, 100 * ns / total_ns);
     if (r->bytes > 0 && ns > 0)
         ku_str_add(out, " %9.2f %8.2f", r->flops / ns, r->bytes / ns);
     if (r->bytes > 0 && r->limit_ns > 0)
@@ -396,8 +495,11 @@ int ku_profile_write(struct ku_profile *p, const char *dir, int is_over)
     p->n_steps = p->n_done;
     ku_limits_read(cores < n_cpus ? cores : n_cpus, job->n, &p->limits);
     KU_TRY(ku_agree_local(job, collect(p)));
+    KU_TRY(unite(p));
+    KU_TRY(ku_agree_local(job, make_times(p)));
     KU_TRY(gather(p));
-    struct ku_trace trace = {p->t, p->first, p->n_steps, p->stamp, p->shape, p->mark, p->n_marks};
+    struct ku_trace trace = {p->t,        p->first, p->n_steps, p->stamp,
+                             n_stamps(p), p->shape, p->mark,    p->n_marks};
     int status = job->rank == 0 ? write_table(p, dir) : KUMI_OK;
     KU_TRY(ku_agree_local(job, status));
     return ku_trace_write(&trace, dir);

@@ -54,7 +54,7 @@ static void add_flight(struct ku_str *out, const struct ku_instr *i, const char 
 static void add_step(struct ku_str *out, const struct ku_trace *x, int64_t s, int64_t origin_ns)
 {
     const struct ku_program *p = x->t->shape[x->shape[s]].program[KU_PROG_TRAIN];
-    const int64_t *stamp = x->stamp + s * (p->n_instrs + 1);
+    const int64_t *stamp = x->stamp + (size_t)s * x->n_stamps;
     int rank = x->t->job->rank;
     char name[40];
     snprintf(name, sizeof name, "step %lld", (long long)(x->first + s + 1));

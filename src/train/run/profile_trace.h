@@ -13,7 +13,8 @@ struct ku_profile_mark {
 struct ku_trace {
     const struct ku_trainer *t;
     int64_t first, n_steps;
-    const int64_t *stamp;
+    const int64_t *stamp; /* [n_steps][n_stamps] */
+    size_t n_stamps;
     const int *shape;                   /* [n_steps] */
     const struct ku_profile_mark *mark; /* [n_marks] */
     int n_marks;

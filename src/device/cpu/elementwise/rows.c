@@ -114,63 +114,107 @@ int ku_cpu_bind_rms_norm_dx(struct ku_kernel *k)
 }
 
 /*
- * Sums down the columns of [rows][width]. Rows are cut into slices by their number alone. A tile
- * sums one slice into the workspace; a second phase adds the slices in order.
+ * Sums down the columns of [rows][width]. Rows are cut into parts by their number alone. A tile
+ * sums one part into the workspace; a second phase adds the parts in order. With attr slices the
+ * rows of each slice (ku_slices_of_tokens) are such a sum, and the slices add up by their tree.
  */
-enum { SLICE_ROWS = 64, MAX_SLICES = 64, FINISH_COLS = 1024 };
-static int64_t slice_rows(int64_t n_rows)
+enum { PART_ROWS = 64, MAX_PARTS = 64, FINISH_COLS = 1024, MAX_LEVELS = 8 };
+_Static_assert(1 << (MAX_LEVELS - 1) == KU_MAX_SLICES, "a level for every power of two");
+static int64_t part_rows(int64_t n_rows)
 {
-    int64_t rows = ku_cpu_tiles(n_rows, MAX_SLICES);
-    return rows < SLICE_ROWS ? SLICE_ROWS : rows;
+    int64_t rows = ku_cpu_tiles(n_rows, MAX_PARTS);
+    return rows < PART_ROWS ? PART_ROWS : rows;
 }
-static size_t slices_bytes(int64_t n_rows, int64_t width, int n_sums)
+static int64_t n_parts(int64_t n_rows, const struct ku_slices *s)
 {
-    return (size_t)(ku_cpu_tiles(n_rows, slice_rows(n_rows)) * width * n_sums) * sizeof(float);
+    n_rows = s->n ? s->outer * s->run : n_rows; /* of a slice */
+    return (s->n ? s->n : 1) * ku_cpu_tiles(n_rows, part_rows(n_rows));
 }
 size_t ku_cpu_workspace_slices(const struct ku_op_case *c)
 {
     const struct ku_shape *s = &c->in[0].shape;
-    int cols = c->op == KU_OP_linear_db ? (int)c->attr->outs : 1;
-    return slices_bytes(ku_cpu_extent(s, 0, s->ndim - cols),
-                        ku_cpu_extent(s, s->ndim - cols, s->ndim),
-                        c->op == KU_OP_layer_norm_dgb ? 2 : 1);
+    const int cols = c->op == KU_OP_linear_db ? (int)c->attr->outs : 1;
+    struct ku_slices slices;
+    if (ku_slices_of_tokens(c->op, c->attr, s, &slices) < 0) /* bind refuses it */
+        return 0;
+    return (size_t)(n_parts(ku_cpu_extent(s, 0, s->ndim - cols), &slices) *
+                    ku_cpu_extent(s, s->ndim - cols, s->ndim) *
+                    (c->op == KU_OP_layer_norm_dgb ? 2 : 1)) *
+           sizeof(float);
 }
 
-static float *slice_sum(const struct ku_kernel *k, int64_t slice, int sum)
+static float *part_sum(const struct ku_kernel *k, int64_t part, int sum)
 {
-    return (float *)k->call.workspace + (sum * k->n_slices + slice) * k->width;
+    return (float *)k->call.workspace + (sum * k->n_slices + part) * k->width;
+}
+/* The sum of a slice's parts, of columns from `from` on. */
+static void add_parts(const struct ku_kernel *k, int64_t slice, int sum, int64_t from, int64_t n,
+                      float *total)
+{
+    const struct ku_slices *s = &k->product.slices;
+    const int64_t each = k->n_slices / (s->n ? s->n : 1);
+    memset(total, 0, (size_t)n * sizeof *total);
+    for (int64_t i = slice * each; i < (slice + 1) * each; i++)
+        k->cpu->ops->sum_into(total, part_sum(k, i, sum) + from, KUMI_F32, n);
 }
 static void tile_finish(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    float *total = ku_cpu_scratch(k, thread);
-    int64_t from = tile * FINISH_COLS;
-    int64_t n = k->width - from < FINISH_COLS ? k->width - from : FINISH_COLS;
-    for (int s = 0; s < k->call.n_out; s++) {
-        memset(total, 0, (size_t)n * sizeof *total);
-        for (int64_t slice = 0; slice < k->n_slices; slice++)
-            k->cpu->ops->sum_into(total, slice_sum(k, slice, s) + from, KUMI_F32, n);
-        k->cpu->ops->finish(ku_cpu_at(&k->call.out[s], from), k->call.out[s].dtype, total,
+    float *const total = ku_cpu_scratch(k, thread); /* [MAX_LEVELS][FINISH_COLS] */
+    const int64_t from = tile * FINISH_COLS;
+    const int64_t n = k->width - from < FINISH_COLS ? k->width - from : FINISH_COLS;
+    for (int o = 0; o < k->call.n_out; o++) {
+        float *at = total;
+        add_parts(k, 0, o, from, n, at);
+        for (int64_t slice = 1; slice < k->product.slices.n; slice++) {
+            at = total + __builtin_popcountll((uint64_t)slice) * FINISH_COLS;
+            add_parts(k, slice, o, from, n, at);
+            for (int64_t s = slice; s & 1; s >>= 1, at -= FINISH_COLS)
+                for (int64_t j = 0; j < n; j++)
+                    at[j - FINISH_COLS] += at[j];
+        }
+        k->cpu->ops->finish(ku_cpu_at(&k->call.out[o], from), k->call.out[o].dtype, total,
                             k->call.accumulate, n);
     }
 }
-static void bind_slices(struct ku_kernel *k, ku_cpu_tile_fn *fn)
+static int bind_parts(struct ku_kernel *k, ku_cpu_tile_fn *fn)
 {
-    k->per_tile = slice_rows(k->count);
-    k->n_slices = ku_cpu_tiles(k->count, k->per_tile);
+    struct ku_slices *s = &k->product.slices;
+    KU_TRY(ku_slices_of_tokens(k->call.op, &k->attr, &k->call.in[0].shape, s));
+    k->per_tile = part_rows(s->n ? s->outer * s->run : k->count);
+    k->n_slices = n_parts(k->count, s);
     ku_cpu_phase(k, fn, k->n_slices);
     ku_cpu_phase(k, tile_finish, ku_cpu_tiles(k->width, FINISH_COLS));
+    return KUMI_OK;
+}
+/* Rows [*at, *end) of a part, which row_of turns into rows of the operands. */
+static void part_range(const struct ku_kernel *k, int64_t part, int64_t *at, int64_t *end)
+{
+    const struct ku_slices *s = &k->product.slices;
+    const int64_t n_rows = s->n ? s->outer * s->run : k->count;
+    const int64_t each = k->n_slices / (s->n ? s->n : 1);
+    *at = part % (each ? each : 1) * k->per_tile;
+    *end = *at + k->per_tile < n_rows ? *at + k->per_tile : n_rows;
+}
+static int64_t row_of(const struct ku_kernel *k, int64_t part, int64_t r)
+{
+    const struct ku_slices *s = &k->product.slices;
+    if (s->n == 0)
+        return r;
+    const int64_t slice = part / (k->n_slices / s->n);
+    return (r / s->run * s->n + slice) * s->run + r % s->run;
 }
 
 static void tile_linear_db(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *dy = &k->call.in[0];
-    float *sum = slice_sum(k, tile, 0);
-    int64_t from, n;
+    float *sum = part_sum(k, tile, 0);
+    int64_t at, end;
     (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
+    part_range(k, tile, &at, &end);
     memset(sum, 0, (size_t)k->width * sizeof *sum);
-    for (int64_t r = from; r < from + n; r++)
-        k->cpu->ops->sum_into(sum, ku_cpu_at(dy, r * k->width), dy->dtype, k->width);
+    for (; at < end; at++)
+        k->cpu->ops->sum_into(sum, ku_cpu_at(dy, row_of(k, tile, at) * k->width), dy->dtype,
+                              k->width);
 }
 int ku_cpu_bind_linear_db(struct ku_kernel *k)
 {
@@ -179,21 +223,21 @@ int ku_cpu_bind_linear_db(struct ku_kernel *k)
     KU_TRY(ku_cpu_check_all(k));
     k->count = ku_cpu_extent(s, 0, lead);
     k->width = ku_cpu_extent(s, lead, s->ndim);
-    bind_slices(k, tile_linear_db);
-    return KUMI_OK;
+    return bind_parts(k, tile_linear_db);
 }
 
 static void tile_layer_norm_dgb(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *dy = &k->call.in[0], *x = &k->call.in[1];
     const float *mean = k->call.in[2].data, *rstd = k->call.in[3].data;
-    float *dgain = slice_sum(k, tile, 0), *dbias = slice_sum(k, tile, 1);
-    int64_t from, n;
+    float *dgain = part_sum(k, tile, 0), *dbias = part_sum(k, tile, 1);
+    int64_t at, end;
     (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
+    part_range(k, tile, &at, &end);
     memset(dgain, 0, (size_t)k->width * sizeof *dgain);
     memset(dbias, 0, (size_t)k->width * sizeof *dbias);
-    for (int64_t r = from; r < from + n; r++) {
+    for (; at < end; at++) {
+        const int64_t r = row_of(k, tile, at);
         const void *dy_row = ku_cpu_at(dy, r * k->width);
         k->cpu->ops->prod_into(dgain, dy_row, ku_cpu_at(x, r * k->width), dy->dtype, mean[r],
                                rstd[r], k->width);
@@ -207,22 +251,23 @@ int ku_cpu_bind_layer_norm_dgb(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "mean", &k->call.in[2], KUMI_F32));
     KU_TRY(ku_cpu_check(k, "rstd", &k->call.in[3], KUMI_F32));
     set_rows(k, &k->call.in[0]);
-    bind_slices(k, tile_layer_norm_dgb);
-    return KUMI_OK;
+    return bind_parts(k, tile_layer_norm_dgb);
 }
 
 static void tile_rms_norm_dg(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *dy = &k->call.in[0], *x = &k->call.in[1];
     const float *rstd = k->call.in[2].data;
-    float *dgain = slice_sum(k, tile, 0);
-    int64_t from, n;
+    float *dgain = part_sum(k, tile, 0);
+    int64_t at, end;
     (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
+    part_range(k, tile, &at, &end);
     memset(dgain, 0, (size_t)k->width * sizeof *dgain);
-    for (int64_t r = from; r < from + n; r++)
+    for (; at < end; at++) {
+        const int64_t r = row_of(k, tile, at);
         k->cpu->ops->prod_into(dgain, ku_cpu_at(dy, r * k->width), ku_cpu_at(x, r * k->width),
                                dy->dtype, 0, rstd[r], k->width);
+    }
 }
 int ku_cpu_bind_rms_norm_dg(struct ku_kernel *k)
 {
@@ -230,6 +275,5 @@ int ku_cpu_bind_rms_norm_dg(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "x", &k->call.in[1], k->call.in[0].dtype));
     KU_TRY(ku_cpu_check(k, "rstd", &k->call.in[2], KUMI_F32));
     set_rows(k, &k->call.in[0]);
-    bind_slices(k, tile_rms_norm_dg);
-    return KUMI_OK;
+    return bind_parts(k, tile_rms_norm_dg);
 }

@@ -154,22 +154,36 @@ int ku_cpu_bind_xent_max(struct ku_kernel *k)
     return KUMI_OK;
 }
 
+/* A sum of f64 slices (op/slices.h), which come in order; n: added so far. */
+static void add_slice(double *node, int64_t n, double sum)
+{
+    int at = __builtin_popcountll((uint64_t)n);
+    node[at] = sum;
+    for (; n & 1; n >>= 1, at--)
+        node[at - 1] += node[at];
+}
 static void tile_xent_sums(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[0];
     const struct ku_isa_ops *ops = k->cpu->ops;
     const float *max = k->call.in[1].data;
     const int32_t *target = k->call.in[2].data;
-    double *sums = k->call.out[0].data;
-    const int64_t seen = seen_width(x);
+    double *sums = k->call.out[0].data, exps[64] = {0}, all[64] = {0};
+    const int64_t seen = seen_width(x), each = k->width / k->n_slices;
     int64_t from, n;
     ku_cpu_range(k, tile, &from, &n);
     for (int64_t r = from; r < from + n; r++) {
-        const void *row = ku_cpu_at(x, r * k->width);
         const int64_t own = target[r] - first_class(x);
-        sums[3 * r] = ops->exp_sum(row, x->dtype, max[r], seen);
-        sums[3 * r + 1] = own >= 0 && own < seen ? ku_load_f64(row, x->dtype, own) : 0;
-        sums[3 * r + 2] = k->attr.smoothing != 0 ? ops->sum(row, x->dtype, seen) : 0;
+        for (int64_t s = 0; s < k->n_slices; s++) {
+            const void *part = ku_cpu_at(x, r * k->width + s * each);
+            const int64_t left = seen - s * each, width = left < 0 ? 0 : left < each ? left : each;
+            add_slice(exps, s, ops->exp_sum(part, x->dtype, max[r], width));
+            add_slice(all, s, k->attr.smoothing != 0 ? ops->sum(part, x->dtype, width) : 0);
+        }
+        sums[3 * r] = exps[0];
+        sums[3 * r + 1] =
+            own >= 0 && own < seen ? ku_load_f64(ku_cpu_at(x, r * k->width), x->dtype, own) : 0;
+        sums[3 * r + 2] = all[0];
         ku_pool_poll(k->cpu->pool, thread);
     }
 }
@@ -179,6 +193,9 @@ int ku_cpu_bind_xent_sums(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "max", &k->call.in[1], KUMI_F32));
     KU_TRY(ku_cpu_check(k, "targets", &k->call.in[2], KUMI_I32));
     KU_TRY(ku_cpu_check(k, "sums", &k->call.out[0], KUMI_F64));
+    struct ku_slices slices;
+    KU_TRY(ku_slices_of_last(&k->attr, &k->call.in[0].shape, &slices));
+    k->n_slices = slices.n;
     set_rows(k, &k->call.in[0]);
     ku_cpu_phase(k, tile_xent_sums, ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;

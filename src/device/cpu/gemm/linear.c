@@ -16,8 +16,10 @@
  * step above 1 (AMX) get zeros up to the next step.
  *
  * Each element is one chain of multiply-adds over the contraction in ascending order, independent
- * of tiles and threads. One core of an EPYC Genoa: 115 of 118 GFLOP/s in f32 inside a tile, 232 of
- * 236 in bf16.
+ * of tiles and threads. With attr slices it is one chain per slice; sums of two neighbours are
+ * added as soon as both are complete, so a tile has at most log2(slices) + 1 of them
+ * (op/slices.h). One core of an EPYC Genoa: 115 of 118 GFLOP/s in f32 inside a tile, 232 of 236 in
+ * bf16.
  */
 #include <string.h>
 
@@ -27,13 +29,14 @@
 enum {
     MAX_MR = 32,
     MAX_STEP = 16,
-    BIAS_COLS = 1 << 16, /* of the bias at once, in f32 */
+    BIAS_COLS = 1 << 16, /* of a bias, and of a row of sums, at once in f32 */
     LINE_BYTES = 64,
     COPY_PAD_UNITS = 16, /* rows of the copy start a cache line apart, modulo the cache's size */
     /* units of panels, and sums, of the largest tile that the tiling may choose */
     MAX_PANELS = KU_TILE_COLS * KU_TILE_CHUNK,
     MAX_SUMS = KU_TILE_ROWS * KU_TILE_WIDE_COLS
 };
+_Static_assert(2 * BIAS_COLS * 4 <= KU_CPU_SCRATCH_BYTES, "bias and row fit the scratch");
 _Static_assert(
     (MAX_PANELS + MAX_SUMS + KU_TILE_WIDE_COLS + MAX_MR * (KU_TILE_CHUNK + COPY_PAD_UNITS)) * 4 <=
         KU_CPU_SCRATCH_BYTES,
@@ -104,6 +107,8 @@ static void tile_spread_a(const struct ku_kernel *k, int64_t tile, int thread)
 /* Position and buffers of one tile. */
 struct tile {
     int64_t row, n_rows, col, n_cols, k0, n_k;
+    int64_t slice, end;                /* of the contraction; end of the run that k0 is in */
+    bool goes_on, is_last;             /* adds to sums; these are then complete */
     float *panels, *sum, *copy, *bias; /* copy: rows of a of one group; bias: in f32 */
 };
 
@@ -264,7 +269,7 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
     const int64_t n_units = ku_cpu_units(k, t->n_k), ld = sum_ld(k);
     const int64_t a_bytes = p->a_row * (int64_t)kumi_dtype_bytes(p->dtype);
     const int64_t n_lines = lines_of(ahead) / ku_cpu_tiles(t->n_rows, micro->mr) + 1;
-    const int last = t->k0 + t->n_k == p->k && !p->is_transposed, whole = last && t->k0 == 0;
+    const int last = t->is_last && !p->is_transposed, whole = last && !t->goes_on;
     for (int64_t i = 0; i < t->n_rows; i += micro->mr) {
         int rows = (int)(t->n_rows - i < micro->mr ? t->n_rows - i : micro->mr);
         struct place a = place_a(k, t, t->row + i, rows);
@@ -279,7 +284,7 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
             fetch_results(&to, rows);
         for (int64_t j = 0; j < t->n_cols; j += micro->nr)
             micro->run(rows, n_units, a.at, a.rs, a.cs, t->panels + j * n_units, sum + j, ld,
-                       t->k0 > 0, j == 0 ? next : NULL, next_bytes);
+                       t->goes_on, j == 0 ? next : NULL, next_bytes);
         if (last)
             k->cpu->ops->finish_rows(&to, rows, sum, ld);
         ku_pool_poll(k->cpu->pool, thread);
@@ -296,44 +301,101 @@ static void tile_place(const struct ku_cpu_product *p, int64_t tile, struct tile
     t->n_rows = p->m - t->row < rows ? p->m - t->row : rows;
     t->n_cols = p->n - t->col < cols ? p->n - t->col : cols;
 }
-static void tile_chunk(const struct ku_kernel *k, int64_t k0, struct tile *t)
+/* Enters the run at k0, or its next chunk. */
+static void tile_chunk(const struct ku_kernel *k, int64_t k0, int64_t end, struct tile *t)
 {
     const int64_t chunk = k->product.tiling.chunk_units * (ku_cpu_has_pairs(k) ? 2 : 1);
-    t->k0 = k0;
-    t->n_k = k->product.k - k0 < chunk ? k->product.k - k0 : chunk;
+    t->k0 = k0, t->end = end;
+    t->n_k = end - k0 < chunk ? end - k0 : chunk;
+    t->is_last = k->product.slices.n == 0 && k0 + t->n_k == end;
+}
+static void first_chunk(const struct ku_kernel *k, struct tile *t)
+{
+    t->slice = 0;
+    t->goes_on = false;
+    tile_chunk(k, 0, k->product.slices.n ? k->product.slices.run : k->product.k, t);
+}
+/* The next chunk of the run, of the slice, of the contraction; false: it was the last one. */
+static bool next_chunk(const struct ku_kernel *k, struct tile *t)
+{
+    const struct ku_slices *s = &k->product.slices;
+    const int64_t k0 = t->k0 + t->n_k;
+    t->goes_on = true;
+    if (k0 < t->end || s->n == 0) {
+        tile_chunk(k, k0, t->end, t);
+        return t->n_k > 0;
+    }
+    int64_t run = t->k0 / s->run + s->n; /* of the same slice */
+    if (run >= s->outer * s->n)
+        run = ++t->slice, t->goes_on = false;
+    tile_chunk(k, run * s->run, (run + 1) * s->run, t);
+    return t->slice < s->n;
+}
+
+/* The sums of t's slice are complete: adds sums of neighbours, and leaves room for the next. */
+static void fold_slice(const struct ku_kernel *k, struct tile *t)
+{
+    const int64_t ld = sum_ld(k), each = k->product.tiling.rows * ld;
+    for (int64_t s = t->slice; s & 1; s >>= 1) {
+        t->sum -= each;
+        for (int64_t i = 0; i < t->n_rows; i++)
+            for (int64_t j = 0; j < t->n_cols; j++)
+                t->sum[i * ld + j] += t->sum[each + i * ld + j];
+    }
+    t->sum += each;
+}
+static void finish_slices(const struct ku_kernel *k, const struct tile *t, const float *sum)
+{
+    for (int64_t i = 0; i < t->n_rows; i += MAX_MR) {
+        const struct ku_finish to = finish_of(k, t, t->row + i);
+        k->cpu->ops->finish_rows(&to, t->n_rows - i < MAX_MR ? t->n_rows - i : MAX_MR,
+                                 sum + i * sum_ld(k), sum_ld(k));
+    }
+}
+
+/* What the thread packs after t: its next chunk, or the first one of its next tile. */
+static struct ahead chunk_ahead(const struct ku_kernel *k, const struct tile *t, int64_t tile)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const int64_t after = tile + ku_pool_n_threads(k->cpu->pool); /* likely this thread's next */
+    struct tile next = *t;
+    if (next_chunk(k, &next))
+        return look_ahead(k, &next);
+    if (after >= k->phase[k->n_phases - 1].n_tiles)
+        return (struct ahead){0};
+    tile_place(p, after, &next);
+    first_chunk(k, &next);
+    return next.col != t->col || p->k > next.n_k ? look_ahead(k, &next) : (struct ahead){0};
 }
 
 static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_cpu_product *p = &k->product;
-    const int64_t after = tile + ku_pool_n_threads(k->cpu->pool); /* likely this thread's next */
-    struct tile t, next;
+    struct tile t;
+    bool goes_on;
     tile_place(p, tile, &t);
     t.panels = ku_cpu_scratch(k, thread);
-    t.sum = t.panels + MAX_PANELS;
+    float *const sums = t.sum = t.panels + MAX_PANELS;
     t.copy = t.sum + MAX_SUMS;
     t.bias = t.copy + MAX_MR * (KU_TILE_CHUNK + COPY_PAD_UNITS);
     if (p->bias)
         k->cpu->ops->cast(t.bias, KUMI_F32,
                           (const char *)p->bias + t.col * (int64_t)kumi_dtype_bytes(p->bias_dtype),
                           p->bias_dtype, t.n_cols);
-    tile_chunk(k, 0, &t);
+    first_chunk(k, &t);
     do {
-        struct ahead ahead = {0};
-        next = t;
-        if (t.k0 + t.n_k < p->k) {
-            tile_chunk(k, t.k0 + t.n_k, &next);
-            ahead = look_ahead(k, &next);
-        } else if (after < k->phase[k->n_phases - 1].n_tiles) {
-            tile_place(p, after, &next);
-            tile_chunk(k, 0, &next);
-            if (next.col != t.col || p->k > next.n_k)
-                ahead = look_ahead(k, &next);
-        }
+        struct ahead ahead = chunk_ahead(k, &t, tile);
+        struct tile done = t;
         pack_b(k, &t);
         run_chunk(k, &t, &ahead, thread);
-        tile_chunk(k, t.k0 + t.n_k, &t);
-    } while (t.n_k > 0);
+        goes_on = next_chunk(k, &t);
+        if (p->slices.n && !t.goes_on) {
+            fold_slice(k, &done);
+            t.sum = done.sum;
+        }
+    } while (goes_on);
+    if (p->slices.n)
+        finish_slices(k, &t, sums);
     if (p->is_transposed)
         finish_transposed(k, &t);
     if (is_streamed(k))
@@ -351,6 +413,12 @@ static void choose_tiling(struct ku_kernel *k)
                                        .step = micro->step,
                                        .n_threads = ku_pool_n_threads(k->cpu->pool)};
     p->tiling = ku_product_tiling(&k->cpu->caches, &s);
+    int64_t n_sums = 1; /* of the tile at once */
+    for (int64_t n = p->slices.n; n > 1; n /= 2)
+        n_sums++;
+    const int64_t most = MAX_SUMS / n_sums / p->tiling.cols;
+    if (p->tiling.rows > most)
+        p->tiling.rows = most / micro->mr * micro->mr;
     KU_ASSERT(p->tiling.cols * p->tiling.chunk_units <= MAX_PANELS &&
               p->tiling.cols * p->tiling.rows <= MAX_SUMS &&
               p->tiling.chunk_units <= KU_TILE_CHUNK);
@@ -362,12 +430,15 @@ int ku_cpu_bind_product(struct ku_kernel *k)
     struct ku_cpu_product *p = &k->product;
     KU_TRY(ku_cpu_check_all(k));
     KU_TRY(ku_cpu_check(k, "second operand", &k->call.in[1], k->call.in[0].dtype));
+    if (k->call.op == KU_OP_linear || k->call.op == KU_OP_linear_dx)
+        KU_TRY(ku_slices_of(k->call.op, &k->attr, &k->call.in[1].shape, &p->slices));
     p->dtype = k->call.in[0].dtype;
     p->n_units = ku_cpu_units(k, p->k);
     choose_tiling(k);
     if (p->m == 0 || p->n == 0)
         return KUMI_OK;
-    if ((k->call.op == KU_OP_linear || k->call.op == KU_OP_linear_dx) && ku_cpu_is_thin(k)) {
+    if ((k->call.op == KU_OP_linear || k->call.op == KU_OP_linear_dx) && p->slices.n == 0 &&
+        ku_cpu_is_thin(k)) {
         p->tiling = (struct ku_product_tiling){0}; /* a tile is a run of columns */
         ku_cpu_bind_thin(k);
         return KUMI_OK;
@@ -404,11 +475,11 @@ int ku_cpu_bind_linear(struct ku_kernel *k)
     return ku_cpu_bind_product(k);
 }
 
-/* The epilogue of linear alone. */
+/* The epilogue of linear alone. Columns come in parts: bias and, of a narrow sum, a row in f32. */
 static void tile_bias_add(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
-    float *bias = ku_cpu_scratch(k, thread);
+    float *bias = ku_cpu_scratch(k, thread), *row = bias + BIAS_COLS;
     int64_t from, n_rows;
     ku_cpu_range(k, tile, &from, &n_rows);
     for (int64_t at = 0; at < k->width; at += BIAS_COLS) {
@@ -421,7 +492,13 @@ static void tile_bias_add(const struct ku_kernel *k, int64_t tile, int thread)
             k->cpu->ops->cast(bias, KUMI_F32, ku_cpu_at(b, at), b->dtype, f.n);
             f.bias = bias;
         }
-        k->cpu->ops->finish_rows(&f, n_rows, ku_cpu_at(x, from * k->width + at), k->width);
+        if (x->dtype == KUMI_F32)
+            k->cpu->ops->finish_rows(&f, n_rows, ku_cpu_at(x, from * k->width + at), k->width);
+        for (int64_t r = from; r < from + n_rows && x->dtype != KUMI_F32; r++) {
+            k->cpu->ops->cast(row, KUMI_F32, ku_cpu_at(x, r * k->width + at), x->dtype, f.n);
+            f.out = ku_cpu_at(y, r * k->width + at);
+            k->cpu->ops->finish_rows(&f, 1, row, k->width);
+        }
     }
 }
 
@@ -430,7 +507,6 @@ int ku_cpu_bind_bias_add(struct ku_kernel *k)
     const struct ku_shape *s = &k->call.in[0].shape;
     const int lead = s->ndim - (int)k->attr.outs;
     KU_TRY(ku_cpu_check_all(k));
-    KU_TRY(ku_cpu_check(k, "sum", &k->call.in[0], KUMI_F32));
     k->count = ku_cpu_extent(s, 0, lead);
     k->width = ku_cpu_extent(s, lead, s->ndim);
     k->per_tile = k->width && k->width < KU_CPU_TILE_COUNT ? KU_CPU_TILE_COUNT / k->width : 1;

@@ -12,10 +12,28 @@
 #include "device/step_scalars.h"
 #include "op/schedule.h"
 
-enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT };
+/* With attr chunk the workspace has two exact sums per tile instead of two f64 per chunk. */
+static struct ku_exact *exact_of(const struct ku_kernel *k, int64_t tile)
+{
+    return (struct ku_exact *)k->call.workspace + 2 * tile;
+}
+/* Where the sums of a chunk go: the workspace, or `own` until add_part. */
+static double *part_of(const struct ku_kernel *k, int64_t at, double own[2])
+{
+    struct ku_cpu_trust *part = k->call.workspace;
+    return k->attr.chunk ? own : part[at / KU_BLOCK_COUNT].sum;
+}
+static void add_part(const struct ku_kernel *k, int64_t tile, const double own[2])
+{
+    for (int x = 0; x < 2 && k->attr.chunk; x++)
+        ku_exact_add_f64(&exact_of(k, tile)[x], &own[x], 1);
+}
 
 size_t ku_cpu_workspace_trust(const struct ku_op_case *c)
 {
+    if (c->attr->chunk)
+        return (size_t)ku_cpu_tiles(ku_shape_count(&c->in[0].shape), KU_CPU_TILE_COUNT) * 2 *
+               sizeof(struct ku_exact);
     return (size_t)ku_cpu_tiles(ku_shape_count(&c->in[0].shape), KU_BLOCK_COUNT) *
            sizeof(struct ku_cpu_trust);
 }
@@ -59,15 +77,20 @@ static void set_tiles(struct ku_kernel *k, ku_cpu_tile_fn *fn)
 static void tile_trust_sums(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_call *c = &k->call;
-    struct ku_cpu_trust *part = (struct ku_cpu_trust *)c->workspace + tile * BLOCKS_PER_TILE;
+    const int64_t chunk = ku_op_chunk(&k->attr);
+    double own[2];
     int64_t from, n, n_bad = 0;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    for (int64_t i = 0; i < n; i += KU_BLOCK_COUNT, part++)
+    if (k->attr.chunk)
+        memset(exact_of(k, tile), 0, 2 * sizeof(struct ku_exact));
+    for (int64_t i = 0; i < n; i += chunk) {
+        double *sum = part_of(k, from + i, own);
         for (int x = 0; x < 2; x++)
-            part->sum[x] =
-                k->cpu->ops->sumsq(ku_cpu_at(&c->in[x], from + i), c->in[x].dtype,
-                                   n - i < KU_BLOCK_COUNT ? n - i : KU_BLOCK_COUNT, &n_bad);
+            sum[x] = k->cpu->ops->sumsq(ku_cpu_at(&c->in[x], from + i), c->in[x].dtype,
+                                        n - i < chunk ? n - i : chunk, &n_bad);
+        add_part(k, tile, sum);
+    }
 }
 
 /* A skipped update leaves moments and sums. */
@@ -75,16 +98,21 @@ static void tile_lamb_moments(const struct ku_kernel *k, int64_t tile, int threa
 {
     const struct ku_call *c = &k->call;
     const double *report = c->in[4].data;
-    struct ku_cpu_trust *part = (struct ku_cpu_trust *)c->workspace + tile * BLOCKS_PER_TILE;
+    const int64_t chunk = ku_op_chunk(&k->attr);
     struct ku_update u = lamb_of(k, report);
+    double own[2];
     int64_t from, n;
     (void)thread;
     u.p = c->in[0].data, u.m = c->out[0].data, u.v = c->out[1].data;
     u.g = c->in[3].data, u.g_dtype = c->in[3].dtype;
     ku_cpu_range(k, tile, &from, &n);
-    for (int64_t i = 0; i < n && report[KU_REPORT_APPLY] != 0; i += KU_BLOCK_COUNT, part++)
-        k->cpu->ops->lamb_moments(&u, from + i, n - i < KU_BLOCK_COUNT ? n - i : KU_BLOCK_COUNT,
-                                  part->sum);
+    if (k->attr.chunk)
+        memset(exact_of(k, tile), 0, 2 * sizeof(struct ku_exact));
+    for (int64_t i = 0; i < n && report[KU_REPORT_APPLY] != 0; i += chunk) {
+        double *sum = part_of(k, from + i, own);
+        k->cpu->ops->lamb_moments(&u, from + i, n - i < chunk ? n - i : chunk, sum);
+        add_part(k, tile, sum);
+    }
 }
 
 void ku_cpu_add_trust(const struct ku_kernel *k, int64_t *trust)
@@ -95,8 +123,10 @@ void ku_cpu_add_trust(const struct ku_kernel *k, int64_t *trust)
         int64_t *words = &trust[(2 * k->attr.index + x) * KU_EXACT_WORDS];
         struct ku_exact sum;
         memcpy(&sum, words, sizeof sum);
-        for (int64_t b = 0; b < n_blocks; b++)
+        for (int64_t b = 0; b < n_blocks && k->attr.chunk == 0; b++)
             ku_exact_add_f64(&sum, &part[b].sum[x], 1);
+        for (int64_t t = 0; t < ku_cpu_tiles(k->count, k->per_tile) && k->attr.chunk; t++)
+            ku_exact_merge(&sum, &exact_of(k, t)[x]);
         memcpy(words, &sum, sizeof sum);
     }
 }

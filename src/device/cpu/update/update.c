@@ -115,10 +115,15 @@ static void load_exact(struct ku_exact *e, const void *words)
 
 /*
  * Partial results in the workspace: one exact sum per tile (exact_sum), one f64 and one count per
- * canonical chunk (sumsq), one f64 per tile (max_all). A last tile adds them up.
+ * canonical chunk (sumsq), or with attr chunk one exact sum and one count per tile, one f64 per
+ * tile (max_all). A last tile adds them up.
  */
 struct block_part {
     double sum;
+    int64_t n_bad;
+};
+struct chunks_part {
+    struct ku_exact sum;
     int64_t n_bad;
 };
 enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT };
@@ -127,6 +132,8 @@ _Static_assert(KU_CPU_TILE_COUNT % KU_BLOCK_COUNT == 0, "tiles are whole blocks"
 size_t ku_cpu_workspace_chunks(const struct ku_op_case *c)
 {
     int64_t count = ku_shape_count(&c->in[0].shape);
+    if (c->op == KU_OP_sumsq && c->attr->chunk)
+        return (size_t)ku_cpu_tiles(count, KU_CPU_TILE_COUNT) * sizeof(struct chunks_part);
     if (c->op == KU_OP_sumsq)
         return (size_t)ku_cpu_tiles(count, KU_BLOCK_COUNT) * sizeof(struct block_part);
     size_t each = c->op == KU_OP_exact_sum ? sizeof(struct ku_exact) : sizeof(double);
@@ -218,6 +225,35 @@ static void tile_sumsq_last(const struct ku_kernel *k, int64_t tile, int thread)
     }
     memcpy(stats, &sum, sizeof sum);
 }
+static void tile_sumsq_chunks(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *x = &k->call.in[0];
+    struct chunks_part *part = (struct chunks_part *)k->call.workspace + tile;
+    const int64_t chunk = k->attr.chunk;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    memset(part, 0, sizeof *part);
+    for (int64_t i = from; i < from + n; i += chunk) {
+        const int64_t left = from + n - i;
+        const double sum = k->cpu->ops->sumsq(ku_cpu_at(x, i), x->dtype,
+                                              left < chunk ? left : chunk, &part->n_bad);
+        ku_exact_add_f64(&part->sum, &sum, 1);
+    }
+}
+static void tile_sumsq_chunks_last(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct chunks_part *part = k->call.workspace;
+    int64_t *stats = k->call.out[0].data;
+    struct ku_exact sum;
+    (void)tile, (void)thread;
+    load_exact(&sum, stats);
+    for (int64_t i = 0; i < k->n_slices; i++) {
+        ku_exact_merge(&sum, &part[i].sum);
+        stats[KU_EXACT_WORDS + k->attr.index] += part[i].n_bad;
+    }
+    memcpy(stats, &sum, sizeof sum);
+}
 int ku_cpu_bind_sumsq(struct ku_kernel *k)
 {
     const struct ku_call *c = &k->call;
@@ -230,7 +266,8 @@ int ku_cpu_bind_sumsq(struct ku_kernel *k)
             KUMI_EINVAL,
             "device cpu: sumsq: the part begins at element %lld; it must begin at a multiple of %d",
             (long long)c->in[0].start[0], KU_BLOCK_COUNT);
-    return bind_reduce(k, tile_sumsq, tile_sumsq_last);
+    return k->attr.chunk ? bind_reduce(k, tile_sumsq_chunks, tile_sumsq_chunks_last)
+                         : bind_reduce(k, tile_sumsq, tile_sumsq_last);
 }
 
 static void tile_max(const struct ku_kernel *k, int64_t tile, int thread)
