@@ -204,7 +204,7 @@ def main():
 
 def measure_all(a, work, cpus, kind, info):
     sections = a.section or list(measure.SECTIONS)
-    needs_torch = {"gpt2", "accumulation", "zero", "long", "nanogpt", "llama", "enja", "resnet", "sample", "comm", "hosts"} & set(sections)
+    needs_torch = {"gpt2", "accumulation", "zero", "parallel", "long", "nanogpt", "llama", "enja", "resnet", "sample", "comm", "hosts"} & set(sections)
     env = environment(work + "/env") if needs_torch else None
     bench = measure.Bench(os.path.abspath(a.build), env, work, a.quick, a.turns)
     if "limits" not in sections: # mfu and rooflines use the limits of the same run

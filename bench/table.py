@@ -110,6 +110,22 @@ def zero(r):
     return checks
 
 
+def parallel(r):
+    """Of data parallelism with the same micro-batch; of PyTorch in the same layout."""
+    checks = []
+    for dtype in "bf16", "f32":
+        tps = lambda kind: r.tps("parallel", f"kumi {kind} {dtype}")
+        is_amx = r.is_amx and dtype == "bf16"
+        pp = max((x for x in (tps(f"pp {s}") for s in ("1f1b", "zb-h2", "zb-v")) if x), default=None)
+        peers = 2.5 if is_amx else 1.3
+        checks += [at_least(f"tp 2 with sp {dtype}", ratio(tps("tp-sp"), tps("dp")), 0.8 if is_amx else 0.85),
+                   at_least(f"pp 2 {dtype}", ratio(pp, tps("dp")), 0.88),
+                   at_least(f"tp × PyTorch {dtype}", ratio(tps("tp"), r.tps("parallel", f"torch tp {dtype} eager")), peers),
+                   at_least(f"tp with sp × PyTorch {dtype}", ratio(tps("tp-sp"), r.tps("parallel", f"torch tp-sp {dtype} eager")), peers),
+                   at_least(f"pp × PyTorch {dtype}", ratio(pp, r.tps("parallel", f"torch pp {dtype} eager")), peers)]
+    return checks
+
+
 def long(r):
     return [at_least(dtype, ratio(r.tps("long", f"kumi 1x2 {dtype}"), r.best("long", "", dtype)), target) for dtype, target in (("bf16", 1.3), ("f32", 1.15))]
 
@@ -232,6 +248,7 @@ ROWS = [("GPT-2 124M: share of the matrix peak, step time over the roofline T", 
         ("GPT-2 124M against PyTorch", pytorch),
         ("bf16 against f32, same parallel layout", narrow),
         ("GPT-2 124M, stages of ZeRO against stage 0; against FSDP2", zero),
+        ("GPT-2 124M, 16 sequences of 256, one model over 2 ranks, against data parallelism and PyTorch", parallel),
         ("One sample of 1,024 tokens, 1 rank × 2 threads, against PyTorch's best", long),
         ("nanoGPT's CPU setting against PyTorch", nanogpt),
         ("Llama, 1.6 M parameters, 1,024 tokens a step, against PyTorch", llama),
@@ -337,7 +354,8 @@ def details(r):
     if low:
         out += ["", f"| op below {100 * OP_MARK:.0f} % of its roofline | step | of the step | of the roofline |", "|---|---|--:|--:|"]
         out += [f"| `{name}` | {step} | {100 * share:.1f} % | {100 * of_limit:.0f} % |" for of_limit, share, step, name in low]
-    names = {"gpt2": "GPT-2 124M, 1,024 tokens", "accumulation": "GPT-2 124M, 8,192 tokens", "zero": "ZeRO, 1,024 tokens", "long": "one sample of 1,024 tokens",
+    names = {"gpt2": "GPT-2 124M, 1,024 tokens", "accumulation": "GPT-2 124M, 8,192 tokens", "zero": "ZeRO, 1,024 tokens",
+             "parallel": "one model over 2 ranks, 4,096 tokens", "long": "one sample of 1,024 tokens",
              "nanogpt": "nanoGPT's CPU setting", "llama": "Llama, 1.6 M parameters", "enja": "English-Japanese Transformer", "resnet": "ResNet-18, 128 images",
              "sample": "sampling GPT-2 124M, a token a step"}
     rows = [(name, who, run) for key, name in names.items() for who, run in r.of(key).items() if run and "tps" in run]
