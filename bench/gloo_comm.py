@@ -3,6 +3,7 @@
 """Collectives of Gloo through PyTorch, the peer of `kumi bench comm`: one JSON object a line, with the same fields.
 
     gloo_comm.py [--ranks 2] [--most BYTES]
+    gloo_comm.py --rank R --master ADDRESS --interface NAME [--most BYTES]      one rank, of two on hosts of their own
 """
 import argparse
 import json
@@ -18,7 +19,7 @@ SIZES = [8, 64 << 10, 1 << 20, 64 << 20, 256 << 20]
 
 def worker(rank, a):
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(a.port))
+    os.environ.update(MASTER_ADDR=a.master, MASTER_PORT=str(a.port))
     dist.init_process_group("gloo", rank=rank, world_size=a.ranks)
 
     def measure(name, size, call, ways=1):
@@ -65,5 +66,13 @@ if __name__ == "__main__":
     p.add_argument("--ranks", type=int, default=2)
     p.add_argument("--most", type=int, default=SIZES[-1])
     p.add_argument("--port", type=int, default=29521)
+    p.add_argument("--rank", type=int)
+    p.add_argument("--master", default="127.0.0.1")
+    p.add_argument("--interface")
     args = p.parse_args()
-    mp.spawn(worker, (args,), args.ranks)
+    if args.interface:
+        os.environ["GLOO_SOCKET_IFNAME"] = args.interface
+    if args.rank is None:
+        mp.spawn(worker, (args,), args.ranks)
+    else:
+        worker(args.rank, args)

@@ -193,11 +193,11 @@ def faults_of(pid):
     return sum(faults for _, faults in descendants(pid))
 
 
-def trial(b, config, n, threads, steps, sets=(), skip=3):
-    """Speed, where the time went and what is held, of a short training."""
+def trial(b, config, n, threads, steps, sets=(), skip=3, around=None):
+    """Speed, where the time went and what is held, of a short training. around: the command that starts it on several hosts, of one without -n."""
     out = f"{b.work}/run"
     shutil.rmtree(out, ignore_errors=True)
-    argv = [b.kumi, "train", config, "-n", str(n), "--trial", "--out", out, "--until", str(steps)]
+    argv = [b.kumi, "train", config, *(() if around else ("-n", str(n))), "--trial", "--out", out, "--until", str(steps)]
     for s in (f"train.threads={threads}", "train.log_every=0", *sets):
         argv += ["--set", s]
     seen = []
@@ -205,7 +205,7 @@ def trial(b, config, n, threads, steps, sets=(), skip=3):
     def watch(pid, stop):
         while not stop.wait(0.2):
             seen.append((time.time(), faults_of(pid)))
-    b.run(argv, watch=watch)
+    b.run(around(argv) if around else argv, watch=watch)
     ranks = [json.load(open(f"{out}/rank-{r}.json")) for r in range(n)]
     summary = json.load(open(f"{out}/summary.json"))
     mean = lambda key: statistics.mean(statistics.median(r[key][skip:]) for r in ranks)
@@ -332,6 +332,22 @@ def zero(b):
             for kind in ("full",) + (("reduced none", "reduced full") if dtype == "bf16" else ()):
                 how = ("--shard", kind.split()[-1], *(("--reduce", "bf16") if kind.startswith("reduced") else ()))
                 calls[f"torch {kind} {dtype} {'compiled' if compiled else 'eager'}"] = partial(torch, b, 2, 1, dtype, compiled, 2 if b.quick else 3, *how)
+    return take_turns(b, calls, most=2)
+
+
+def parallel(b):
+    """One model over two ranks: tensor parallelism with whole and with divided sequences, and pipelines; against data parallelism with the same micro-batch, and
+    PyTorch in the same layout. 16 sequences of 256 tokens, micro-batches of 2."""
+    kinds = {"dp": (), "tp": ("parallel.tp=2",), "tp-sp": ("parallel.tp=2", "parallel.sp=true")}
+    kinds.update({f"pp {schedule}": ("parallel.pp=2", f"parallel.pp_schedule={schedule}") for schedule in ("1f1b", "zb-h2", "zb-v")})
+    small, calls = ("model.n_layer=4",) if b.quick else (), {}
+    for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
+        for kind, sets in kinds.items():
+            sets = (f"precision.compute={dtype}", "train.global_batch=16", "train.micro_batch=2", "parallel.host_state=private", *sets, *small)
+            calls[f"kumi {kind} {dtype}"] = partial(trial, b, GPT2, 2, 1, 3 if b.quick else 5, sets, skip=1)
+        for kind in "tp", "tp-sp", "pp":
+            calls[f"torch {kind} {dtype} eager"] = partial(peer, b, "bench/pytorch_parallel.py", "--how", kind, "--dtype", dtype, "--steps", 1 if b.quick else 3,
+                                                           *(("--layers", 4) if b.quick else ()))
     return take_turns(b, calls, most=2)
 
 
@@ -612,5 +628,5 @@ def loader(b):
 
 
 # with minutes on two cores of a Zen 4, of which compiling takes some in a first turn
-SECTIONS = {f.__name__: (f, minutes) for f, minutes in ((limits, 0.2), (ops, 4), (comm, 8), (gpt2, 13), (accumulation, 22), (zero, 13), (long, 6), (nanogpt, 5),
+SECTIONS = {f.__name__: (f, minutes) for f, minutes in ((limits, 0.2), (ops, 4), (comm, 8), (gpt2, 13), (accumulation, 22), (zero, 13), (parallel, 14), (long, 6), (nanogpt, 5),
                                                         (llama, 6), (enja, 8), (resnet, 8), (sample, 3), (start, 0.5), (checkpoint, 3), (loader, 1))}

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 
+import hosts
 import measure
 import table
 
@@ -34,6 +35,10 @@ INDEX = {"README.md": "docs/internals/performance", "docs/reference/performance.
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 COMPARISON = re.compile(r"<!-- measured:comparison-([\w-]+) -->\n.*?<!-- /measured -->", re.S) # README's copy of a table's block
 LINKS = re.compile(r"<!-- tables -->\n.*?<!-- /tables -->", re.S)
+
+
+measure.SECTIONS["hosts"] = hosts.hosts, 9
+table.ROWS.append(("Two hosts in network namespaces", hosts.checks))
 
 
 def environment(folder):
@@ -199,7 +204,7 @@ def main():
 
 def measure_all(a, work, cpus, kind, info):
     sections = a.section or list(measure.SECTIONS)
-    needs_torch = {"gpt2", "accumulation", "zero", "long", "nanogpt", "llama", "enja", "resnet", "sample", "comm"} & set(sections)
+    needs_torch = {"gpt2", "accumulation", "zero", "parallel", "long", "nanogpt", "llama", "enja", "resnet", "sample", "comm", "hosts"} & set(sections)
     env = environment(work + "/env") if needs_torch else None
     bench = measure.Bench(os.path.abspath(a.build), env, work, a.quick, a.turns)
     if "limits" not in sections: # mfu and rooflines use the limits of the same run

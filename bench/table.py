@@ -2,7 +2,7 @@
 """The table of a kind of CPU from the results of bench/performance.py: a row a target."""
 MIB = 1 << 20
 SHOWN = {"tps", "step_ms", "mfu", "step_over_roofline", "turns", "discarded", "exposed_comm_ms", "planned_bytes", "pss_bytes", "ranks",
-         "faults_per_step"} # of a run
+         "faults_per_step", "far_bytes"} # of a run
 is_unused = lambda row: isinstance(row, dict) and row.get("dtype") == "bf16" and row["collective"] != "all_reduce" # of the rows of collectives
 OP_MARK = 0.7 # of its roofline, for ops above 1 % of a step
 SIZES = {8: "8 B", 65536: "64 KiB", MIB: "1 MiB", 64 * MIB: "64 MiB", 256 * MIB: "256 MiB"}
@@ -107,6 +107,22 @@ def zero(r):
     narrow = lambda kind: r.tps("zero", f"kumi reduced {kind} bf16")
     checks += [at_least("stage 3 × FSDP2, reduced in bf16", ratio(narrow("stage 3"), r.best("zero", "reduced full", "bf16")), 1),
                at_least("stage 0 × DDP, reduced in bf16", ratio(narrow("stage 0"), r.best("zero", "reduced none", "bf16")), 1)]
+    return checks
+
+
+def parallel(r):
+    """Of data parallelism with the same micro-batch; of PyTorch in the same layout."""
+    checks = []
+    for dtype in "bf16", "f32":
+        tps = lambda kind: r.tps("parallel", f"kumi {kind} {dtype}")
+        is_amx = r.is_amx and dtype == "bf16"
+        pp = max((x for x in (tps(f"pp {s}") for s in ("1f1b", "zb-h2", "zb-v")) if x), default=None)
+        peers = 2.5 if is_amx else 1.3
+        checks += [at_least(f"tp 2 with sp {dtype}", ratio(tps("tp-sp"), tps("dp")), 0.8 if is_amx else 0.85),
+                   at_least(f"pp 2 {dtype}", ratio(pp, tps("dp")), 0.88),
+                   at_least(f"tp × PyTorch {dtype}", ratio(tps("tp"), r.tps("parallel", f"torch tp {dtype} eager")), peers),
+                   at_least(f"tp with sp × PyTorch {dtype}", ratio(tps("tp-sp"), r.tps("parallel", f"torch tp-sp {dtype} eager")), peers),
+                   at_least(f"pp × PyTorch {dtype}", ratio(pp, r.tps("parallel", f"torch pp {dtype} eager")), peers)]
     return checks
 
 
@@ -232,6 +248,7 @@ ROWS = [("GPT-2 124M: share of the matrix peak, step time over the roofline T", 
         ("GPT-2 124M against PyTorch", pytorch),
         ("bf16 against f32, same parallel layout", narrow),
         ("GPT-2 124M, stages of ZeRO against stage 0; against FSDP2", zero),
+        ("GPT-2 124M, 16 sequences of 256, one model over 2 ranks, against data parallelism and PyTorch", parallel),
         ("One sample of 1,024 tokens, 1 rank × 2 threads, against PyTorch's best", long),
         ("nanoGPT's CPU setting against PyTorch", nanogpt),
         ("Llama, 1.6 M parameters, 1,024 tokens a step, against PyTorch", llama),
@@ -337,7 +354,8 @@ def details(r):
     if low:
         out += ["", f"| op below {100 * OP_MARK:.0f} % of its roofline | step | of the step | of the roofline |", "|---|---|--:|--:|"]
         out += [f"| `{name}` | {step} | {100 * share:.1f} % | {100 * of_limit:.0f} % |" for of_limit, share, step, name in low]
-    names = {"gpt2": "GPT-2 124M, 1,024 tokens", "accumulation": "GPT-2 124M, 8,192 tokens", "zero": "ZeRO, 1,024 tokens", "long": "one sample of 1,024 tokens",
+    names = {"gpt2": "GPT-2 124M, 1,024 tokens", "accumulation": "GPT-2 124M, 8,192 tokens", "zero": "ZeRO, 1,024 tokens",
+             "parallel": "one model over 2 ranks, 4,096 tokens", "long": "one sample of 1,024 tokens",
              "nanogpt": "nanoGPT's CPU setting", "llama": "Llama, 1.6 M parameters", "enja": "English-Japanese Transformer", "resnet": "ResNet-18, 128 images",
              "sample": "sampling GPT-2 124M, a token a step"}
     rows = [(name, who, run) for key, name in names.items() for who, run in r.of(key).items() if run and "tps" in run]

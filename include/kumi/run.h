@@ -306,6 +306,15 @@ KUMI_API int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
 KUMI_API int kumi_plan_mesh(const struct kumi_settings *settings, const char *hosts,
                             const char *hostfile, int n_ranks, int as_json, char **text);
 /*
+ * Print the bytes of activations that a layer retains for backward, and the first rank of the
+ * pipeline, without and with tensor parallelism, sequence parallelism and recomputation, under the
+ * storage of Korthikanti et al. 2022: 2-byte values, 1-byte masks, attention without fusion.
+ *
+ * Errors: EINVAL: the model has no repeated layers.
+ */
+KUMI_API int kumi_plan_activations(const struct kumi_settings *settings, int n_ranks, int as_json,
+                                   char **text);
+/*
  * Print memory and bytes sent of a rank under every layout of n ranks of one host: data parallel,
  * the stages of ZeRO, tensor parallel, pipelines (1F1B) and their combinations, with private state;
  * the bubble is a pipeline's idle share for blocks of equal cost. Keys of the

@@ -47,7 +47,7 @@
  */
 enum ku_check_kind {
     KU_CHECK_TRAIN,  /* a step of training */
-    KU_CHECK_EVAL,   /* loss and metrics; the state is only read */
+    KU_CHECK_EVAL,   /* loss and metrics, or generation; of the state only caches are written */
     KU_CHECK_INIT,   /* makes the initial state in new memory, which is zero */
     KU_CHECK_DERIVE, /* makes the derived tensors from loaded ones */
 };
@@ -93,7 +93,12 @@ struct ku_check_report {
 KU_STATUS ku_check_programs(const struct ku_graph *model, const struct ku_check_opts *o,
                             const struct ku_program *const *p, int n,
                             struct ku_check_report *report);
-/* The same of a job without a pipeline. */
+/*
+ * KUMI_EPLAN unless two programs of a job, of any kind and coordinate, have the same rank axes and
+ * every state tensor in the same place. q may have fewer: evaluation has no optimizer state.
+ */
+KU_STATUS ku_check_same_state(const struct ku_program *p, const struct ku_program *q);
+/* The same as ku_check_programs, of a job without a pipeline. */
 KU_STATUS ku_check_program(const struct ku_graph *model, const struct ku_check_opts *o,
                            const struct ku_program *p, struct ku_check_report *report);
 

@@ -36,8 +36,11 @@ static int check_start(struct ku_proof *c, const struct ku_instr *i)
         return ku_proof_refuse(c, 0, "a message has one part and passes along axis pp");
     if (!ku_exchange_is_message(i->op) && i->op != KU_X_BARRIER && i->axes >> KU_AX_PP & 1)
         return ku_proof_refuse(c, 0, "only messages and barriers join the stages of a pipeline");
-    if (i->n_in && i->op != KU_X_REDUCE_SCATTER && i->op != KU_X_ALL_REDUCE)
+    const bool reduces = i->op == KU_X_REDUCE_SCATTER || i->op == KU_X_ALL_REDUCE;
+    if (i->n_in && !reduces)
         return ku_proof_refuse(c, 0, "only a reduction adds to the norm");
+    if (i->reduce != KU_FOLD_SUM && !reduces)
+        return ku_proof_refuse(c, 0, "a %s names a reduction", ku_exchange_name(i->op));
     return KUMI_OK;
 }
 

@@ -384,17 +384,6 @@ static int read_all(struct ku_proof *c, const struct ku_instr *i, const struct k
     return KUMI_OK;
 }
 
-/* Rounding takes streams in the order in which the compiler meets it: each is used once. */
-static int take_stream(struct ku_proof *c, const struct ku_instr *i, struct ku_term_op *x)
-{
-    struct ku_term own = {.hash = ku_term_of(KU_TERM_STREAM, i->stream, 0), .shape = x->in[0]};
-    const struct ku_term *old = ku_terms_find(&c->streams, own.hash);
-    if (old && old->shape != own.shape)
-        return ku_proof_refuse(c, 0, "random stream %u is used twice", i->stream);
-    x->stream = 0;
-    return old ? KUMI_OK : ku_terms_add(&c->streams, &own);
-}
-
 static int zero_totals(struct ku_proof *c, const struct ku_operand *to, struct ku_held *out)
 {
     out->term = KU_TOTALS_ZERO;
@@ -469,8 +458,6 @@ static int compute(struct ku_proof *c)
             return ku_proof_refuse(c, to->buffer, "writes a buffer that collective #%u still uses",
                                    c->held[to->buffer].handle);
     }
-    if (i->op == KU_OP_stochastic_round)
-        KU_TRY(take_stream(c, i, &x));
     ku_term_results(c, &x, term);
     for (int n = 0; n < i->n_out; n++) {
         const struct ku_operand *to = &o[i->n_in + n];

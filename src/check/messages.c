@@ -6,11 +6,11 @@
  *     pp 0   start send #3 ............ wait #3       the term of the operand goes on the wire
  *     pp 1        start recv #1, wait #1              and into the buffer of the receive
  *
- * Both sides must name the same shape, placement and dtype. A send ends when its receive has
- * started (rendezvous: no transport needs to buffer), a receive ends when its send has started. A
- * coordinate runs until a wait blocks; if all of them block, the programs wait for each other. What
- * arrives is a term, so that the update of a tensor accepts exactly the sum over all micro-batches
- * and uses, wherever its parts were computed.
+ * Both sides must name the same shape, placement, partition and dtype. A send ends when its receive
+ * has started (rendezvous: no transport needs to buffer), a receive ends when its send has started.
+ * A coordinate runs until a wait blocks; if all of them block, the programs wait for each other.
+ * What arrives is a term, so that the update of a tensor accepts exactly the sum over all
+ * micro-batches and uses, wherever its parts were computed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +22,7 @@
 struct message {
     struct ku_held value;
     uint64_t shape, layout;
+    int32_t first_block;
     uint8_t dtype;
 };
 struct wire {
@@ -53,6 +54,7 @@ static int send_message(struct ku_proof *c, const struct ku_operand *o, struct w
 {
     struct message m = {.shape = c->shape_hash[o->shape],
                         .layout = hash_layout(&c->p->layout[o->layout]),
+                        .first_block = o->first_block,
                         .dtype = o->dtype};
     KU_TRY(ku_proof_read(c, o, &m.value));
     if (c->held[o->buffer].handle)
@@ -115,10 +117,10 @@ int ku_message_wait(struct ku_proof *c)
     }
     const struct message *m = &w->sent[at];
     if (m->dtype != o->dtype || m->shape != c->shape_hash[o->shape] ||
-        m->layout != hash_layout(&c->p->layout[o->layout]))
+        m->layout != hash_layout(&c->p->layout[o->layout]) || m->first_block != o->first_block)
         return ku_proof_refuse(c, o->buffer,
-                               "the message that coordinate %d sends has another shape, placement "
-                               "or dtype",
+                               "the message that coordinate %d sends has another shape, placement, "
+                               "partition or dtype",
                                i->peer);
     c->held[o->buffer].handle = 0;
     return ku_proof_write(c, o->buffer, &m->value);

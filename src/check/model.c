@@ -501,6 +501,29 @@ static uint64_t total_of(const struct derive *d, ku_id value, uint64_t *leaf)
     return d->sum_of[value] ? total(d, d->sum_of[value] - 1, leaf) : 0;
 }
 
+/* An output that is no sum, such as logits, is a port of its own if there is one micro-batch. */
+static uint64_t output_of(const struct derive *d, ku_id value, uint64_t *leaf)
+{
+    return d->sum_of[value] || ku_mesh_n_micro(&d->c->mesh) > 1 ? total_of(d, value, leaf)
+                                                                : d->term[value];
+}
+
+/* Generation: the model says what its caches of keys and values hold in the end. */
+static int write_caches(struct derive *d)
+{
+    const struct ku_graph *g = d->g;
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_tensor *x = &g->tensor[t];
+        const uint32_t s = ku_proof_state(d->c, ku_term_state(x->name, NULL));
+        if (x->kind != KU_T_CACHE || x->next == 0 || d->term[x->next] == 0)
+            continue;
+        if (s == 0)
+            return ku_proof_refuse(d->c, 0, "the state plan has no cache %s", x->name);
+        d->c->next[s - 1] = d->term[x->next];
+    }
+    return KUMI_OK;
+}
+
 /* The same of a gradient: the ranks of axis tp add up their parts of it last. */
 static uint64_t total_of_gradient(const struct derive *d, ku_id value, uint64_t *leaf)
 {
@@ -547,7 +570,8 @@ static int add_up(struct derive *d, uint64_t *leaf)
             c->report_of.n_gradients++;
         }
     for (uint32_t i = 0; i < d->g->n_outputs; i++)
-        c->output[i] = total_of(d, d->g->output[i].value, leaf);
+        c->output[i] = output_of(d, d->g->output[i].value, leaf);
+    KU_TRY(write_caches(d));
     for (uint32_t i = 0; i < d->n_sums && c->o->kind == KU_CHECK_TRAIN; i++)
         if (d->list[i].is_stack)
             KU_TRY(ku_update_statistics(c, &d->g->node[d->g->value[d->list[i].value].def],

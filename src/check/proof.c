@@ -39,6 +39,21 @@ int ku_proof_refuse(const struct ku_proof *c, ku_id buffer, const char *format, 
                   c->at, op, path, what, rule);
 }
 
+/* Whether the ranks of axis tp divide a state tensor alike, and those of others own its chunks. */
+static bool same_shares(const struct ku_program *p, const struct ku_program_state *x,
+                        const struct ku_program *q, const struct ku_program_state *y)
+{
+    const struct ku_place a = p->layout[x->split].at[KU_AX_TP],
+                          b = q->layout[y->split].at[KU_AX_TP];
+    const bool is_split = x->split && a.kind == KU_S;
+    if (is_split != (y->split && b.kind == KU_S) || (is_split && a.dim != b.dim) ||
+        x->is_kept != y->is_kept)
+        return false;
+    return !x->is_kept ||
+           (x->first_block == y->first_block && ku_layout_axes(&p->layout[x->blocks], KU_Z) ==
+                                                    ku_layout_axes(&q->layout[y->blocks], KU_Z));
+}
+
 static int by_term(const void *a, const void *b)
 {
     const struct ku_named_state *x = a, *y = b;
@@ -88,12 +103,14 @@ static int prepare(struct ku_proof *c)
 
 static void close_proof(struct ku_proof *c)
 {
-    ku_graph_destroy(c->spec);
-    ku_free(c->terms.slot);
+    if (!c->is_borrower) {
+        ku_graph_destroy(c->spec);
+        ku_free(c->terms.slot);
+        ku_free(c->gradient);
+        ku_free(c->output);
+    }
     ku_free(c->streams.slot);
-    ku_free(c->gradient);
     ku_free(c->cut);
-    ku_free(c->output);
     ku_free(c->attr_hash);
     ku_free(c->shape_hash);
     ku_free(c->next);
@@ -112,8 +129,47 @@ static void close_proof(struct ku_proof *c)
     ku_free(c->barrier);
 }
 
-/* Everything up to the first instruction. */
-static int open_proof(struct ku_proof *c)
+int ku_check_same_state(const struct ku_program *p, const struct ku_program *q)
+{
+    const size_t rank_axes = KU_AX_FIRST_TIME * sizeof *p->mesh.extent;
+    bool same =
+        memcmp(p->mesh.extent, q->mesh.extent, rank_axes) == 0 && p->n_states >= q->n_states;
+    for (uint32_t s = 0; s < q->n_states && same; s++) {
+        const struct ku_program_state *x = &p->state[s], *y = &q->state[s];
+        same = strcmp(p->name_of[x->name], q->name_of[y->name]) == 0 && x->arena == y->arena &&
+               x->offset == y->offset && x->bytes == y->bytes && x->pp == y->pp &&
+               x->dtype == y->dtype && same_shares(p, x, q, y) &&
+               ku_shape_hash(&p->shape[x->shape]) == ku_shape_hash(&q->shape[y->shape]);
+        if (!same)
+            return KU_ERR(KUMI_EPLAN,
+                          "check: program %s of coordinate %d of axis pp places %s otherwise than "
+                          "program %s of coordinate %d",
+                          q->name, q->pp, p->name_of[x->name], p->name, p->pp);
+    }
+    return same ? KUMI_OK
+                : KU_ERR(
+                      KUMI_EPLAN,
+                      "check: program %s has other rank axes or more state tensors than program %s",
+                      q->name, p->name);
+}
+
+/* What the model defines does not depend on the coordinate: it is derived once. */
+static void borrow(const struct ku_proof *from, struct ku_proof *c)
+{
+    c->is_borrower = true;
+    c->spec = from->spec;
+    c->terms = from->terms;
+    c->gradient = from->gradient;
+    c->output = from->output;
+    c->stats = from->stats;
+    c->report = from->report;
+    c->shift = from->shift;
+    c->report_of.n_gradients = from->report_of.n_gradients;
+    memcpy(c->next, from->next, c->p->n_states * sizeof *c->next);
+}
+
+/* Everything up to the first instruction. first: the proof of coordinate 0. */
+static int open_proof(struct ku_proof *c, const struct ku_proof *first)
 {
     c->wide = ku_mesh_wide(&c->p->mesh, KU_DP_AXES);
     c->mesh = ku_cut_is(c, KU_CHECK_SERVER) ? c->o->mesh : c->p->mesh;
@@ -121,25 +177,19 @@ static int open_proof(struct ku_proof *c)
     c->report_of.n_instrs = c->p->n_instrs;
     KU_TRY(prepare(c));
     c->at = c->p->n_instrs;
-    KU_TRY(c->o->kind >= KU_CHECK_INIT ? ku_initial_derive(c) : ku_model_derive(c));
+    KU_TRY(ku_check_same_state(first->p, c->p));
+    if (memcmp(&first->p->mesh, &c->p->mesh, sizeof c->p->mesh) != 0 ||
+        first->p->n_states != c->p->n_states)
+        return ku_proof_refuse(c, 0, "has another mesh or state plan than coordinate 0 of axis pp");
+    if (c->o->kind >= KU_CHECK_INIT)
+        KU_TRY(ku_initial_derive(c));
+    else if (c == first)
+        KU_TRY(ku_model_derive(c));
+    else
+        borrow(first, c);
     KU_TRY(ku_proof_live_ranges(c));
     c->at = 0;
     return KUMI_OK;
-}
-
-/* The coordinates of axis pp agree on the mesh and on where all state is. */
-static int compare_states(const struct ku_proof *a, const struct ku_proof *b)
-{
-    const struct ku_program *p = a->p, *q = b->p;
-    bool same = memcmp(&p->mesh, &q->mesh, sizeof p->mesh) == 0 && p->n_states == q->n_states;
-    for (uint32_t s = 0; s < p->n_states && same; s++) {
-        const struct ku_program_state *x = &p->state[s], *y = &q->state[s];
-        same = strcmp(p->name_of[x->name], q->name_of[y->name]) == 0 && x->arena == y->arena &&
-               x->offset == y->offset && x->bytes == y->bytes && x->pp == y->pp &&
-               x->dtype == y->dtype;
-    }
-    return same ? KUMI_OK
-                : ku_proof_refuse(b, 0, "has another state plan than the coordinate 0 of axis pp");
 }
 
 static void add_report(const struct ku_proof *c, struct ku_check_report *sum)
@@ -163,11 +213,9 @@ int ku_check_programs(const struct ku_graph *model, const struct ku_check_opts *
         c[i].model = model, c[i].o = o, c[i].p = p[i];
         status =
             p[i]->mesh.extent[KU_AX_PP] == n && p[i]->pp == i
-                ? open_proof(&c[i])
+                ? open_proof(&c[i], &c[0])
                 : ku_proof_refuse(&c[i], 0, "is of coordinate %d of %d of axis pp, not %d of %d",
                                   p[i]->pp, p[i]->mesh.extent[KU_AX_PP], i, n);
-        if (status == KUMI_OK)
-            status = compare_states(&c[0], &c[i]);
     }
     if (status == KUMI_OK)
         status = ku_proof_execute_all(c, n);

@@ -73,7 +73,8 @@ struct ku_proof {
     const struct ku_program *p;
     struct ku_graph *spec;      /* the model with backward (model.c) */
     struct ku_terms terms;      /* that the model defines, all micro-batches */
-    struct ku_terms streams;    /* of random ops in phase O: `shape` is the term of its one user */
+    struct ku_terms streams;    /* of initial values: `shape` is the term of its one user */
+    bool is_borrower;           /* what the model defines belongs to the proof of coordinate 0 */
     uint64_t *gradient;         /* per tensor of the model: the complete sum, 0: none */
     uint64_t *output;           /* per output of the model: its complete value, 0: not summed */
     uint64_t stats;             /* the sum of squares over all gradients */

@@ -8,6 +8,9 @@
  *
  * LARS, LAMB and Adafactor scale by norms of tensors: their sums over all tensors are complete
  * before the first parameter changes. So the derivation passes over the tensors in stages.
+ *
+ * Stochastic rounding takes the random streams after those of the model, one per narrow parameter:
+ * first the parameters that are not scaled by their norm, then those that LARS and LAMB scale.
  */
 #include <string.h>
 
@@ -24,6 +27,8 @@ struct end {
     int stage;
     uint64_t total, factors, norms; /* total: of this stage */
     int64_t index, words;           /* of the tensor in the totals */
+    uint32_t n_narrow;              /* parameters that are rounded and not scaled by their norm */
+    uint32_t n_rounded[2];          /* of these, and of those that are scaled, so far */
 };
 /* One parameter and its update. */
 struct item {
@@ -31,7 +36,7 @@ struct item {
     uint64_t p, g, state[KU_MAX_STATE];
     enum kumi_dtype wide; /* of p as the optimizer reads it, and of its state */
     struct ku_attrs a;
-    int is_adapted, is_factored;
+    int is_scaled, is_factored; /* scaled: by its norm */
 };
 
 void ku_update_scaler_of(const struct ku_attrs *rule, struct ku_attrs *a)
@@ -47,10 +52,11 @@ void ku_update_scaler_of(const struct ku_attrs *rule, struct ku_attrs *a)
 }
 
 /* The results of an op as terms of the model. in: ends with 0. */
-static int apply(struct ku_proof *c, int op, const struct ku_attrs *a, const uint64_t *in,
-                 const int *dtype, int n_out, uint64_t *out)
+static int apply_random(struct ku_proof *c, int op, const struct ku_attrs *a, uint32_t stream,
+                        const uint64_t *in, const int *dtype, int n_out, uint64_t *out)
 {
-    struct ku_term_op x = {.op = op, .n_out = n_out, .attr = ku_attrs_hash(a), .a = a};
+    struct ku_term_op x = {
+        .op = op, .n_out = n_out, .attr = ku_attrs_hash(a), .a = a, .stream = stream};
     const bool has_sums = ku_ops[op].traits & KU_OP_CHUNKS;
     KU_ASSERT(n_out <= KU_MAX_OUT);
     for (; in[x.n_in]; x.n_in++)
@@ -62,6 +68,12 @@ static int apply(struct ku_proof *c, int op, const struct ku_attrs *a, const uin
     for (int n = 0; n < n_out - has_sums; n++)
         KU_TRY(ku_terms_add(&c->terms, &(struct ku_term){.hash = out[n], .dtype = x.out_dtype[n]}));
     return KUMI_OK;
+}
+
+static int apply(struct ku_proof *c, int op, const struct ku_attrs *a, const uint64_t *in,
+                 const int *dtype, int n_out, uint64_t *out)
+{
+    return apply_random(c, op, a, 0, in, dtype, n_out, out);
 }
 
 static int set_next(struct ku_proof *c, uint64_t state, uint64_t term)
@@ -182,6 +194,13 @@ static void factor(struct end *e, struct item *x)
     e->words += 2 * n_matrices * (x->a.rows + x->a.cols);
 }
 
+/* The random stream that a parameter's rounding takes. */
+static uint32_t stream_of(struct end *e, const struct item *x)
+{
+    const uint32_t nth = ++e->n_rounded[x->is_scaled];
+    return e->m->n_streams + (x->is_scaled ? e->n_narrow : 0) + nth;
+}
+
 /* The parameter's optimizer results become its next state: p', states first .. n, copy. */
 static int leave(struct end *e, struct item *x, const uint64_t *out, int n_states)
 {
@@ -196,9 +215,10 @@ static int leave(struct end *e, struct item *x, const uint64_t *out, int n_state
         KU_TRY(set_next(c, ku_term_state(e->m->tensor[t->copy].name, NULL), out[n_states + 1]));
     a.dtype = narrow;
     if (narrow != wide && c->o->stochastic_rounding)
-        KU_TRY(apply(c, KU_OP_stochastic_round, &a,
-                     (uint64_t[]){p, ku_term_of(KU_TERM_INPUT, ku_hash64("control", 7), 0), 0},
-                     &narrow, 1, &p));
+        KU_TRY(
+            apply_random(c, KU_OP_stochastic_round, &a, stream_of(e, x),
+                         (uint64_t[]){p, ku_term_of(KU_TERM_INPUT, ku_hash64("control", 7), 0), 0},
+                         &narrow, 1, &p));
     else if (narrow != wide)
         KU_TRY(apply(c, KU_OP_cast, &a, (uint64_t[]){p, 0}, &narrow, 1, &p));
     KU_TRY(set_next(c, ku_term_state(t->name, NULL), p));
@@ -342,7 +362,10 @@ static int update(struct end *e, ku_id t)
     if (op == KU_OP_adafactor)
         return adafactor(e, &x);
     const bool is_layerwise = op == KU_OP_lars || op == KU_OP_lamb;
-    if (is_layerwise && is_selected(e->m, t, c->o->adapt, c->o->adapt_patterns))
+    x.is_scaled = is_layerwise && is_selected(e->m, t, c->o->adapt, c->o->adapt_patterns);
+    if (e->stage == FACTORS && !x.is_scaled && x.wide != dtype)
+        e->n_narrow++;
+    if (x.is_scaled)
         return layerwise(e, &x, op);
     return e->stage < RESULTS ? KUMI_OK
                               : elementwise(e, &x,

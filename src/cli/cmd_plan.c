@@ -9,8 +9,8 @@ struct options {
     struct cli_hosts hosts;
     const char *n, *picture, *axis, *deepspeed, *limit, *params, *replicate;
     struct kumi_estimate estimate;
-    int memory, stages, layouts, mesh, schedule, roofline, unit_costs, as_csv, as_json, is_strict,
-        has_hosts;
+    int memory, stages, layouts, mesh, schedule, activations, roofline, unit_costs, as_csv, as_json,
+        is_strict, has_hosts;
 };
 
 /* Estimate from a number of parameters, "175e9", without a configuration. */
@@ -22,7 +22,7 @@ static int estimate(const struct cli *c, struct options *o)
     int status = cli_planned_ranks("-n", o->n, &o->estimate.n_ranks);
     o->estimate.n_params = strtod(o->params, &end);
     if (c->n > 0 || o->picture || o->stages || o->layouts || o->mesh || o->schedule ||
-        o->roofline || o->as_csv || o->deepspeed || c->n_list || o->limit)
+        o->activations || o->roofline || o->as_csv || o->deepspeed || c->n_list || o->limit)
         return cli_usage("kumi plan: --params replaces the configuration; only --memory, --zero, "
                          "--optimizer, --precision, --grads, --no-master, -n, --replicate and "
                          "--json go with it");
@@ -48,6 +48,7 @@ static int check_report(const struct options *o)
                   {"--layouts", o->layouts, 0},
                   {"--mesh", o->mesh, HOSTS},
                   {"--schedule", o->schedule, PICTURE},
+                  {"--activations", o->activations, 0},
                   {"--roofline", o->roofline, 0}};
     const char *name = NULL;
     int with = PICTURE | LIMIT | HOSTS;
@@ -111,6 +112,8 @@ static int plan(struct cli *c, struct options *o)
     const struct kumi_plan_stages_options all = {o->picture, limit, o->as_json};
     if (status == KUMI_OK && o->layouts)
         return cli_print(kumi_plan_layouts(&s, n, o->as_json, &text), &text);
+    if (status == KUMI_OK && o->activations)
+        return cli_print(kumi_plan_activations(&s, n, o->as_json, &text), &text);
     if (status == KUMI_OK && o->schedule)
         return cli_print(kumi_plan_schedule(&s, n, o->picture,
                                             o->as_csv    ? KUMI_PLAN_CSV
@@ -144,6 +147,8 @@ int cmd_plan(struct cli *c)
         {"mesh", CLI_FLAG, "the ranks of each group: data, tensor parallel and so on", &o.mesh},
         {"schedule", CLI_FLAG, "what each coordinate of a pipeline does in time; its bubble",
          &o.schedule},
+        {"activations", CLI_FLAG, "activations by technique, as Korthikanti et al. 2022 count them",
+         &o.activations},
         {"unit-costs", CLI_FLAG, "with --schedule: every F, I and W takes one unit of time",
          &o.unit_costs},
         {"csv", CLI_FLAG, "with --schedule: a file that parallel.pp_schedule reads", &o.as_csv},

@@ -54,11 +54,12 @@ uint64_t ku_coll_what(const struct ku_coll *coll)
     if (is_reduction(coll->kind))
         what |= (uint64_t)coll->reduce << 16;
     if (has_root(coll->kind)) {
-        KU_ASSERT(coll->root >= 0 && coll->root <= UINT16_MAX);
+        KU_ASSERT(coll->root >= 0 &&
+                  coll->root < 1 << 24); /* as many ranks as a launcher may name */
         what |= (uint64_t)coll->root << 24;
     }
     if (coll->counts)
-        what |= UINT64_C(1) << 40;
+        what |= UINT64_C(1) << 23;
     return what;
 }
 

@@ -126,7 +126,7 @@ static int raise_far_timeout(struct ku_job *job, struct ku_waiter *w, const stru
 
 static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
-    char last[160], mine[160], hint[160] = "";
+    char last[160], mine[160], text[160], hint[160] = "";
     if (!line_of(job, w->awaited))
         return raise_far_timeout(job, w, work);
     int stopped = stopped_on_chain(job, w->awaited), culprit = stopped < 0 ? w->awaited : stopped;
@@ -139,9 +139,10 @@ static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct k
     else if (atomic_load(&line->awaits) && atomic_load(&line->looks) != w->looks)
         snprintf(hint, sizeof hint,
                  "; it waits too: check that all ranks call collectives in the same order");
+    ku_segment_rank_text(job->seg, culprit, text, sizeof text);
     KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
-                 "time-out: rank %d: no progress for %.1f s while rank %d waited in %s%s%s%s",
-                 culprit, (double)w->stood_ns * 1e-9, job->rank, mine,
+                 "time-out: %s: no progress for %.1f s while rank %d waited in %s%s%s%s", text,
+                 (double)w->stood_ns * 1e-9, job->rank, mine,
                  last[0] ? "; its last operation: " : "", last, hint);
     return ku_job_raise(job, culprit);
 }

@@ -203,16 +203,16 @@ static void side_text(uint64_t what, uint64_t count, char *text, size_t cap)
     enum ku_coll_kind kind = (enum ku_coll_kind)(what & 0xff);
     char rest[32] = "";
     if (kind == KU_COLL_ALL_REDUCE || kind == KU_COLL_REDUCE || kind == KU_COLL_REDUCE_SCATTER)
-        snprintf(rest, sizeof rest, ", %s", reduce[(what >> 16 & 0xff) % KUMI_N_REDUCES]);
+        snprintf(rest, sizeof rest, ", %s", reduce[(what >> 16 & 0x7f) % KUMI_N_REDUCES]);
     size_t len = strlen(rest);
     if (kind == KU_COLL_BROADCAST || kind == KU_COLL_REDUCE || kind == KU_COLL_GATHER ||
         kind == KU_COLL_SCATTER)
-        snprintf(rest + len, sizeof rest - len, ", root %d", (int)(what >> 24 & 0xffff));
+        snprintf(rest + len, sizeof rest - len, ", root %d", (int)(what >> 24 & 0xffffff));
     if (kind == KU_COLL_BARRIER || kind == KU_COLL_ARENA) {
         snprintf(text, cap, "%s", ku_coll_kind_name(kind));
         return;
     }
-    snprintf(text, cap, "%s%s(%s x %llu%s)", ku_coll_kind_name(kind), what >> 40 & 1 ? "_v" : "",
+    snprintf(text, cap, "%s%s(%s x %llu%s)", ku_coll_kind_name(kind), what >> 23 & 1 ? "_v" : "",
              kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)), (unsigned long long)count, rest);
 }
 

@@ -52,11 +52,9 @@ static int check_graph(const struct ku_infer *m, const struct ku_graph *g)
                   ku_model_type(m->model));
 }
 
-/*
- * Compiles a program per length. All lengths have the same tensors in the same order, so they share
- * one memory plan. *g is the graph of the longest; the caller destroys it.
- */
-static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_graph **g)
+/* *model: the graph before the passes, for the check. */
+static int compile_all(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_graph **g,
+                       struct ku_graph **model)
 {
     struct ku_target target = {.query = o->device->query, .ranks_per_host = 1};
     struct ku_compile_opts c = ku_inference_compile_opts(o->compute, o->keep_f32, o->modules);
@@ -67,19 +65,35 @@ static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_
         struct kumi_shape_of_batch batch = {
             .n = m->n_rows, .t = l->t, .is_inference = 1, .cache = m->places};
         ku_graph_destroy(*g);
-        *g = NULL;
+        ku_graph_destroy(*model);
+        *g = *model = NULL;
         KU_TRY(ku_model_graph(m->model, &batch, g));
         KU_TRY(check_graph(m, *g));
+        KU_TRY(ku_inference_remember(*g, model));
         KU_TRY(ku_compile_graph(*g, &c, &target, NULL));
         KU_TRY(ku_compile_program(*g, i ? "prefill" : "decode", &c, &target, &l->program));
         m->n_programs++;
+        KU_TRY(ku_inference_check(*model, &c, &target, m->program[0].program, l->program, 0));
         for (int k = 0; k < N_PORTS; k++)
             l->in[k] = ku_program_find_port(l->program, 1, port_names[k]);
         l->logits = ku_program_find_port(l->program, 0, "logits");
         if (l->t == m->places)
             break;
     }
-    return ku_compile_init(*g, 1, &c, &target, &m->derive);
+    KU_TRY(ku_compile_init(*g, 1, &c, &target, &m->derive));
+    return ku_inference_check(*model, &c, &target, m->program[0].program, m->derive, 1);
+}
+
+/*
+ * Compiles a program per length, and checks it. All lengths have the same tensors in the same
+ * order, so they share one memory plan. *g is the graph of the longest; the caller destroys it.
+ */
+static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_graph **g)
+{
+    struct ku_graph *model = NULL;
+    const int status = compile_all(m, o, g, &model);
+    ku_graph_destroy(model);
+    return status;
 }
 
 static int allocate(struct ku_infer *m)

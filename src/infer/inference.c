@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "infer/inference.h"
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "model/pretrained.h"
+#include "train/proof.h"
 #include "train/trainer.h"
 
 struct ku_compile_opts ku_inference_compile_opts(enum kumi_dtype compute,
@@ -34,6 +36,34 @@ int ku_inference_check_memory(const struct ku_program *const *program, int n, co
                ? KUMI_OK
                : KU_ERR(KUMI_ENOMEM, "memory: %s: %.2f GiB, available %.2f GiB; %s", what,
                         (double)total * 0x1p-30, (double)free_bytes * 0x1p-30, advice);
+}
+
+int ku_inference_remember(const struct ku_graph *g, struct ku_graph **copy)
+{
+    return ku_env("KUMI_SKIP_CHECK") ? KUMI_OK : ku_graph_copy(g, copy);
+}
+
+int ku_inference_check(const struct ku_graph *graph, const struct ku_compile_opts *o,
+                       const struct ku_target *target, const struct ku_program *first,
+                       const struct ku_program *p, bool is_derive)
+{
+    struct ku_graph *model = NULL;
+    struct ku_check_report report;
+    struct ku_check_opts check;
+    signed char *wire = NULL;
+    int status;
+    if (graph == NULL)
+        return KUMI_OK;
+    KU_TRY(ku_graph_copy(graph, &model));
+    KU_TRY_OUT(ku_compile_graph(model, o, target, "precision"));
+    KU_TRY_OUT(ku_trainer_check_opts(o, is_derive ? KU_CHECK_DERIVE : KU_CHECK_EVAL, model, &check,
+                                     &wire));
+    KU_TRY_OUT(ku_check_same_state(first, p));
+    KU_TRY_OUT(ku_check_program(model, &check, p, &report));
+out:
+    ku_free(wire);
+    ku_graph_destroy(model);
+    return status;
 }
 
 int ku_inference_load(const struct ku_inference *i, const struct ku_graph *g, const char *dir,

@@ -34,6 +34,20 @@ struct ku_compile_opts ku_inference_compile_opts(enum kumi_dtype compute,
 KU_STATUS ku_inference_check_memory(const struct ku_program *const *program, int n,
                                     const char *what, const char *advice);
 /*
+ * Check a program (check/check.h), unless KUMI_SKIP_CHECK is set.
+ *
+ *   graph      as nn built it; NULL: the checks are off
+ *   first      program whose state plan p shares
+ *   is_derive  p derives the copies of parameters
+ *
+ * Errors: KUMI_EPLAN, the program is wrong, with the rule; KUMI_ENOMEM.
+ */
+KU_STATUS ku_inference_check(const struct ku_graph *graph, const struct ku_compile_opts *o,
+                             const struct ku_target *target, const struct ku_program *first,
+                             const struct ku_program *p, bool is_derive);
+/* A copy of a graph for the check, before passes change it; NULL: checks are off. */
+KU_STATUS ku_inference_remember(const struct ku_graph *g, struct ku_graph **copy);
+/*
  * Load the parameters of a directory, or its averages, and derive their compute copies.
  *
  *   g        the graph that `program` was compiled from

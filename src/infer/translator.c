@@ -41,7 +41,8 @@ struct ku_translator {
  * memory plan; nodes that only other programs need are dropped as dead.
  */
 static int compile_part(struct ku_translator *t, const struct ku_compile_opts *c,
-                        const struct ku_target *target, int64_t s, struct ku_graph **g)
+                        const struct ku_target *target, int64_t s, struct ku_graph **g,
+                        struct ku_graph **model)
 {
     struct part *p = &t->part[t->n_parts];
     struct kumi_shape_of_batch b = {.n = t->n_rows,
@@ -54,29 +55,43 @@ static int compile_part(struct ku_translator *t, const struct ku_compile_opts *c
     p->s = s;
     ku_graph_destroy(*g);
     *g = NULL;
+    ku_graph_destroy(*model);
+    *model = NULL;
     KU_TRY(ku_model_graph(t->model, &b, g));
+    KU_TRY(ku_inference_remember(*g, model));
     KU_TRY(ku_compile_graph(*g, c, target, NULL));
     KU_TRY(ku_graph_drop_dead(*g));
     KU_TRY(ku_compile_program(*g, s ? "source" : "target", c, target, &p->program));
     t->n_parts++;
+    KU_TRY(ku_inference_check(*model, c, target, t->part[0].program, p->program, 0));
     for (int k = 0; k < N_PORTS; k++)
         p->in[k] = ku_program_find_port(p->program, 1, port_names[k]);
     p->logits = ku_program_find_port(p->program, 0, "logits");
     return KUMI_OK;
 }
 
-static int compile(struct ku_translator *t, const struct ku_translator_opts *o, struct ku_graph **g)
+static int compile_all(struct ku_translator *t, const struct ku_translator_opts *o,
+                       struct ku_graph **g, struct ku_graph **model)
 {
     struct ku_target target = {.query = o->device->query, .ranks_per_host = 1};
     struct ku_compile_opts c = ku_inference_compile_opts(o->compute, o->keep_f32, o->modules);
-    KU_TRY(compile_part(t, &c, &target, 0, g));
+    KU_TRY(compile_part(t, &c, &target, 0, g, model));
     for (int i = 0; i < N_LENGTHS; i++) {
         int64_t s = lengths[i] < t->src_max ? lengths[i] : t->src_max;
-        KU_TRY(compile_part(t, &c, &target, s, g));
+        KU_TRY(compile_part(t, &c, &target, s, g, model));
         if (s == t->src_max)
             break;
     }
-    return ku_compile_init(*g, 1, &c, &target, &t->derive);
+    KU_TRY(ku_compile_init(*g, 1, &c, &target, &t->derive));
+    return ku_inference_check(*model, &c, &target, t->part[0].program, t->derive, 1);
+}
+
+static int compile(struct ku_translator *t, const struct ku_translator_opts *o, struct ku_graph **g)
+{
+    struct ku_graph *model = NULL; /* before the passes, for the check */
+    const int status = compile_all(t, o, g, &model);
+    ku_graph_destroy(model);
+    return status;
 }
 
 static int allocate(struct ku_translator *t, struct ku_job *job)

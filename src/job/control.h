@@ -48,6 +48,7 @@ struct ku_control_opts {
     int n_local;                        /* ranks of this host */
     const char *host_name;              /* KUMI_HOST, or the system's */
     const char *root;      /* "host:port", "[v6]:port", "host:port+16": 16 ports from there */
+    const char *root_why;  /* without a root: why none is known; NULL: nothing gave one */
     const char *interface; /* KUMI_INTERFACE: name or address prefix; NULL: the route to the root */
     int port;              /* to listen on; 0: any. The root's is as `root` says */
     int listener;          /* open socket to listen on, + 1; 0: none. It stays the caller's */

@@ -200,9 +200,11 @@ static int join_hosts(struct ku_job *job, const struct ku_env_job *env, int64_t 
                                 .is_pretended = ku_env("KUMI_HOST") != NULL,
                                 .timeout_ns = timeout_ns};
     struct meeting by_mpi;
-    if (meet_by_mpi(job, env, timeout_ns, &by_mpi) < 0) /* the join says what is missing */
-        KU_LOG(COMM, INFO, "%s", ku_err_get()->text);
-    else if (by_mpi.root[0])
+    struct kumi_error why; /* the join says what is missing */
+    if (meet_by_mpi(job, env, timeout_ns, &by_mpi) < 0) {
+        why = *ku_err_get();
+        o.root_why = why.text;
+    } else if (by_mpi.root[0])
         o.root = by_mpi.root;
     if (job->n > job->local_n && job->local_rank == 0) {
         int status = 0;

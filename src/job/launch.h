@@ -75,6 +75,12 @@ KU_STATUS ku_launch_node(const struct ku_job_client *client, char *const *argv, 
                          const struct ku_launch_node *node, const struct ku_launch_opts *opts,
                          int *exit_code);
 /*
+ * Most hosts of a job that this process starts an agent on, each with three descriptors and a
+ * remote shell: 1,024 agents on one machine with two cores start, say a line and end in 5 s, and
+ * are gone 1 s after the launcher was killed. Larger jobs have a scheduler, with srun or mpirun.
+ */
+enum { KU_LAUNCH_HOSTS_MAX = 1024 };
+/*
  * Run argv on several hosts, with an agent on each that this process starts through a remote shell.
  *
  *   hosts, hostfile   one of the two; the other NULL (docs/reference/commands.md, Hosts)

@@ -69,8 +69,10 @@ static int refused(const char *name, const char *what)
 {
     switch (errno) {
     case EADDRINUSE:
-        return KU_ERR(KUMI_EINVAL, "join: %s%s: %s; is a job with the same id still running?", what,
-                      name, ku_os_why());
+        return KU_ERR(KUMI_EINVAL,
+                      "join: %s%s: %s; is a job with the same id still running, or "
+                      "a rank of this host started twice?",
+                      what, name, ku_os_why());
     case EMFILE:
     case ENFILE:
         return KU_ERR(KUMI_ENOMEM, "join: %s%s: %s; raise the limit (ulimit -n)", what, name,
@@ -130,7 +132,8 @@ static const char *order_hint(const struct ku_env_job *env)
         return "";
     return strcmp(env->launcher, "openmpi") == 0 ? ": mpirun --map-by slot"
            : strcmp(env->launcher, "slurm") == 0 ? ": srun -m block"
-                                                 : "";
+           : strcmp(env->launcher, "mpich") == 0 ? ": mpiexec without -rr"
+                                                 : ": RANK is the host's first rank + LOCAL_RANK";
 }
 
 /*
@@ -219,6 +222,8 @@ static int lead(const struct ku_job_client *client, const struct ku_env_job *env
         ku_segment_set_ranks(*seg, job_rank(env, 0), env->n);
     if (!status)
         status = gather(env, listener, segment_fd, *seg, deadline, sockets);
+    if (status < 0 && segment_fd >= 0) /* the ranks that are here already wait for this one */
+        ku_segment_set_root(*seg, ku_err_get(), env->rank, 0);
     if (segment_fd >= 0)
         ku_os_close(segment_fd);
     ku_os_close(listener);
@@ -236,10 +241,11 @@ static int follow(const struct ku_job_client *client, const struct ku_env_job *e
         if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN)
             return refused(name, "socket @");
         if (ku_clock_ns() > deadline)
-            return KU_ERR(
-                KUMI_ETIMEDOUT,
-                "join: rank %d of %d did not connect in time; check that all ranks were started",
-                first, env->n);
+            return KU_ERR(KUMI_ETIMEDOUT,
+                          "join: rank %d of %d did not connect in time; check that all ranks were "
+                          "started%s%s",
+                          first, env->n, order_hint(env)[0] ? ", numbered host by host" : "",
+                          order_hint(env));
         usleep(1000);
     }
     sockets[0] = fd;

@@ -11,6 +11,7 @@
 #include "base/json/json.h"
 #include "base/os/os.h"
 #include "base/str.h"
+#include "pass/unit.h"
 #include "plan/advice.h"
 #include "plan/picture.h"
 #include "plan/plan.h"
@@ -130,6 +131,55 @@ static void print_advice(const struct ku_plan *p, const struct ku_advice *a, int
                    ku_text_bytes(p->host_bytes - a[i].host_bytes, less), a[i].price);
 }
 
+/* Appends a tensor's name with its layer's number as *, unless the list has it: "h.*.ln_1.bias". */
+static void add_pattern(const char *name, struct ku_str *list)
+{
+    const size_t bytes = ku_unit_bytes(name);
+    size_t stem = bytes;
+    struct ku_str one = {0};
+    while (stem > 0 && name[stem - 1] != '.')
+        stem--;
+    if (bytes)
+        ku_str_add(&one, " %.*s*%s", (int)stem, name, name + bytes);
+    else
+        ku_str_add(&one, " %s", name);
+    const char *at = list->bytes ? strstr(ku_str_get(list), ku_str_get(&one)) : NULL;
+    if (at == NULL || (at[one.bytes] != ' ' && at[one.bytes] != '\0'))
+        ku_str_add(list, "%s", ku_str_get(&one));
+    ku_str_fini(&one);
+}
+
+/*
+ * What axis tp saves of parameters, gradients and optimizer state: tensors that its ranks divide
+ * take 1 / tp of their bytes, and the others, which are named, all of them.
+ */
+static void print_tensor_parallel(const struct ku_program *p, struct ku_str *out)
+{
+    const int tp = p->mesh.extent[KU_AX_TP];
+    struct ku_str whole = {0};
+    double cut_bytes = 0, whole_bytes = 0;
+    char text[2][16];
+    for (uint32_t s = 0; s < p->n_states && tp > 1; s++) {
+        const struct ku_program_state *x = &p->state[s];
+        const bool is_cut = x->split && p->layout[x->split].at[KU_AX_TP].kind == KU_S;
+        const size_t grads = x->kind == KU_T_PARAM ? kumi_dtype_bytes(KUMI_F32) : 0;
+        const double bytes =
+            (double)x->bytes +
+            (double)(x->bytes / kumi_dtype_bytes((enum kumi_dtype)x->dtype) * grads);
+        *(is_cut ? &cut_bytes : &whole_bytes) += bytes;
+        if (!is_cut && x->kind == KU_T_PARAM)
+            add_pattern(p->name_of[x->name], &whole);
+    }
+    if (tp > 1)
+        ku_str_add(out,
+                   "\ntensor parallelism: parameters, f32 gradients and optimizer state of tensors "
+                   "that %d ranks divide: %s a rank; of those that each has whole: %s (%s)\n",
+                   tp, ku_picture_bytes((uint64_t)cut_bytes, text[0]),
+                   ku_picture_bytes((uint64_t)whole_bytes, text[1]),
+                   whole.bytes ? ku_str_get(&whole) + 1 : "none");
+    ku_str_fini(&whole);
+}
+
 static int plan_print(const struct ku_plan *p, const struct ku_advice *a, int n_advice, char **text)
 {
     const struct ku_batch *b = &p->s.batch;
@@ -149,6 +199,7 @@ static int plan_print(const struct ku_plan *p, const struct ku_advice *a, int n_
     ku_str_fini(&again);
     print_arenas(p, &out);
     print_total(p, &out);
+    print_tensor_parallel(p->program[KU_PROG_TRAIN], &out);
     print_peak(p->program[KU_PROG_TRAIN], &out);
     print_peak(p->program[KU_PROG_EVAL], &out);
     ku_plan_print_volumes(p, &out);

@@ -86,6 +86,9 @@ int ku_trainer_prove(const struct ku_graph *graph, const struct ku_compile_opts 
     const unsigned eval = 1u << KU_PROG_EVAL;
     struct ku_compile_opts for_eval = *o;
     for_eval.is_training = 0;
+    for (int i = 1; i < o->mesh.extent[KU_AX_PP] * KU_N_PROGS && program[0]; i++)
+        if (program[i])
+            KU_TRY(ku_check_same_state(program[0], program[i]));
     KU_TRY(prove_of(graph, o, target, KU_ALL_PROGS & ~eval, program, report));
     return program[KU_PROG_EVAL] ? prove_of(graph, &for_eval, target, eval, program, report)
                                  : KUMI_OK;

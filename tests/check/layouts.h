@@ -18,51 +18,65 @@
 #include "device/device.h"
 #include "nn/builder.h"
 #include "pass/pass.h"
+#include "pass/pipe/schedule.h"
+#include "pass/pipe/stages.h"
 #include "train/proof.h"
 
-/* Two residual blocks with dropout and a tied table; its vocabulary stays whole if a metric reads
- * the logits. */
-static inline struct ku_graph *with_table(int64_t n, int64_t t, int has_metric)
+/* What a residual network has beside its layers. */
+enum { METRIC = 1, OWN_HEAD = 2, RELAYED = 4 };
+
+/*
+ * Residual blocks with dropout and a table, tied to the head unless OWN_HEAD. Its vocabulary stays
+ * whole if a metric reads the logits. RELAYED: every later block reads the first one's result too.
+ */
+static inline struct ku_graph *residual(int64_t n, int64_t t, int n_layers, int flags)
 {
+    const char *dims = t ? "nt" : "n";
     struct kumi_graph *b;
     struct ku_graph *g;
-    int64_t width = 8, hidden = 16;
-    static const char *const name[2][3] = {{"h.0.ln", "h.0.up", "h.0.down"},
-                                           {"h.1.ln", "h.1.up", "h.1.down"}};
+    int64_t width = 8, hidden = 16, rows = 1100;
+    char name[3][24];
     assert_int_equal(kumi_graph_create(&b), 0);
-    const char *dims = t ? "nt" : "n";
     kumi_value ids = kumi_input(b, "tokens", KUMI_I32, dims, (int64_t[]){n, t}),
                y = kumi_input(b, "targets", KUMI_I32, dims, (int64_t[]){n, t});
-    kumi_value table = kumi_param(b, "wte.weight", "vc", (int64_t[]){1100, width},
+    kumi_value table = kumi_param(b, "wte.weight", "vc", (int64_t[]){rows, width},
                                   &(struct kumi_init){.std = 0.1});
-    kumi_value x = kumi_embedding(b, table, ids);
-    for (int i = 0; i < 2; i++) {
-        kumi_value z = kumi_layer_norm(b, x, name[i][0], 0);
-        z = kumi_linear(b, z, name[i][1], &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    kumi_value x = kumi_embedding(b, table, ids), first = x;
+    for (int i = 0; i < n_layers; i++) {
+        snprintf(name[0], sizeof name[0], "h.%d.ln", i);
+        snprintf(name[1], sizeof name[1], "h.%d.up", i);
+        snprintf(name[2], sizeof name[2], "h.%d.down", i);
+        kumi_value z = kumi_layer_norm(b, x, name[0], 0);
+        z = kumi_linear(b, z, name[1], &(struct kumi_linear){.out = "f", .out_count = &hidden});
         z = kumi_dropout(b, kumi_activate(b, z, i ? KUMI_RELU : KUMI_GELU_TANH), 0.25);
-        z = kumi_linear(b, z, name[i][2], &(struct kumi_linear){.out = "c", .out_count = &width});
+        z = kumi_linear(b, z, name[2], &(struct kumi_linear){.out = "c", .out_count = &width});
         x = kumi_add(b, x, z);
+        first = i == 0 ? x : first;
+        if (i > 0 && flags & RELAYED)
+            x = kumi_add(b, x, first);
     }
-    x = kumi_linear(b, x, "head", &(struct kumi_linear){.out_in = 1, .weight = table});
-    if (has_metric)
+    x = flags & OWN_HEAD
+            ? kumi_linear(b, x, "head", &(struct kumi_linear){.out = "v", .out_count = &rows})
+            : kumi_linear(b, x, "head", &(struct kumi_linear){.out_in = 1, .weight = table});
+    if (flags & METRIC)
         kumi_graph_metric(b, "logit", x, KUMI_METRIC_MAX);
-    assert_int_equal(kumi_loss_smoothed(b, x, y, -100, has_metric ? 0 : 0.125), 0);
+    assert_int_equal(kumi_loss_smoothed(b, x, y, -100, flags & METRIC ? 0 : 0.125), 0);
     assert_int_equal(ku_builder_take(b, &g), 0);
     kumi_graph_destroy(b);
     return g;
 }
 static inline struct ku_graph *tied(int64_t n)
 {
-    return with_table(n, 0, 1);
+    return residual(n, 0, 2, METRIC);
 }
 static inline struct ku_graph *vocabulary(int64_t n)
 {
-    return with_table(n, 0, 0);
+    return residual(n, 0, 2, 0);
 }
 /* The same over sequences, in parts of unequal lengths. */
 static inline struct ku_graph *sequences(int64_t n)
 {
-    return with_table(n / 8, 6, 0);
+    return residual(n / 8, 6, 2, 0);
 }
 
 /* A plain network without tied weights. */
@@ -114,16 +128,27 @@ struct layout {
     struct ku_graph *(*model)(int64_t n);
     int tp; /* 0 = 1 */
     int tp_exact, tp_reduce;
-    int sp;    /* its ranks divide sequences */
+    int sp; /* its ranks divide sequences */
+    /*
+     * Coordinates of axis pp; 0 = 1. Above 1 the model is `residual` with two layers per stage at
+     * most, and `flags`.
+     */
+    int pp, n_layers, flags;
+    const char *schedule;
     int hosts; /* whose ranks share one copy each; 0: all ranks have memory of their own */
     int ranks, zero, replicate, mb, vs, by_micro, recompute, group, is_private;
     enum kumi_dtype compute, reduce;
     int no_master, rounds, optimizer, offload, overlap, clip_value, averages, decay, adapt, groups;
 };
 
+enum { MAX_PP = 4, MAX_LAYERS = 16 };
 struct job {
-    struct ku_graph *model; /* after pass precision */
-    struct ku_program *p;
+    struct ku_graph *model;         /* after pass precision */
+    struct ku_program *all[MAX_PP]; /* by coordinate of axis pp */
+    struct ku_program *p;           /* the first of them, or the one that is edited */
+    int n;                          /* coordinates */
+    struct ku_pp_schedule *schedule;
+    int layers[MAX_LAYERS]; /* of each stage */
     struct ku_compile_opts o;
     struct ku_check_opts check;
     signed char *wire;
@@ -163,6 +188,7 @@ static inline struct ku_compile_opts options(const struct layout *l)
                                 .reshard_group = l->group};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
+    o.mesh.extent[KU_AX_PP] = l->pp ? l->pp : 1;
     o.mesh.extent[KU_AX_TP] = l->tp ? l->tp : 1;
     o.tp_exact = l->tp_exact;
     o.tp_reduce = (enum kumi_dtype)l->tp_reduce;
@@ -194,22 +220,56 @@ static inline struct ku_compile_opts options(const struct layout *l)
 
 static inline struct ku_graph *graph_of(const struct layout *l)
 {
-    return l->model(24 * l->ranks * l->vs * l->mb);
+    const int64_t n = 24 * l->ranks * l->vs * l->mb;
+    if (l->pp < 2)
+        return l->model(n);
+    return l->sp ? residual(n / 8, 6, l->n_layers, l->flags)
+                 : residual(n, 0, l->n_layers, l->flags);
 }
 
-/* Compiles a program of a layout; the graph is as its passes leave it. */
+/* The pipeline of a layout: its schedule, and the layers of each stage. */
+static inline int pipeline_of(const struct layout *l, const struct ku_graph *graph,
+                              struct ku_compile_opts *o, struct ku_pp_schedule **schedule,
+                              int layers[MAX_LAYERS])
+{
+    if (l->pp < 2)
+        return KUMI_OK;
+    KU_TRY(ku_pp_schedule_create(l->schedule, l->pp, 2, l->vs * l->mb, schedule));
+    KU_TRY(ku_stages_balance(graph, (*schedule)->n_stages, layers));
+    o->schedule = *schedule;
+    o->stage_layers = layers;
+    return KUMI_OK;
+}
+
+/* Compiles the programs of a layout; the graph is as the passes for the last one leave it. */
+static inline int compile_one(enum ku_check_kind kind, const struct ku_target *target,
+                              struct ku_graph *graph, struct job *j, int pp)
+{
+    j->o.pp = pp;
+    KU_TRY(ku_compile_graph(graph, &j->o, target, NULL));
+    return kind >= KU_CHECK_INIT
+               ? ku_compile_init(graph, kind == KU_CHECK_DERIVE, &j->o, target, &j->all[pp])
+               : ku_compile_program(graph, kind == KU_CHECK_TRAIN ? "train" : "eval", &j->o, target,
+                                    &j->all[pp]);
+}
 static inline int compile(enum ku_check_kind kind, const struct ku_target *target,
                           struct ku_graph *graph, struct job *j)
 {
     j->o.is_training = kind != KU_CHECK_EVAL;
+    j->n = j->o.mesh.extent[KU_AX_PP];
     assert_int_equal(ku_graph_copy(graph, &j->model), 0);
     assert_int_equal(ku_compile_graph(j->model, &j->o, target, "slices"), 0);
     assert_int_equal(ku_trainer_check_opts(&j->o, kind, j->model, &j->check, &j->wire), 0);
-    KU_TRY(ku_compile_graph(graph, &j->o, target, NULL));
-    return kind >= KU_CHECK_INIT
-               ? ku_compile_init(graph, kind == KU_CHECK_DERIVE, &j->o, target, &j->p)
-               : ku_compile_program(graph, kind == KU_CHECK_TRAIN ? "train" : "eval", &j->o, target,
-                                    &j->p);
+    for (int k = 0; k < j->n; k++) {
+        struct ku_graph *copy = NULL;
+        if (k + 1 < j->n)
+            assert_int_equal(ku_graph_copy(graph, &copy), 0);
+        const int status = compile_one(kind, target, copy ? copy : graph, j, k);
+        ku_graph_destroy(copy);
+        KU_TRY(status);
+    }
+    j->p = j->all[0];
+    return KUMI_OK;
 }
 
 static inline int make(const struct layout *l, enum ku_check_kind kind, struct job *j)
@@ -218,14 +278,25 @@ static inline int make(const struct layout *l, enum ku_check_kind kind, struct j
                                      .ranks_per_host = l->ranks};
     struct ku_graph *graph = graph_of(l);
     *j = (struct job){.o = options(l)};
-    int status = compile(kind, &target, graph, j);
+    int status = pipeline_of(l, graph, &j->o, &j->schedule, j->layers);
+    if (status == KUMI_OK)
+        status = compile(kind, &target, graph, j);
     ku_graph_destroy(graph);
     return status;
 }
 
+static inline int check(const struct job *j)
+{
+    struct ku_check_report r;
+    return ku_check_programs(j->model, &j->check, (const struct ku_program *const *)j->all, j->n,
+                             &r);
+}
+
 static inline void drop(struct job *j)
 {
-    ku_program_destroy(j->p);
+    for (int k = 0; k < j->n; k++)
+        ku_program_destroy(j->all[k]);
+    ku_pp_schedule_destroy(j->schedule);
     ku_graph_destroy(j->model);
     ku_free(j->wire);
 }
@@ -243,8 +314,35 @@ static inline struct layout over_sequences(struct layout l, int tp)
 {
     l = over_tp(l, tp);
     l.model = sequences, l.sp = 1;
+    l.flags &= ~METRIC;
     l.tp_exact = l.tp_exact && tp == 2 ? 2 : 0; /* of six tokens */
     return l;
+}
+
+#define DRAW(n) ((int)((*seed = *seed * 6364136223846793005u + 1442695040888963407u) >> 40) % (n))
+
+/* Makes a pipeline of a layout, of every schedule, with tensor parallelism in half of them. */
+static inline void draw_pipeline(struct layout *l, uint64_t *seed)
+{
+    int n = 0;
+    while (ku_pp_schedule_names()[n])
+        n++;
+    l->schedule = ku_pp_schedule_names()[DRAW(n)];
+    l->pp = DRAW(2) ? 4 : 2;
+    l->n_layers = 2 * l->pp + DRAW(2);
+    l->flags = DRAW(8);
+    l->tp = DRAW(2) ? 2 : 0;
+    l->ranks = 1 << DRAW(2);
+    l->zero = l->ranks > 1 ? DRAW(3) : 0;
+    l->replicate = 1;
+    l->vs = 1 << DRAW(2);
+    l->mb = l->pp * (1 + DRAW(2)) / l->vs;
+    l->is_private = 1;
+    l->offload = l->hosts = l->by_micro = l->group = 0;
+    if (!l->tp && DRAW(6) == 0)
+        l->optimizer = KU_OP_adafactor;
+    else if (l->tp && l->optimizer == KU_OP_adafactor)
+        l->optimizer = KU_OP_adamw;
 }
 
 static inline struct layout random_layout(uint64_t *seed)
@@ -255,7 +353,6 @@ static inline struct layout random_layout(uint64_t *seed)
                                KU_OP_lars,      KU_OP_adam, KU_OP_adagrad,
                                KU_OP_adafactor, KU_OP_lion, KU_OP_rmsprop_both};
     static const enum kumi_dtype types[] = {KUMI_F32, KUMI_BF16, KUMI_F16};
-#define DRAW(n) ((int)((*seed = *seed * 6364136223846793005u + 1442695040888963407u) >> 40) % (n))
     struct layout l = {.model = model[DRAW(5)], .ranks = ranks[DRAW(4)]};
     l.zero = l.ranks > 1 ? DRAW(4) : 0;
     l.replicate = l.zero && l.ranks > 2 && DRAW(2) ? 2 : 1;
@@ -284,24 +381,32 @@ static inline struct layout random_layout(uint64_t *seed)
         l.tp_reduce = l.tp_exact || DRAW(2) ? KUMI_F32 : KUMI_BF16;
         l.tp = l.tp_exact && DRAW(3) == 0 ? 1 : l.tp;
     }
-    return l;
+    if (DRAW(3) == 0)
+        draw_pipeline(&l, seed);
+    return l.pp > 1 && l.tp > 1 && DRAW(2) ? over_sequences(l, l.tp) : l;
 }
 
 static inline void show(const struct layout *l)
 {
     fprintf(stderr,
-            "  %s ranks %d tp %d exact %d tp_reduce %d sp %d hosts %d zero %d replicate %d mb %d "
-            "vs %d micro %d recompute %d private %d group %d compute %d reduce %d no_master %d "
-            "rounds %d %s offload %d overlap %d clip %d averages %d decay %d adapt %d groups %d\n",
-            l->model == tied         ? "tied"
+            "  %s ranks %d pp %d %s layers %d flags %d tp %d exact %d tp_reduce %d sp %d hosts %d "
+            "zero %d replicate %d mb %d "
+            "vs %d micro %d recompute %d "
+            "private %d "
+            "group "
+            "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
+            "averages %d decay %d adapt %d groups %d\n",
+            l->pp > 1                ? "residual"
+            : l->model == tied       ? "tied"
             : l->model == vocabulary ? "vocabulary"
             : l->model == sequences  ? "sequences"
             : l->model == mlp        ? "mlp"
                                      : "batch norm",
-            l->ranks, l->tp, l->tp_exact, l->tp_reduce, l->sp, l->hosts, l->zero, l->replicate,
-            l->mb, l->vs, l->by_micro, l->recompute, l->is_private, l->group, l->compute, l->reduce,
-            l->no_master, l->rounds, ku_ops[l->optimizer].name, l->offload, l->overlap,
-            l->clip_value, l->averages, l->decay, l->adapt, l->groups);
+            l->ranks, l->pp, l->pp > 1 ? l->schedule : "-", l->n_layers, l->flags, l->tp,
+            l->tp_exact, l->tp_reduce, l->sp, l->hosts, l->zero, l->replicate, l->mb, l->vs,
+            l->by_micro, l->recompute, l->is_private, l->group, l->compute, l->reduce, l->no_master,
+            l->rounds, ku_ops[l->optimizer].name, l->offload, l->overlap, l->clip_value,
+            l->averages, l->decay, l->adapt, l->groups);
 }
 
 #endif

@@ -1,29 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The check over programs of small networks in many parallel layouts. Every legal program is
- * accepted. Then seeded mutations of the programs, one edit each, by class: all must be refused, or
- * leave the digest of the program without the edit. The report by class is printed.
- * KUMI_TEST_SEED=N sets the seed.
+ * The check over programs of small networks in many parallel layouts: data, tensor and pipeline
+ * parallelism of every schedule, alone and together. Every legal program is accepted. Then seeded
+ * mutations of the programs, one edit each, by class: all must be refused, or leave the digest of
+ * the program without the edit. The report by class is printed. KUMI_TEST_SEED=N sets the seed.
  */
-#include "layouts.h"
+#include "edits.h"
+#include "messages.h"
 #include "trial.h"
 
 static void legal(void **state)
 {
     uint64_t seed = 1;
-    int n = 0, n_refused = 0;
+    int n = 0, n_refused = 0, n_layouts = 0, n_pipelines = 0, n_3d = 0;
     (void)state;
     for (int i = 0; i < 4 * 400; i++) {
         static struct layout l;
-        struct ku_check_report r;
         struct job j;
         if (i % 4 == 0)
             l = random_layout(&seed);
         if (i % 40 == 0)
             l = over_sequences(l, i % 80 ? 2 : 4);
         if (make(&l, (enum ku_check_kind)(i % 4), &j) == 0) {
-            n++;
-            if (ku_check_program(j.model, &j.check, j.p, &r) < 0) {
+            n += j.n;
+            n_layouts += i % 4 == 0;
+            n_pipelines += i % 4 == 0 && j.n > 1;
+            n_3d += i % 4 == 0 && j.n > 1 && l.tp > 1 && l.ranks > 1;
+            if (check(&j) < 0) {
                 if (n_refused++ < 12) {
                     fprintf(stderr, "%s\n", ku_err_get()->text);
                     show(&l);
@@ -32,89 +35,16 @@ static void legal(void **state)
         }
         drop(&j);
     }
-    fprintf(stderr, "legal programs %d, refused %d\n", n, n_refused);
-    assert_true(n >= 1000);
+    fprintf(
+        stderr,
+        "legal: %d layouts, of them %d pipelines, of these %d with axes tp and dp; %d programs, "
+        "refused %d\n",
+        n_layouts, n_pipelines, n_3d, n, n_refused);
+    assert_true(n_layouts >= 300 && n_pipelines >= 100 && n_3d >= 20);
     assert_int_equal(n_refused, 0);
 }
 
 /* ---- mutations ---- */
-
-static uint32_t draw(uint64_t *seed, uint32_t n)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*seed >> 33) % n;
-}
-
-/* A random instruction of a kind (op < 0: any); UINT32_MAX: none. */
-static uint32_t any(const struct ku_program *p, int kind, int op, uint64_t *seed)
-{
-    uint32_t from = draw(seed, p->n_instrs);
-    for (uint32_t k = 0; k < p->n_instrs; k++) {
-        uint32_t at = (from + k) % p->n_instrs;
-        if (p->instr[at].kind == kind && (op < 0 || p->instr[at].op == op))
-            return at;
-    }
-    return UINT32_MAX;
-}
-static uint32_t any_collective(const struct ku_program *p, uint64_t *seed)
-{
-    uint32_t from = draw(seed, p->n_instrs);
-    for (uint32_t k = 0; k < p->n_instrs; k++) {
-        const struct ku_instr *i = &p->instr[(from + k) % p->n_instrs];
-        if (i->kind == KU_START && !ku_exchange_is_tier(i->op) && i->n_parts)
-            return (from + k) % p->n_instrs;
-    }
-    return UINT32_MAX;
-}
-static uint32_t wait_of(const struct ku_program *p, uint32_t start)
-{
-    for (uint32_t at = start + 1; at < p->n_instrs; at++)
-        if (p->instr[at].kind == KU_WAIT && p->instr[at].handle == p->instr[start].handle)
-            return at;
-    return UINT32_MAX;
-}
-static void erase(struct ku_program *p, uint32_t at)
-{
-    memmove(p->instr + at, p->instr + at + 1, (p->n_instrs - at - 1) * sizeof *p->instr);
-    p->n_instrs--;
-}
-static void insert(struct ku_program *p, uint32_t at, struct ku_instr i)
-{
-    struct ku_instr *more = ku_calloc(p->n_instrs + 1, sizeof *more);
-    assert_non_null(more);
-    memcpy(more, p->instr, at * sizeof *more);
-    more[at] = i;
-    memcpy(more + at + 1, p->instr + at, (p->n_instrs - at) * sizeof *more);
-    ku_free(p->instr);
-    p->instr = more;
-    p->n_instrs++;
-}
-static void move(struct ku_program *p, uint32_t from, uint32_t to)
-{
-    struct ku_instr i = p->instr[from];
-    erase(p, from);
-    insert(p, to, i);
-}
-/* Another buffer of the same bytes and dtype; 0: none. */
-static ku_id twin(const struct ku_program *p, ku_id b, uint64_t *seed)
-{
-    uint32_t from = draw(seed, p->n_buffers);
-    for (uint32_t k = 0; k < p->n_buffers; k++) {
-        ku_id x = (from + k) % p->n_buffers;
-        if (x && x != b && p->buffer[x].bytes == p->buffer[b].bytes &&
-            p->buffer[x].dtype == p->buffer[b].dtype && p->buffer[x].first != UINT32_MAX)
-            return x;
-    }
-    return 0;
-}
-static ku_id edit_attr(struct ku_program *p, uint32_t at, size_t offset, int64_t add)
-{
-    struct ku_attrs a = p->attr[p->instr[at].attr];
-    *(int64_t *)(void *)((char *)&a + offset) += add;
-    return p->instr[at].attr = ku_program_attr(p, &a);
-}
-
-static char last_edit[256]; /* what the mutation did, for messages */
 
 /* One edit of a program; 0: the class does not apply to it. */
 typedef int mutation(struct ku_program *p, uint64_t *seed);
@@ -176,7 +106,8 @@ static int late_wait(struct ku_program *p, uint64_t *seed)
     uint32_t wait = wait_of(p, at);
     const struct ku_operand *o = &p->operand[p->instr[at].operand + p->instr[at].n_in];
     ku_id result = o->out ? o->out : o->buffer;
-    for (uint32_t k = wait + 1; k + 1 < p->n_instrs && p->instr[at].op != KU_X_ALL_GATHER; k++)
+    const bool is_read = p->instr[at].op != KU_X_ALL_GATHER && p->instr[at].op != KU_X_SEND;
+    for (uint32_t k = wait + 1; k + 1 < p->n_instrs && is_read; k++)
         for (int n = 0; p->instr[k].kind == KU_COMPUTE && n < p->instr[k].n_in; n++)
             if (p->operand[p->instr[k].operand + (uint32_t)n].buffer == result) {
                 move(p, wait, p->n_instrs - 1);
@@ -387,6 +318,15 @@ static int wrong_stream(struct ku_program *p, uint64_t *seed)
     if (at == UINT32_MAX)
         return 0;
     p->instr[at].stream++;
+    return 1;
+}
+/* Rounding takes the stream of another parameter. */
+static int wrong_rounding(struct ku_program *p, uint64_t *seed)
+{
+    uint32_t at = any(p, KU_COMPUTE, KU_OP_stochastic_round, seed);
+    if (at == UINT32_MAX)
+        return 0;
+    p->instr[at].stream += draw(seed, 2) ? 1 : UINT32_MAX;
     return 1;
 }
 static int wrong_input(struct ku_program *p, uint64_t *seed)
@@ -699,53 +639,96 @@ static const struct {
     const char *name;
     mutation *run;
     int programs;
+    mutation_of_job *run_all; /* in the place of `run` */
 } classes[] = {
-    {"collective dropped", drop_collective, TRAIN | EVAL | INIT},
-    {"collective duplicated", duplicate_collective, TRAIN | EVAL | INIT},
-    {"collective before its operand is complete", early_collective, TRAIN | EVAL | INIT},
-    {"wait dropped", drop_wait, TRAIN | EVAL | INIT},
-    {"wait too late", late_wait, TRAIN | EVAL},
-    {"wrong mesh axes", wrong_axes, TRAIN | EVAL | INIT},
-    {"wrong group", wrong_group, TRAIN | EVAL | INIT},
-    {"wrong wire dtype", wrong_wire, TRAIN | EVAL | INIT},
-    {"wrong kind of collective", wrong_kind, TRAIN | EVAL | INIT},
-    {"wrong reduction", wrong_reduction, TRAIN | EVAL | INIT},
-    {"wrong count", wrong_count, TRAIN | EVAL | INIT},
-    {"part missing in a collective", missing_part, TRAIN | EVAL | INIT},
-    {"wrong owner of chunks", wrong_partition, TRAIN | EVAL | INIT},
-    {"part of a gradient not added over tp", missing_sum, TRAIN},
-    {"whole sequence read for a part of it", whole_for_part, TRAIN | EVAL},
-    {"barrier dropped", drop_barrier, TRAIN | EVAL | INIT},
-    {"ordering edge missing", missing_edge, TRAIN},
-    {"computation dropped", drop_compute, TRAIN | EVAL | INIT},
-    {"gradient missing in the norm", norm_missing, TRAIN},
-    {"gradient twice in the norm", norm_twice, TRAIN},
-    {"loss divided by another power of two", wrong_shift, TRAIN},
-    {"loss divided twice", divided_twice, TRAIN},
-    {"norm counted for another tensor", norm_of_other, TRAIN},
-    {"wrong weight decay", wrong_decay, TRAIN},
-    {"wrong beta, momentum or epsilon", wrong_beta, TRAIN},
-    {"wrong learning rate", wrong_rate, TRAIN},
-    {"clipping dropped", no_clipping, TRAIN},
-    {"report made twice", scalars_twice, TRAIN},
-    {"wrong attribute", wrong_attr, TRAIN | EVAL},
-    {"wrong random stream", wrong_stream, TRAIN},
-    {"wrong operand of the same size", wrong_input, TRAIN | EVAL | INIT},
-    {"wrong result buffer of the same size", wrong_output, TRAIN | EVAL | INIT},
-    {"wrong part of the same size", wrong_part, TRAIN | EVAL | INIT},
-    {"live buffers overlap", overlap, TRAIN | EVAL | INIT},
-    {"buffer beyond its arena", beyond, TRAIN | EVAL | INIT},
-    {"buffer too short", too_short, TRAIN | EVAL | INIT},
-    {"workspace in use", wrong_workspace, TRAIN | EVAL},
-    {"wrong micro-batch", wrong_micro, TRAIN | EVAL},
-    {"micro-batch not accumulated", no_accumulate, TRAIN | EVAL},
-    {"use of tied weights not added", tied_missing, TRAIN},
-    {"update before the report", early_update, TRAIN},
-    {"update twice", update_twice, TRAIN},
-    {"wrong initializer", wrong_initializer, INIT},
-    {"random stream of another tensor", same_stream, INIT},
-    {"initial value written twice", written_twice, INIT},
-    {"derived before its parameter", early_derive, INIT},
+    {.name = "collective dropped", .run = drop_collective, .programs = TRAIN | EVAL | INIT},
+    {.name = "collective duplicated", .run = duplicate_collective, .programs = TRAIN | EVAL | INIT},
+    {.name = "collective before its operand is complete",
+     .run = early_collective,
+     .programs = TRAIN | EVAL | INIT},
+    {.name = "wait dropped", .run = drop_wait, .programs = TRAIN | EVAL | INIT},
+    {.name = "wait too late", .run = late_wait, .programs = TRAIN | EVAL},
+    {.name = "wrong mesh axes", .run = wrong_axes, .programs = TRAIN | EVAL | INIT},
+    {.name = "wrong group", .run = wrong_group, .programs = TRAIN | EVAL | INIT},
+    {.name = "wrong wire dtype", .run = wrong_wire, .programs = TRAIN | EVAL | INIT},
+    {.name = "wrong kind of collective", .run = wrong_kind, .programs = TRAIN | EVAL | INIT},
+    {.name = "wrong reduction", .run = wrong_reduction, .programs = TRAIN | EVAL | INIT},
+    {.name = "wrong count", .run = wrong_count, .programs = TRAIN | EVAL | INIT},
+    {.name = "part missing in a collective", .run = missing_part, .programs = TRAIN | EVAL | INIT},
+    {.name = "wrong owner of chunks", .run = wrong_partition, .programs = TRAIN | EVAL | INIT},
+    {.name = "part of a gradient not added over tp", .run = missing_sum, .programs = TRAIN},
+    {.name = "whole sequence read for a part of it",
+     .run = whole_for_part,
+     .programs = TRAIN | EVAL},
+    {.name = "barrier dropped", .run = drop_barrier, .programs = TRAIN | EVAL | INIT},
+    {.name = "ordering edge missing", .run = missing_edge, .programs = TRAIN},
+    {.name = "computation dropped", .run = drop_compute, .programs = TRAIN | EVAL | INIT},
+    {.name = "gradient missing in the norm", .run = norm_missing, .programs = TRAIN},
+    {.name = "gradient twice in the norm", .run = norm_twice, .programs = TRAIN},
+    {.name = "loss divided by another power of two", .run = wrong_shift, .programs = TRAIN},
+    {.name = "loss divided twice", .run = divided_twice, .programs = TRAIN},
+    {.name = "norm counted for another tensor", .run = norm_of_other, .programs = TRAIN},
+    {.name = "wrong weight decay", .run = wrong_decay, .programs = TRAIN},
+    {.name = "wrong beta, momentum or epsilon", .run = wrong_beta, .programs = TRAIN},
+    {.name = "wrong learning rate", .run = wrong_rate, .programs = TRAIN},
+    {.name = "clipping dropped", .run = no_clipping, .programs = TRAIN},
+    {.name = "report made twice", .run = scalars_twice, .programs = TRAIN},
+    {.name = "wrong attribute", .run = wrong_attr, .programs = TRAIN | EVAL},
+    {.name = "wrong random stream", .run = wrong_stream, .programs = TRAIN},
+    {.name = "rounding with another stream", .run = wrong_rounding, .programs = TRAIN},
+    {.name = "wrong operand of the same size", .run = wrong_input, .programs = TRAIN | EVAL | INIT},
+    {.name = "wrong result buffer of the same size",
+     .run = wrong_output,
+     .programs = TRAIN | EVAL | INIT},
+    {.name = "wrong part of the same size", .run = wrong_part, .programs = TRAIN | EVAL | INIT},
+    {.name = "live buffers overlap", .run = overlap, .programs = TRAIN | EVAL | INIT},
+    {.name = "buffer beyond its arena", .run = beyond, .programs = TRAIN | EVAL | INIT},
+    {.name = "buffer too short", .run = too_short, .programs = TRAIN | EVAL | INIT},
+    {.name = "workspace in use", .run = wrong_workspace, .programs = TRAIN | EVAL},
+    {.name = "wrong micro-batch", .run = wrong_micro, .programs = TRAIN | EVAL},
+    {.name = "micro-batch not accumulated", .run = no_accumulate, .programs = TRAIN | EVAL},
+    {.name = "use of tied weights not added", .run = tied_missing, .programs = TRAIN},
+    {.name = "update before the report", .run = early_update, .programs = TRAIN},
+    {.name = "update twice", .run = update_twice, .programs = TRAIN},
+    {.name = "wrong initializer", .run = wrong_initializer, .programs = INIT},
+    {.name = "random stream of another tensor", .run = same_stream, .programs = INIT},
+    {.name = "initial value written twice", .run = written_twice, .programs = INIT},
+    {.name = "derived before its parameter", .run = early_derive, .programs = INIT},
+    {.name = "scale of a random op", .run = wrong_scale, .programs = TRAIN | EVAL},
+    {.name = "random stream of another layer", .run = other_stream, .programs = TRAIN},
+    {.name = "W before I", .run = early_w, .programs = TRAIN},
+    {.name = "micro-batches added in another order", .run = other_order, .programs = TRAIN},
+    {.name = "buffer of another micro-batch read", .run = stale_read, .programs = TRAIN | EVAL},
+    {.name = "update before the reduction", .run = early_reduction, .programs = TRAIN},
+    {.name = "row-parallel bias before the sum", .run = early_bias, .programs = TRAIN | EVAL},
+    {.name = "row-parallel bias on every rank", .run = bias_everywhere, .programs = TRAIN | EVAL},
+    {.name = "block dropped", .run = drop_block, .programs = TRAIN | EVAL},
+    {.name = "micro-batch repeated", .run = repeat_micro, .programs = TRAIN | EVAL},
+    {.name = "micro-batch dropped everywhere", .run_all = drop_micro, .programs = TRAIN | EVAL},
+    {.name = "send dropped", .run = drop_send, .programs = TRAIN | EVAL},
+    {.name = "receive dropped", .run = drop_receive, .programs = TRAIN | EVAL},
+    {.name = "message dropped on both sides", .run_all = drop_message, .programs = TRAIN | EVAL},
+    {.name = "message of parameters or sums dropped",
+     .run_all = drop_once,
+     .programs = TRAIN | EVAL},
+    {.name = "message duplicated on one side", .run = duplicate_message, .programs = TRAIN | EVAL},
+    {.name = "message duplicated on both sides", .run_all = duplicate_both, .programs = TRAIN},
+    {.name = "sends reordered", .run = reorder_sends, .programs = TRAIN | EVAL},
+    {.name = "receives reordered", .run = reorder_receives, .programs = TRAIN | EVAL},
+    {.name = "send and receive swapped on one side", .run = swap_side, .programs = TRAIN | EVAL},
+    {.name = "send and receive swapped", .run_all = swap_sides, .programs = TRAIN | EVAL},
+    {.name = "wrong peer", .run = wrong_peer, .programs = TRAIN | EVAL},
+    {.name = "message of another coordinate", .run_all = other_root, .programs = TRAIN},
+    {.name = "wrong channel", .run = wrong_channel, .programs = TRAIN | EVAL},
+    {.name = "another micro-batch sent", .run = stale_send, .programs = TRAIN | EVAL},
+    {.name = "message of another shape", .run_all = message_shape, .programs = TRAIN | EVAL},
+    {.name = "message of another dtype", .run_all = message_dtype, .programs = TRAIN | EVAL},
+    {.name = "message of another placement", .run = message_placement, .programs = TRAIN | EVAL},
+    {.name = "send before its value", .run = early_send, .programs = TRAIN | EVAL},
+    {.name = "wait of a receive too late", .run = late_receive, .programs = TRAIN | EVAL},
+    {.name = "wait of a send at once", .run = send_at_once, .programs = TRAIN},
+    {.name = "wait of a send too late", .run = late_send, .programs = TRAIN},
+    {.name = "tensor stored at another coordinate", .run_all = wrong_home, .programs = TRAIN},
 };
 enum { N_CLASSES = sizeof classes / sizeof classes[0] };
 
@@ -753,63 +736,96 @@ struct count {
     int applied, refused, harmless;
 };
 
-/* Checks one edit; 0: it is accepted and not harmless. */
-static int mutate(const struct layout *l, enum ku_check_kind kind, int k, uint64_t seed,
-                  struct count *n)
+static int edit(struct job *j, int k, uint64_t *seed)
 {
-    struct ku_check_report r;
-    struct job j;
+    j->p = j->all[draw(seed, (uint32_t)j->n)];
+    return classes[k].run ? classes[k].run(j->p, seed) : classes[k].run_all(j, seed);
+}
+
+/* Checks one edit; 0: it is accepted and not harmless. */
+static int mutate(const struct layout *l, enum ku_check_kind kind, struct job *j, int k,
+                  uint64_t seed, struct count *n)
+{
     int is_right = 1;
     last_edit[0] = 0;
-    if (make(l, kind, &j) == 0 && j.p->n_instrs && classes[k].run(j.p, &seed)) {
-        int status = ku_check_program(j.model, &j.check, j.p, &r);
+    if (edit(j, k, &seed)) {
+        int status = check(j);
+        const int which = kind == KU_CHECK_TRAIN ? KU_PROG_TRAIN : KU_PROG_INIT;
         n->applied++;
         n->refused += status == KUMI_EPLAN;
-        const int which = kind == KU_CHECK_TRAIN ? KU_PROG_TRAIN : KU_PROG_INIT;
         is_right = status == KUMI_EPLAN;
         if (status == KUMI_OK && (kind == KU_CHECK_TRAIN || kind == KU_CHECK_INIT))
-            n->harmless += is_right = is_harmless(l, which, j.p);
+            n->harmless += is_right = is_harmless(l, which, j->all);
         if (!is_right) {
-            fprintf(stderr, "accepted: program %s: %s (%s)\n", j.p->name, classes[k].name,
-                    last_edit);
+            fprintf(stderr, "accepted: program %s, pp %d: %s (%s)\n", j->p->name, j->p->pp,
+                    classes[k].name, last_edit);
             show(l);
         }
     }
-    drop(&j);
     return is_right;
+}
+
+/* Mutates the programs of one kind by every class; returns the number of wrong verdicts. */
+static int mutate_all(const struct layout *l, enum ku_check_kind kind, uint64_t seed,
+                      struct count n[N_CLASSES])
+{
+    static const int mask[] = {TRAIN, EVAL, INIT, INIT};
+    struct before before[MAX_PP] = {{0}};
+    struct job j;
+    int n_wrong = 0;
+    if (make(l, kind, &j) == 0 && j.p->n_instrs) {
+        if (check(&j) < 0) {
+            show(l);
+            fail_msg("%s", ku_err_get()->text);
+        }
+        for (int c = 0; c < j.n; c++)
+            before[c] = remember(j.all[c]);
+        for (int k = 0; k < N_CLASSES; k++) {
+            if (!(mask[kind] & classes[k].programs))
+                continue;
+            n_wrong += !mutate(l, kind, &j, k, seed + (uint64_t)(k + 100 * (int)kind), &n[k]);
+            for (int c = 0; c < j.n; c++)
+                restore(j.all[c], &before[c]);
+        }
+    }
+    for (int c = 0; c < j.n; c++)
+        forget(&before[c]);
+    drop(&j);
+    return n_wrong;
 }
 
 static void mutations(void **state)
 {
-    static const int mask[] = {TRAIN, EVAL, INIT, INIT};
     const char *given = getenv("KUMI_TEST_SEED"), *many = getenv("KUMI_TEST_ALL");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 7;
-    int layouts = many ? 400 : 60, n_wrong = 0;
+    int layouts = many ? 400 : 45, n_wrong = 0;
     (void)state;
     struct count n[4][N_CLASSES] = {{{0}}};
     for (int i = 0; i < layouts; i++) {
         struct layout l = random_layout(&seed);
         if (i % 8 == 0)
             l = over_sequences(l, i % 16 ? 2 : 4);
-        for (int k = 0; k < N_CLASSES; k++)
-            for (int kind = 0; kind < 4; kind++)
-                if (mask[kind] & classes[k].programs && (kind == 0 || i % 3 == kind - 1))
-                    n_wrong += !mutate(&l, (enum ku_check_kind)kind, k,
-                                       seed + (uint64_t)(k + 100 * kind), &n[kind][k]);
+        for (int kind = 0; kind < 4; kind++)
+            if (kind == 0 || i % 3 == kind - 1)
+                n_wrong += mutate_all(&l, (enum ku_check_kind)kind, seed, n[kind]);
     }
     fprintf(stderr, "refused of edits, by program %16s %12s %12s %12s\n", "train", "eval", "init",
             "derive");
-    int harmless = 0;
+    int harmless = 0, applied = 0;
     for (int k = 0; k < N_CLASSES; k++) {
         fprintf(stderr, "%-43s", classes[k].name);
         for (int kind = 0; kind < 4; kind++) {
             const struct count *x = &n[kind][k];
-            harmless += x->harmless;
+            harmless += x->harmless, applied += x->applied;
             fprintf(stderr, x->applied ? " %4d of %4d" : "            -", x->refused, x->applied);
         }
         fprintf(stderr, "\n");
     }
-    fprintf(stderr, "%d more accepted, which leave equal digests\n", harmless);
+    fprintf(stderr,
+            "%d edits in %d classes, each of the program of all ranks of a coordinate of axis pp; "
+            "%d accepted, which leave equal digests\n",
+            applied, (int)N_CLASSES, harmless);
+    assert_true(applied >= 500);
     assert_int_equal(n_wrong, 0);
 }
 
@@ -819,7 +835,6 @@ static void trials(void **state)
     const struct layout l = {
         .model = mlp, .ranks = 2, .replicate = 1, .mb = 1, .vs = 1, .optimizer = KU_OP_adamw};
     uint64_t seed = 3;
-    struct ku_check_report r;
     struct job j;
     (void)state;
     assert_int_equal(make(&l, KU_CHECK_TRAIN, &j), 0);
@@ -829,17 +844,34 @@ static void trials(void **state)
     uint32_t at = any(j.p, KU_COMPUTE, KU_OP_act_dx, &seed);
     j.p->operand[j.p->instr[at].operand + 1].buffer =
         j.p->operand[relu->operand + relu->n_in].buffer;
-    assert_int_equal(ku_check_program(j.model, &j.check, j.p, &r), 0);
-    assert_true(is_harmless(&l, KU_PROG_TRAIN, j.p));
+    assert_int_equal(check(&j), 0);
+    assert_true(is_harmless(&l, KU_PROG_TRAIN, j.all));
     assert_true(edit_number(j.p, KU_OP_step_scalars, offsetof(struct ku_attrs, lr), 2e-3, &seed));
-    assert_int_equal(ku_check_program(j.model, &j.check, j.p, &r), KUMI_EPLAN);
-    assert_false(is_harmless(&l, KU_PROG_TRAIN, j.p));
+    assert_int_equal(check(&j), KUMI_EPLAN);
+    assert_false(is_harmless(&l, KU_PROG_TRAIN, j.all));
     drop(&j);
+}
+
+/* The programs of a job have one state plan. */
+static void state_plans(void **state)
+{
+    const struct layout l = {
+        .model = mlp, .ranks = 2, .replicate = 1, .mb = 1, .vs = 1, .optimizer = KU_OP_adamw};
+    struct job train, init;
+    (void)state;
+    assert_int_equal(make(&l, KU_CHECK_TRAIN, &train), 0);
+    assert_int_equal(make(&l, KU_CHECK_INIT, &init), 0);
+    assert_int_equal(ku_check_same_state(train.p, init.p), 0);
+    init.p->state[1].offset += 64;
+    assert_int_equal(ku_check_same_state(train.p, init.p), KUMI_EPLAN);
+    assert_non_null(strstr(ku_err_get()->text, init.p->name_of[init.p->state[1].name]));
+    drop(&train);
+    drop(&init);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(legal), cmocka_unit_test(trials),
-                                       cmocka_unit_test(mutations)};
+                                       cmocka_unit_test(state_plans), cmocka_unit_test(mutations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,12 +5,30 @@
  */
 #include "base/str.h"
 #include "check/check.h"
+#include "kumi/model.h"
 
 #include "layouts.h"
 
+/* One token of two samples of a GPT-2 with caches of keys and values of 8 places. */
+static struct ku_graph *generation(int64_t n)
+{
+    struct kumi_gpt2 c;
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    const struct kumi_shape_of_batch batch = {.n = 2, .t = 1, .is_inference = 1, .cache = 8};
+    (void)n;
+    kumi_gpt2_defaults(&c);
+    c.n_layer = 1, c.n_head = 2, c.n_embd = 8, c.n_positions = 8, c.vocab_size = 40;
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_gpt2_build(b, &c, &batch);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    return g;
+}
+
 /* S: two ranks share the state, two micro-batches. Z: ZeRO stage 3 on two ranks, two virtual
- * shards, bf16, clipping by value. Then Z's evaluation and initial values. */
-enum { S, Z, EVALUATES, INITIAL, N_TEXTS };
+ * shards, bf16, clipping by value. Then Z's evaluation and initial values, and generation. */
+enum { S, Z, EVALUATES, INITIAL, GENERATES, N_TEXTS };
 static const struct {
     struct layout l;
     enum ku_check_kind kind;
@@ -28,6 +46,8 @@ static const struct {
     {SHARDED, KU_CHECK_TRAIN},
     {SHARDED, KU_CHECK_EVAL},
     {SHARDED, KU_CHECK_INIT},
+    {{.model = generation, .ranks = 1, .replicate = 1, .mb = 1, .vs = 1, .optimizer = KU_OP_adamw},
+     KU_CHECK_EVAL},
 };
 
 static const struct {
@@ -105,6 +125,23 @@ static const struct {
      "writes a tensor twice"},
     {INITIAL, "0O start barrier #1 shard @\n0O wait #1 @\n", "",
      "no collective orders the write before a step's gather"},
+    /* generation */
+    {GENERATES, "0F0 cache_write b7:h.0.attn.k_cache <- b7 b33 b22",
+     "0F0 cache_write b7:h.0.attn.k_cache <- b7 b33 b23",
+     "computes a value that the model does not have"},
+    {GENERATES, "b33:h.0.attn@0 <- b31 index=1", "b33:h.0.attn@0 <- b31 index=2",
+     "computes a value that the model does not have"},
+    {GENERATES, "<- b34 b7 b8 b22", "<- b34 b8 b7 b22",
+     "computes a value that the model does not have"},
+    {GENERATES, "0F0 cache_write b8:h.0.attn.v_cache <- b8 b32 b22",
+     "0F0 cache_write b8:h.0.attn.v_cache <- b8 b33 b22",
+     "computes a value that the model does not have"},
+    {GENERATES, "select b49@0 <- b46 b23", "select b49@0 <- b46 b22",
+     "computes a value that the model does not have"},
+    {GENERATES, "output logits b24", "output logits b49", "is not the value over all micro"},
+    {GENERATES, "0F0 linear b24:lm_head <- b49 b2 trans=1",
+     "0F0 linear b24:lm_head <- b49 b2 trans=1 act=relu",
+     "computes a value that the model does not have"},
 };
 
 /* A program's text without what depends on the number of instructions: indices and live ranges. */
@@ -170,6 +207,8 @@ static void rules(void **state)
         struct ku_str text = {0};
         assert_int_equal(compile(source[k].kind, NULL, graph, &j), 0);
         plain_text(j.p, &text);
+        if (k == GENERATES && getenv("DBG"))
+            puts(ku_str_get(&text));
         if (check_text(&j, ku_str_get(&text), text.bytes) < 0)
             fail_msg("%s", ku_err_get()->text);
         n_wrong += check_rows(&j, k, ku_str_get(&text));

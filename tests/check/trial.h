@@ -3,6 +3,8 @@
 #define TESTS_CHECK_TRIAL_H
 
 /* Runs programs, with ranks as threads: the digest of the state after two steps. */
+#include <assert.h>
+
 #include "base/random.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
@@ -13,8 +15,8 @@
 
 struct trial {
     const struct layout *l;
-    int which;            /* KU_PROG_TRAIN or KU_PROG_INIT */
-    struct ku_program *p; /* in place of the compiled one; NULL: that */
+    int which;                         /* KU_PROG_TRAIN or KU_PROG_INIT */
+    struct ku_program *const *all, *p; /* in place of the compiled ones; NULL: those */
     char digest[72];
 };
 
@@ -71,43 +73,78 @@ static inline int trial_rank(struct ku_job *job, void *arg)
     struct trial *x = arg;
     struct ku_trainer *t = NULL;
     struct ku_graph *g = graph_of(x->l);
+    struct ku_pp_schedule *schedule = NULL;
     struct trial own = *x;
-    const struct ku_trainer_opts o = {.compile = options(x->l),
-                                      .device = ku_device_find("cpu"),
-                                      .device_opts = {.n_threads = 1, .isa = ku_cpu_isa()},
-                                      .seed = 1337,
-                                      .tier = {.path = "."},
-                                      .no_eval = 1};
-    KU_TRY(ku_trainer_create(job, &g, 1, &o, &t));
-    int status = trial_steps(t, &own);
+    int layers[MAX_LAYERS];
+    struct ku_trainer_opts o = {.compile = options(x->l),
+                                .device = ku_device_find("cpu"),
+                                .device_opts = {.n_threads = 1, .isa = ku_cpu_isa()},
+                                .seed = 1337,
+                                .tier = {.path = "."},
+                                .no_eval = 1};
+    int status = pipeline_of(x->l, g, &o.compile, &schedule, layers);
+    assert(status == KUMI_OK);
+    status = ku_trainer_create(job, &g, 1, &o, &t);
+    own.p = x->all ? x->all[ku_mesh_coord(&o.compile.mesh, job->rank).at[KU_AX_PP]] : NULL;
+    if (status == KUMI_OK)
+        status = trial_steps(t, &own);
     if (job->rank == 0)
         memcpy(x->digest, own.digest, sizeof own.digest);
     ku_trainer_destroy(t);
+    ku_pp_schedule_destroy(schedule);
     return status;
 }
 
-/* An edit may read a buffer later than the compiled program; the check has found the bytes free.
- * Memory outside the live ranges that the buffers state is poisoned (exec/poison.h). */
-static inline void extend_live_ranges(struct ku_program *p)
+static inline void touch(struct ku_program *p, ku_id b, uint32_t at)
 {
+    struct ku_buffer *x = &p->buffer[b];
+    x->first = b && at < x->first ? at : x->first;
+    x->last = b && at > x->last ? at : x->last;
+}
+/* States the live ranges of an edited program, by which sanitized builds poison memory. */
+static inline void state_ranges(struct ku_program *p)
+{
+    uint32_t *start = ku_calloc(p->n_handles + 1, sizeof *start);
+    assert(start != NULL);
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (p->buffer[b].arena == KU_AR_STEP)
+            p->buffer[b].first = UINT32_MAX, p->buffer[b].last = 0;
+    for (uint32_t i = 0; i < p->n_outputs; i++)
+        touch(p, p->output[i].buffer, p->n_instrs);
     for (uint32_t at = 0; at < p->n_instrs; at++) {
-        const struct ku_instr *i = &p->instr[at];
-        for (int k = 0; i->kind == KU_COMPUTE && k < i->n_in + i->n_out; k++) {
-            struct ku_buffer *b = &p->buffer[p->operand[i->operand + (uint32_t)k].buffer];
-            b->last = b->last < at ? at : b->last;
+        const struct ku_instr *i = &p->instr[at], *of = i;
+        if (i->kind == KU_START)
+            start[i->handle] = at;
+        if (i->kind == KU_WAIT)
+            of = &p->instr[start[i->handle]];
+        for (uint32_t k = 0; k < of->n_in + of->n_out + of->n_parts; k++) {
+            const struct ku_operand *o = &p->operand[of->operand + k];
+            touch(p, o->buffer, at);
+            touch(p, o->addend, at);
+            touch(p, o->out, at);
         }
+        touch(p, of->workspace, at);
     }
+    ku_free(start);
 }
 
-/* Whether a program leaves the state that the compiled one leaves. */
-static inline int is_harmless(const struct layout *l, int which, struct ku_program *p)
+/* Whether programs leave the state that the compiled ones leave. */
+static inline bool is_harmless(const struct layout *l, int which, struct ku_program *const *all)
 {
-    struct trial with = {.l = l, .which = which, .p = p}, without = {.l = l};
-    const int n = l->ranks * (l->tp ? l->tp : 1);
-    extend_live_ranges(p);
-    if (ku_comm_threads(n, NULL, trial_rank, &without) < 0)
-        fail_msg("%s", ku_err_get()->text);
-    int status = ku_comm_threads(n, NULL, trial_rank, &with);
+    struct trial with = {.l = l, .which = which, .all = all}, without = {.l = l};
+    const int n = l->ranks * (l->tp ? l->tp : 1) * (l->pp ? l->pp : 1);
+    char hosts[64] = "";
+    for (int h = 0; h < l->hosts; h++)
+        snprintf(hosts + strlen(hosts), sizeof hosts - strlen(hosts), "%s%d", h ? "," : "",
+                 n / l->hosts);
+    const struct ku_job_opts opts = {.hosts = l->hosts ? hosts : NULL};
+    if (ku_comm_threads(n, &opts, trial_rank, &without) < 0) {
+        show(l);
+        fail_msg("the programs without the edit: %s", ku_err_get()->text);
+    }
+    for (int c = 0; c < (l->pp ? l->pp : 1); c++)
+        state_ranges(all[c]);
+    int status = ku_comm_threads(n, &opts, trial_rank, &with);
     if (status < 0)
         fprintf(stderr, "%s\n", ku_err_get()->text);
     const bool is_equal = status == KUMI_OK && strcmp(with.digest, without.digest) == 0;

@@ -38,6 +38,12 @@ expect 2 'nodes: --nnodes: 0; give a number from 1 to' run --nnodes 0 --nproc-pe
 expect 2 'nodes: --master-port: 70000; give a number' run --nproc-per-node 1 --nnodes 2 --master-addr a --master-port 70000 -- true
 expect 2 'rank count: --replicate: -1; give a number' plan --params 1e9 --replicate -1
 expect 2 'config: --set parallel.pp_schedule=foo: parallel.pp_schedule: "foo"; one of gpipe' plan $config -n 2 --set parallel.pp=2 --set parallel.pp_schedule=foo
+schedule() { printf "$2" >"$dir/schedule.csv"; expect 2 "$1" plan $config -n 2 --set parallel.pp=2 --set parallel.pp_schedule="$dir/schedule.csv"; } # SAYS TEXT
+schedule 'row 1, cell 4: 0F0: the next F of stage 0 is that of micro-batch 1' '0F0,,,0F0,0B0\n1F0,1B0\n'
+schedule 'row 1, cell 1: 0B0: comes before the F that it needs' '0B0,0F0\n1F0,1B0\n'
+schedule 'row 2: 1B1 is missing' '0F0,0F1,0B0,0B1\n,1F0,1F1,1B0\n'
+schedule 'has 1 rows and 1 micro-batches; this run needs 2 rows (parallel.pp)' '0F0,0B0\n'
+expect 3 'schedule: ./none.csv: No such file' plan $config -n 2 --set parallel.pp=2 --set parallel.pp_schedule=./none.csv
 stages() { # text list
     expect 2 "$1" plan configs/shakespeare-char.json -n 2 --schedule --set parallel.pp=2 --set parallel.stages="$2"
 }

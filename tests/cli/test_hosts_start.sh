@@ -19,6 +19,8 @@ refuse() {
 # the environment is that of all hosts, which would all say it
 KUMI_INTERFACE=none0 refuse 2 'KUMI_INTERFACE: none0: this host has' -H a:2,b:2,c:1 --rsh none
 
+refuse 2 'launch: 1025 hosts; agents are started on at most 1024; start a larger job with srun or mpirun' -H "$(seq -s, -f h%g 1025)" --rsh none
+
 # no rank can open its communicators: one of them says so
 unset OMPI_COMM_WORLD_SIZE PMIX_RANK PMI_RANK PMI_FD PMI_PORT KUMI_MPI
 for _ in 1 2 3; do refuse 2 'mpi: no MPI launcher started this rank' -H a:2,b:2,c:1 --rsh none --set parallel.transport=mpi; done
@@ -70,6 +72,28 @@ more=()
 blind 2 '1 of the 2 hosts cannot see it: h1'
 more=(--set parallel.timeout_s=1) # less than the check takes
 blind 7 '6 of the 7 hosts cannot see it: h1, h2, h3, h4 and 2 more'
+
+# rank 0 started twice: both say so, whichever has the first port
+port=$((20000 + RANDOM % 10000))
+place=(RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "KUMI_RENDEZVOUS=127.0.0.1:$port+2" "KUMI_SECRET=$secret")
+env "${place[@]}" KUMI_HOST=a timeout 60 "$kumi" train "${config[@]}" --out "$dir/twice" >"$dir/log0" 2>&1 &
+env "${place[@]}" KUMI_HOST=b timeout 60 "$kumi" train "${config[@]}" --out "$dir/twice" >"$dir/log1" 2>&1
+codes=$?
+wait $!
+codes+=" $?"
+[ "$codes" = '2 2' ] && [ "$(cat "$dir/log0" "$dir/log1" | grep -c '^kumi: error: join: hosts \(a and b\|b and a\) both have rank 0; start every rank once')" = 2 ] ||
+    say "rank 0 twice: exit $codes: $(cat "$dir/log0" "$dir/log1")"
+# a port on which another process listens: its id and name
+python3 -c "
+import socket, time
+s = socket.create_server(('127.0.0.1', 0))
+print(s.getsockname()[1], flush=True)
+time.sleep(60)" >"$dir/port" &
+listener=$!
+await test -s "$dir/port"
+env "${place[@]}" "KUMI_RENDEZVOUS=127.0.0.1:$(cat "$dir/port")" KUMI_HOST=a timeout 60 "$kumi" train "${config[@]}" --out "$dir/twice" >"$dir/log0" 2>&1
+[ $? = 2 ] && grep -q "^kumi: error: join: listening on port $(cat "$dir/port"): Address already in use by process $listener (python3" "$dir/log0" || say "port taken: $(cat "$dir/log0")"
+kill $listener
 # what a killed run left is removed, and the file of this check too
 mkdir -p "$dir/run" && : >"$dir/run/.kumi-hosts-0123456789abcdef"
 timeout 120 "$kumi" train "${config[@]}" -H a:1,b:1 --rsh none --out "$dir/run" >"$dir/log" 2>&1 || say "a:1,b:1: $(cat "$dir/log")"

@@ -114,6 +114,15 @@ done
 "$kumi" "${pipeline[@]}" --schedule --unit-costs --json | python3 -c 'import json, sys
 o = json.load(sys.stdin)
 assert [o["pp"], o["n_micro"], o["bubble"], o["step_bubble"]] == [2, 4, 0.2, 0.2] and [c["in_flight"] for c in o["coordinates"]] == [2, 1], o' || say '--schedule --json'
+# Activations by the published formulas, and what tensor parallelism divides of the state.
+"$kumi" plan configs/plan/gpt3-175b.json -n 64 --activations --json --set parallel.tp=8 --set parallel.pp=8 --set parallel.zero=0 --set train.global_batch=64 | python3 -c '
+import json, sys
+o = json.load(sys.stdin)
+got = {r["technique"]: r["layer_bytes"] / (2048 * 12288) for r in o["activations"]}
+assert (o["tp"], o["pp"], o["layers"]) == (8, 8, 96) and abs(got["tp, sp, selective"] / (32 / 8) - 1) < 0.01 and got["full"] == 2, o
+assert all(r["first_rank_bytes"] == 96 * r["layer_bytes"] for r in o["activations"]), o' || say '--activations --json'
+"$kumi" plan configs/shakespeare-char.json -n 2 --set parallel.tp=2 >"$dir/out" 2>&1
+grep -q '^tensor parallelism: .* that 2 ranks divide: .* whole: .* (.*wpe.weight h\.\*\.ln_1.weight ' "$dir/out" || say "plan with tp: $(cat "$dir/out")"
 # modelled: what the nodes of the stages cost, which recomputation adds to; untied from the layers, equal layers cost the same
 costs() { # settings..
     "$kumi" "${pipeline[@]}" --schedule --json --set parallel.stages='[1, 3]' "$@" | python3 -c 'import json, sys
@@ -162,7 +171,7 @@ for bad in '' '--params many' '--params 1e9 --roofline' '--params 1e9 -n 6 --rep
     "$kumi" plan $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "plan $bad: $(cat "$dir/err")"
 done
-for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline' '--mesh --memory' '--mesh --limit 1GiB' '--layouts --stages' '--layouts -n 0' '--schedule' '--unit-costs' '--schedule --memory' '--csv' '--schedule --csv --json --set parallel.pp=2'; do
+for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline' '--mesh --memory' '--mesh --limit 1GiB' '--layouts --stages' '--layouts -n 0' '--schedule' '--unit-costs' '--schedule --memory' '--activations --memory' '--csv' '--schedule --csv --json --set parallel.pp=2'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"

@@ -100,6 +100,67 @@ static void test_piece_count(void **state)
         assert_int_equal(ku_coll_piece_count(row[i].n, row[i].each), row[i].count);
 }
 
+/* A reduce sends the sums to the root's host alone; an all-reduce sends them to all. */
+enum { WIDE = 3 << 16 };
+struct sent {
+    float in[WIDE], out[4][WIDE];
+    _Atomic uint64_t bytes[2];
+    int root;
+};
+
+static int count_sent(struct ku_job *job, void *arg)
+{
+    static const enum ku_coll_kind kind[] = {KU_COLL_ALL_REDUCE, KU_COLL_REDUCE};
+    struct sent *sent = arg;
+    for (int i = 0; i < 2; i++) {
+        const struct ku_coll coll = {.kind = kind[i],
+                                     .dtype = KUMI_F32,
+                                     .wire = KUMI_F32,
+                                     .in = sent->in,
+                                     .out = sent->out[job->rank],
+                                     .count = WIDE,
+                                     .root = sent->root};
+        const uint64_t before = ku_job_far_bytes(job);
+        struct ku_work w;
+        KU_TRY(ku_work_init(&w, job->world, &coll));
+        KU_TRY(ku_work_start(&w));
+        KU_TRY(ku_work_wait(&w));
+        sent->bytes[i] += ku_job_far_bytes(job) - before;
+    }
+    return 0;
+}
+
+static void test_reduce_bytes(void **state)
+{
+    static const struct {
+        const char *hosts;
+        int n_hosts, root;
+    } row[] = {{"1,1,1,1", 4, 2}, {"2,2", 2, 1}, {"1,1", 2, 0}};
+    static struct sent sent;
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const struct ku_job_opts opts = {.hosts = row[i].hosts};
+        const uint64_t scatter = (uint64_t)(row[i].n_hosts - 1) * WIDE * sizeof(float);
+        sent.bytes[0] = sent.bytes[1] = 0;
+        sent.root = row[i].root;
+        assert_int_equal(ku_comm_threads(ranks_of(row[i].hosts), &opts, count_sent, &sent), 0);
+        assert_int_equal(sent.bytes[0], 2 * scatter);
+        assert_int_equal(sent.bytes[1], scatter + scatter / (uint64_t)row[i].n_hosts);
+    }
+}
+
+/* Fingerprints tell roots of the largest jobs apart. */
+static void test_roots(void **state)
+{
+    (void)state;
+    for (int bit = 0; bit < 24; bit++) {
+        const struct ku_coll low = {.kind = KU_COLL_REDUCE, .dtype = KUMI_F32, .wire = KUMI_F32};
+        struct ku_coll other = low;
+        other.root = 1 << bit;
+        assert_int_equal(ku_coll_what(&other) ^ ku_coll_what(&low), UINT64_C(1) << (24 + bit));
+    }
+}
+
 /* A receive that is posted when the job fails: its memory is freed, as AddressSanitizer sees. */
 static int leave_receive(struct ku_job *job, void *arg)
 {
@@ -132,7 +193,8 @@ static void test_left_receive(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts), cmocka_unit_test(test_many_sections),
-        cmocka_unit_test(test_piece_count), cmocka_unit_test(test_left_receive)};
+        cmocka_unit_test(test_layouts),     cmocka_unit_test(test_many_sections),
+        cmocka_unit_test(test_piece_count), cmocka_unit_test(test_reduce_bytes),
+        cmocka_unit_test(test_roots),       cmocka_unit_test(test_left_receive)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

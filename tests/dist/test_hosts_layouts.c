@@ -119,8 +119,38 @@ static void layouts(void **state)
     sample_end(&s, "layouts");
 }
 
+/* 64 and 256 threads on hosts of one and of four: all with KUMI_TEST_ALL, else the first. */
+static void many(void **state)
+{
+    static const struct {
+        int n_hosts, n_ranks;
+    } row[] = {{16, 4}, {64, 1}, {64, 4}, {256, 1}};
+    char hosts[4 * 256];
+    struct run x = run_of(256, KUMI_F32, 0);
+    (void)state;
+    if (sample_is_short())
+        skip();
+    x.c.model = dist_model();
+    train(&x);
+    char one[72];
+    memcpy(one, x.c.digest, sizeof one);
+    for (size_t i = 0; i < (getenv("KUMI_TEST_ALL") ? 4 : 1); i++) {
+        int at = 0;
+        for (int h = 0; h < row[i].n_hosts; h++)
+            at += snprintf(hosts + at, sizeof hosts - (size_t)at, "%s%d", h ? "," : "",
+                           row[i].n_ranks);
+        x.hosts = hosts;
+        x.c.n = row[i].n_hosts * row[i].n_ranks;
+        const double begin = (double)ku_clock_ns();
+        train(&x);
+        print_message("%d threads on %d hosts: %.2f s\n", x.c.n, row[i].n_hosts,
+                      ((double)ku_clock_ns() - begin) * 1e-9);
+        assert_string_equal(x.c.digest, one);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(layouts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(layouts), cmocka_unit_test(many)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,9 +21,12 @@ steps=20
 on() {
     local name=$1
     shift
-    rm -rf "$dir/run"
-    steps=$steps config="${config[*]}" bash "$source/tests/hosts/hosts.sh" with 2 timeout -k 5 120 bash -c "$*" >"$dir/log" 2>&1 </dev/null
-    code=$?
+    for _ in 1 2 3; do # MPICH 4.0 may hang in MPI_Finalize; after 5 s the ranks end without it, and its proxy fails
+        rm -rf "$dir/run"
+        steps=$steps config="${config[*]}" bash "$source/tests/hosts/hosts.sh" with 2 timeout -k 5 120 bash -c "$*" >"$dir/log" 2>&1 </dev/null
+        code=$?
+        grep -q '^digest: ' "$dir/log" && grep -q HYDU_sock_write "$dir/log" || break
+    done
     digest=$(sed -n 's/^digest: //p' "$dir/log")
     [ "$name" = fails ] || { [ $code = 0 ] && [ "$digest" = "$one" ]; } || say "$name: exit $code: $(cat "$dir/log")"
 }
@@ -46,10 +49,17 @@ fi
 
 steps=20
 one=$("$kumi" train "${config[@]}" --set train.steps=$steps -n 1 --out "$dir/again" 2>/dev/null | sed -n 's/^digest: //p')
-[ ! -e "$build/libkumi-mpi-openmpi.so" ] || ! command -v mpirun.openmpi >/dev/null ||
-    on "Open MPI" 'mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none -np 4 --host h0:2,h1:2 --map-by slot -x KUMI_PLUGINS -x KUMI_CACHE \
-        --mca plm rsh --mca plm_rsh_agent $agent --mca pml ob1 --mca btl tcp,self,vader --mca btl_tcp_if_include eth0 \
-        --mca oob_tcp_if_include 10.77.0.0/24 $kumi train $config --set train.steps=$steps --out $dir/run'
-[ ! -e "$build/libkumi-mpi-mpich.so" ] || ! command -v mpiexec.hydra >/dev/null ||
-    on MPICH 'mpiexec.hydra -launcher ssh -launcher-exec $agent -iface br0 -hosts h0:2,h1:2 -n 4 $kumi train $config --set train.steps=$steps --out $dir/run'
+# The script of docs/guide/clusters.md as it stands there. What it needs in namespaces is in the environment of both launchers.
+sed -n '/<!-- script:mpi -->/,/<!-- \/script -->/p' docs/guide/clusters.md | sed '/^<!--/d; /^```/d' >"$dir/train-mpi.sh"
+grep -q 'mpiexec -n .* kumi train' "$dir/train-mpi.sh" || say "docs/guide/clusters.md: no script of MPI"
+mkdir "$dir/bin" && ln -s "$kumi" "$dir/bin/kumi"
+export HOSTS=h0:2,h1:2 RANKS=4 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm=rsh \
+    OMPI_MCA_plm_rsh_agent=$agent OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self,vader OMPI_MCA_btl_tcp_if_include=eth0 \
+    OMPI_MCA_oob_tcp_if_include=10.77.0.0/24 HYDRA_LAUNCHER=ssh HYDRA_LAUNCHER_EXEC=$agent HYDRA_IFACE=br0
+for make in openmpi:mpiexec.openmpi mpich:mpiexec.hydra; do
+    [ -e "$build/libkumi-mpi-${make%%:*}.so" ] && command -v "${make#*:}" >/dev/null || continue
+    printf '#!/bin/sh\nexec %s "$@"\n' "$(command -v "${make#*:}")" >"$dir/bin/mpiexec" # not a link: it looks for files beside itself
+    chmod +x "$dir/bin/mpiexec"
+    on "${make%%:*}" 'PATH=$dir/bin:$PATH sh $dir/train-mpi.sh $config --set train.steps=$steps --out $dir/run'
+done
 exit $failed

@@ -14,6 +14,7 @@ links        links between hosts in network namespaces that are down for a while
 A finding is one line on standard output. Exit code 1 if there is any. docs/internals/campaign.md says what is expected.
 """
 import argparse
+import collections
 import concurrent.futures
 import os
 import resource
@@ -102,6 +103,20 @@ def table(done, kinds):
     return total
 
 
+def groups(done):
+    """What was done over which transport: how the jobs ended that it reached, and how many seconds later."""
+    of = {}
+    for x in done:
+        if x.group:
+            of.setdefault(x.group, []).append(x)
+    for (fault, transport), all_of in sorted(of.items()):
+        reached = [x for x in all_of if x.fault_s]
+        seconds = sorted(x.gone_s for x in reached if x.gone_s is not None) or [0]
+        codes = collections.Counter("none" if x.code is None else "a signal" if x.code < 0 else str(x.code) for x in reached)
+        print(f"{fault:>36}, {transport:8} {len(all_of):3} jobs, {len(reached):3} reached; exit code {', '.join(f'{c}: {n}' for c, n in sorted(codes.items()))}; "
+              f"gone after {seconds[len(seconds) // 2]:.2f} s, at most {seconds[-1]:.2f} s; {sum(len(x.findings) for x in all_of)} findings")
+
+
 def main():
     a = arguments()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -121,6 +136,7 @@ def main():
             done.append(future.result())
             report(a, done[-1])
     total = table(done, kinds)
+    groups(done)
     print(f"{len(done)} experiments, seed {a.seed}, {time.monotonic() - begin:.0f} s, {total} findings")
     if not a.keep and not total and not a.only:
         shutil.rmtree(folder, ignore_errors=True)

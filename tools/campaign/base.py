@@ -134,7 +134,9 @@ class Process:
         """The exit code, below 0 a signal; None: a hang, which is noted, and the process is killed."""
         x = self.experiment
         try:
-            return self.popen.wait(deadline_s * x.bench.patience)
+            code = self.popen.wait(deadline_s * x.bench.patience)
+            x.code = code if x.code is None and x.fault_s else x.code
+            return code
         except subprocess.TimeoutExpired:
             where = "; ".join(f"{p}: {read(f'/proc/{p}/wchan').decode()}" for p in x.processes())
             x.note(HANG, f"{deadline_s * x.bench.patience:.0f} s: {self.shown()} ({where}): {self.tail()}")
@@ -153,6 +155,8 @@ class Experiment:
         self.rng = random.Random(f"{bench.seed}:{kind}:{index}")
         self.dir = f"{bench.dir}/{kind}-{index}"
         self.findings, self.commands, self.n_events, self.title = [], [], 0, ""
+        # Of a job on several hosts: what is done over which transport, when, its exit code, and the seconds until its last process was gone
+        self.group, self.fault_s, self.code, self.gone_s = None, None, None, None
         shutil.rmtree(self.dir, ignore_errors=True)
         os.makedirs(self.dir)
 
@@ -163,6 +167,18 @@ class Experiment:
         env = {k: v for k, v in os.environ.items() if not re.match(r"KUMI_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|SLURM_|PMI", k)}
         env |= {MARK: self.dir, "KUMI_CACHE": f"{self.bench.dir}/cache"}
         return env | (more or {})
+
+    def harmed(self):
+        self.n_events += 1
+        self.fault_s = time.monotonic()
+
+    def is_gone(self):
+        """Whether no process is left."""
+        if self.processes():
+            return False
+        if self.fault_s and self.gone_s is None:
+            self.gone_s = time.monotonic() - self.fault_s
+        return True
 
     def start(self, *argv, env=None, cwd=None):
         return Process(self, [str(a) for a in argv], self.environment(env), cwd)
@@ -195,7 +211,7 @@ class Experiment:
     def no_orphans(self, p):
         """Soon after a job's end none of its processes is left."""
         end = time.monotonic() + GONE_S * self.bench.patience
-        while self.processes():
+        while not self.is_gone():
             if time.monotonic() > end:
                 left = ", ".join(f"{q} {role_of(q, e, p.pid)}" for q, e in self.processes().items())
                 self.note(ORPHAN, f"{left} after {p.shown()}")

@@ -34,9 +34,12 @@ exec "$@"
 RANK = re.compile(rb"(?:^|\0)(?:KUMI_RANK|OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)")
 
 
+def makes_there(bench):
+    return [m for m in ("openmpi", "mpich") if os.path.exists(f"{os.path.dirname(bench.kumi)}/libkumi-mpi-{m}.so") and shutil.which(MAKES[m][0])]
+
+
 def prepare(bench):
-    there = [m for m, argv in MAKES.items() if os.path.exists(f"{os.path.dirname(bench.kumi)}/libkumi-mpi-{m}.so") and shutil.which(argv[0])]
-    bench.launchers = ["train", "train", "run", *there]
+    bench.launchers = ["train", "train", "run", *makes_there(bench)]
 
 
 class Job:
@@ -55,6 +58,7 @@ class Job:
             self.p = x.kumi("run", *hosts, "--", x.bench.kumi, *train, env=env)
         else:
             self.p = x.start(*MAKES[self.launcher], "-n", n, "sh", "-c", PLACE, "sh", x.bench.kumi, *train, env=env)
+        x.group = (x.title, self.launcher if self.is_mpi else "tcp")
         x.title += f", {self.launcher} {'+'.join(map(str, self.sizes))}"
 
     @property
@@ -98,7 +102,7 @@ class Job:
         if said and words and not any(re.search(words, line) for line in said):
             x.note(EXIT, f"no {words.decode()} in: {said[0].decode()}")
         end = time.monotonic() + MPI_GONE_S * x.bench.patience
-        while x.processes():
+        while not x.is_gone():
             if time.monotonic() > end:
                 x.note(ORPHAN, f"{len(x.processes())} processes after {self.launcher}")
                 x.kill_all()
@@ -122,7 +126,8 @@ def kill_rank(x, is_first):
         return finish(x)
     rank = x.rng.choice(choices)
     x.title += f", rank {rank}"
-    x.n_events += send(ranks[rank], signal.SIGKILL)
+    x.harmed()
+    send(ranks[rank], signal.SIGKILL)
     job.end((6, 0), rb"rank died: rank %d on host h%d: " % (rank, job.host_of(rank)))
     return finish(x)
 
@@ -134,7 +139,8 @@ def kill_launcher(x):
         job.reach()
     else:
         time.sleep(x.rng.random() * 0.3)
-    x.n_events += send(job.p.pid, signal.SIGKILL)
+    x.harmed()
+    send(job.p.pid, signal.SIGKILL)
     code = job.p.wait()
     if job.is_mpi: # what it has started ends by itself, or by its daemons
         job.launcher = f"a killed {job.launcher}"
@@ -156,7 +162,8 @@ def stop_rank(x):
         return finish(x)
     rank = x.rng.choice(sorted(ranks))
     x.title += f", rank {rank}"
-    x.n_events += send(ranks[rank], signal.SIGSTOP)
+    x.harmed()
+    send(ranks[rank], signal.SIGSTOP)
     if is_short:
         time.sleep(x.rng.random() * 1.5)
         send(ranks[rank], signal.SIGCONT)
@@ -196,7 +203,7 @@ def strangers(x):
                 open_ones.append(s) # half of them stay
                 if x.rng.random() < 0.5:
                     open_ones.pop().close()
-                x.n_events += 1
+                x.harmed()
             except OSError:
                 pass
         time.sleep(0.01)

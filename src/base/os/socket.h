@@ -52,6 +52,11 @@ struct ku_os_interface {
 };
 int ku_os_interfaces(struct ku_os_interface *out, int cap); /* number, or -1 */
 int ku_os_host_name(char *name, size_t bytes);
+/*
+ * The process of this user, or of any for root, that listens on a TCP port of this host; 0: none
+ * was found.
+ */
+pid_t ku_os_port_owner(uint16_t port, char program[32]);
 
 /*
  * Datagram sockets of the abstract Unix namespace. A datagram has at most 256 bytes and perhaps a

@@ -87,12 +87,33 @@ static int move_lane(struct ku_work *w, struct far_lane *lane, bool is_send)
     return post_more(w, lane, is_send);
 }
 
+/*
+ * Set up a stage. Of a reduce only what goes to the root's host is moved: a host receives if it
+ * agrees with that host in the digits from this stage's on, because those below are of later
+ * stages.
+ */
+static int open_stage(struct ku_work *w, int stage)
+{
+    struct ku_far *far = w->comm->priv->far;
+    KU_TRY(ku_far_open_stage(w, KU_HALF_GATHER, stage));
+    if (w->coll.kind != KU_COLL_REDUCE)
+        return 0;
+    const int stride = far->exchange.stage[stage].stride;
+    int root, local;
+    ku_topology_find(&far->topology, w->coll.root, &root, &local);
+    for (int i = 0; i < far->n_recvs; i++)
+        far->recv[i].is_at_end |= far->topology.host / stride != root / stride;
+    for (int i = 0; i < far->n_sends; i++)
+        far->send[i].is_at_end |= far->send[i].peer.host / stride != root / stride;
+    return 0;
+}
+
 int ku_far_gather(struct ku_work *w)
 {
     struct ku_far *far = w->comm->priv->far;
     for (;;) {
         if (!far->is_open)
-            KU_TRY(ku_far_open_stage(w, KU_HALF_GATHER, far->exchange.n_stages - 1));
+            KU_TRY(open_stage(w, far->exchange.n_stages - 1));
         for (int i = 0; i < far->n_recvs; i++)
             KU_TRY(move_lane(w, &far->recv[i], false));
         for (int i = 0; i < far->n_sends; i++)
@@ -101,7 +122,7 @@ int ku_far_gather(struct ku_work *w)
             return 1;
         if (far->stage == 0)
             break;
-        KU_TRY(ku_far_open_stage(w, KU_HALF_GATHER, far->stage - 1));
+        KU_TRY(open_stage(w, far->stage - 1));
     }
     far->is_open = false;
     return 0;

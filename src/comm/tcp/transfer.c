@@ -63,6 +63,12 @@ static int raise_broken(struct ku_tcp *tcp, const struct ku_tcp_link *link)
                             "%s: no acknowledgement for %d s: its host or the network between is "
                             "down",
                             name, KU_TCP_USER_TIMEOUT_MS / 1000);
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN:
+        return KU_ERR_SCOPE(KUMI_EPEER, KUMI_SCOPE_COMM,
+                            "%s: connection: %s: its host or the network between is down", name,
+                            strerror(why));
     default:
         return KU_ERR_SCOPE(ku_os_status(KUMI_EPEER), KUMI_SCOPE_COMM, "%s: connection: %s", name,
                             ku_os_why());

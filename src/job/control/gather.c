@@ -77,6 +77,14 @@ static int add_own_row(struct ku_control *c, const struct ku_conn *first)
     return add_row(c->gather, &j, NULL);
 }
 
+/* Whether the root has dialled itself, by an address of which no interface knows. */
+static bool is_own(const struct ku_control *c, const struct ku_join_row *j)
+{
+    struct ku_os_address own;
+    return ku_os_tcp_address(c->listener->fd, false, &own) == 0 && j->row.port == own.port &&
+           j->row.kernel == ku_os_kernel() && strcmp(j->row.name, c->name) == 0;
+}
+
 static int take_row(struct ku_control *c, struct ku_conn *conn)
 {
     struct ku_gather *g = c->gather;
@@ -90,6 +98,10 @@ static int take_row(struct ku_control *c, struct ku_conn *conn)
         return KU_ERR(KUMI_EINVAL, "join: a host sent what is not its row; use one version of kumi "
                                    "on all hosts");
     memcpy(&j, payload, sizeof j);
+    if (is_own(c, &j)) {
+        conn->role = KU_CONN_LAST;
+        return 0;
+    }
     if (g->n == 0)
         KU_TRY(add_own_row(c, conn));
     KU_TRY(add_row(g, &j, conn));

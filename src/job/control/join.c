@@ -10,6 +10,10 @@
  *
  * A root that does not listen yet, or another program on one of its ports, is tried again until
  * the time is up.
+ *
+ * Two processes with rank 0 are two roots. The one that finds a port of the meeting place taken, or
+ * that is on another host than that, sends its row there as well: the root there has rank 0 twice,
+ * and refuses both.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -65,6 +69,10 @@ static void peer_text(const struct ku_control *c, const struct ku_conn *conn, ch
 static void end_attempt(struct ku_control *c, struct ku_conn *conn, enum ku_hello_end end)
 {
     char text[400];
+    if (c->is_root) { /* no rival answers there */
+        ku_conn_drop(c, conn);
+        return;
+    }
     peer_text(c, conn, text, sizeof text);
     const bool is_final = conn->role != KU_CONN_ROOT || !conn->hello || c->meeting.n_ports == 1;
     const bool has_spoken = end == KU_HELLO_SECRET || end == KU_HELLO_OTHER_VERSION;
@@ -96,12 +104,15 @@ int ku_join_row(struct ku_control *c, struct ku_join_row *out)
 static void send_row(struct ku_control *c, struct ku_conn *conn)
 {
     struct ku_message m = ku_message_of(c, KU_MESSAGE_ROW, sizeof(struct ku_join_row));
+    const struct ku_os_address own = c->address; /* of a root: not yet chosen */
     struct ku_join_row j;
     if (ku_address_choose(c->opts.interface, &conn->peer, &c->address) < 0 ||
         ku_join_row(c, &j) < 0)
         ku_join_fail(c);
     else
         ku_conn_send(c, conn, &m, &j);
+    if (c->is_root)
+        c->address = own;
 }
 
 static void become_joined(struct ku_control *c)
@@ -121,7 +132,7 @@ static int take_place(struct ku_control *c, struct ku_conn *conn, const struct k
                       const uint8_t *payload)
 {
     struct ku_host_row parent;
-    if (conn->role != KU_CONN_ROOT || c->n_hosts)
+    if (conn->role != KU_CONN_ROOT || c->n_hosts || c->is_root)
         return -1;
     memcpy(&parent, payload, sizeof parent);
     c->host = m->to;
@@ -232,10 +243,11 @@ static void dial(struct ku_control *c)
     struct ku_os_address to = c->parent_at;
     struct ku_claim claim = {.kind = KU_CLAIM_LINK, .from = c->host, .to = ku_parent_of(c->host)};
     if (!c->n_hosts) {
-        to = c->root[c->candidate / c->meeting.n_ports % c->n_root];
-        to.port = (uint16_t)(c->meeting.port + c->candidate % c->meeting.n_ports);
+        const int n_ports = c->is_root ? c->n_rival_ports : c->meeting.n_ports;
+        to = c->root[c->candidate / n_ports % c->n_root];
+        to.port = (uint16_t)(c->meeting.port + c->candidate % n_ports);
         claim = (struct ku_claim){.kind = KU_CLAIM_JOIN, .from = c->opts.rank};
-        c->candidate = (c->candidate + 1) % (c->meeting.n_ports * c->n_root);
+        c->candidate = (c->candidate + 1) % (n_ports * c->n_root);
     }
     c->retry_ns = 0;
     if (c->n_hosts || c->candidate == 0) {
@@ -339,12 +351,33 @@ static int meet(struct ku_control *c)
         if (now > deadline)
             return late(c);
         expire_attempt(c, now);
-        if (!c->is_root && now >= c->retry_ns && !is_dialling(c))
+        if ((!c->is_root || c->n_rival_ports) && now >= c->retry_ns && !is_dialling(c))
             dial(c);
         KU_IGNORE(ku_os_await(c->epoll, POLLIN, ROUND_MS), "what is there is served");
         ku_control_serve(c);
     }
+    for (struct ku_conn *conn = c->conns, *next; c->is_root && conn; conn = next) {
+        next = conn->next;
+        if (conn->role == KU_CONN_ROOT)
+            ku_conn_drop(c, conn);
+    }
     return 0;
+}
+
+static int refuse_port(unsigned port)
+{
+    const int why = errno;
+    char program[32], owner[80] = "";
+    if (why != EADDRINUSE)
+        return KU_ERR(KUMI_ENOMEM, "join: listening on port %u: %s", port, strerror(why));
+    const pid_t pid = ku_os_port_owner((uint16_t)port, program);
+    if (pid)
+        snprintf(owner, sizeof owner, " by process %d (%s)", (int)pid, program);
+    return KU_ERR(
+        KUMI_EINVAL,
+        "join: listening on port %u: %s%s; if another job runs there, give each a port of "
+        "its own (MASTER_PORT or KUMI_RENDEZVOUS)",
+        port, strerror(why), owner);
 }
 
 static int listen_at(struct ku_control *c)
@@ -362,17 +395,25 @@ static int listen_at(struct ku_control *c)
             fd = ku_os_tcp_listen(&at, BACKLOG);
             if (fd < 0 && errno != EADDRINUSE)
                 break;
+            c->n_rival_ports = c->is_root ? i : 0;
         }
     }
     if (fd < 0)
-        return KU_ERR(errno == EADDRINUSE ? KUMI_EINVAL : KUMI_ENOMEM,
-                      "join: listening on port %u: %s%s", at.port, ku_os_why(),
-                      errno == EADDRINUSE ? "; is another job running? give each a port of its own"
-                                          : "");
+        return refuse_port(at.port);
     c->listener = ku_conn_add(c, KU_CONN_LISTENER, fd);
     if (!c->listener && !c->opts.listener)
         ku_os_close(fd);
     return c->listener ? 0 : KUMI_ENOMEM;
+}
+
+/* The root of a job with one rank 0 is on the host of the meeting place, and has its first port. */
+static void find_rivals(struct ku_control *c)
+{
+    char name[16];
+    if (c->n_root <= 0)
+        c->n_rival_ports = 0;
+    else if (!ku_address_is_loopback(&c->root[0]) && !*ku_address_interface(&c->root[0], name))
+        c->n_rival_ports = c->meeting.n_ports;
 }
 
 static int open_control(struct ku_control *c, const struct ku_control_opts *opts)
@@ -381,8 +422,9 @@ static int open_control(struct ku_control *c, const struct ku_control_opts *opts
     if (!opts->root || !*opts->root)
         return KU_ERR(KUMI_EINVAL,
                       "join: %d of %d ranks are on this host, and nothing says where the hosts "
-                      "meet; set KUMI_RENDEZVOUS=HOST:PORT on all of them",
-                      opts->n_local, opts->n);
+                      "meet%s%s; set KUMI_RENDEZVOUS=HOST:PORT on all of them",
+                      opts->n_local, opts->n, opts->root_why ? ": " : "",
+                      opts->root_why ? opts->root_why : "");
     KU_TRY(ku_meeting_parse("KUMI_RENDEZVOUS", opts->root, &c->meeting));
     if (opts->host_name && *opts->host_name)
         snprintf(c->name, sizeof c->name, "%s", opts->host_name);
@@ -397,9 +439,11 @@ static int open_control(struct ku_control *c, const struct ku_control_opts *opts
     if (c->epoll < 0)
         return KU_ERR(KUMI_ENOMEM, "join: epoll: %s", ku_os_why());
     KU_TRY(listen_at(c));
-    if (c->is_root)
-        return ku_gather_start(c);
     c->n_root = ku_os_resolve(c->meeting.name, c->root, sizeof c->root / sizeof *c->root, &why);
+    if (c->is_root) {
+        find_rivals(c);
+        return ku_gather_start(c);
+    }
     if (c->n_root <= 0)
         return KU_ERR(KUMI_EINVAL, "join: root %s: %s; set KUMI_RENDEZVOUS", c->meeting.name, why);
     return 0;

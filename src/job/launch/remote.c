@@ -8,8 +8,7 @@
  * others, and only that host's cause is printed. When the launcher dies, the agents read the end of
  * their standard input and kill their ranks.
  *
- * An agent costs three descriptors and a process. That carries a few hundred hosts; beyond, agents
- * have to start agents.
+ * An agent costs three descriptors and a process, which carries KU_LAUNCH_HOSTS_MAX hosts.
  */
 #include "job/launch/remote.h"
 
@@ -122,14 +121,22 @@ void ku_remote_signal(struct ku_remote *r, int sig)
     }
 }
 
-/* Whether a line is the last error printed: what is wrong on all hosts is printed once. */
-static bool is_said(struct ku_remote *r, const char *line, size_t bytes)
+/*
+ * Whether a line is an error that need not be printed: what is wrong on all hosts is printed once,
+ * and after the first error those of other hosts are its consequences. Hosts that a link divides
+ * each have a root cause.
+ */
+static bool is_said(struct ku_remote *r, const struct ku_remote_host *h, const char *line,
+                    size_t bytes)
 {
     static const char error[] = "kumi: error: ";
     if (bytes < sizeof error || memcmp(line, error, sizeof error - 1) != 0)
         return false;
-    if (strlen(r->last_error) == bytes && memcmp(r->last_error, line, bytes) == 0)
+    if (r->error_of && r->error_of != h)
         return true;
+    if (r->error_of && strlen(r->last_error) == bytes && memcmp(r->last_error, line, bytes) == 0)
+        return true;
+    r->error_of = h;
     snprintf(r->last_error, sizeof r->last_error, "%.*s", (int)(bytes < 511 ? bytes : 511), line);
     return false;
 }
@@ -147,7 +154,7 @@ static void take_lines(struct ku_remote *r, const struct ku_remote_host *h,
     while (text < end) {
         const char *newline = memchr(text, '\n', (size_t)(end - text));
         const char *stop = newline ? newline : end;
-        if (!is_said(r, text, (size_t)(stop - text))) {
+        if (!is_said(r, h, text, (size_t)(stop - text))) {
             ku_str_add(&r->err.buf, "[%d %s] ", f->rank, h->slots.name);
             ku_str_append(&r->err.buf, text, (size_t)(stop - text));
             ku_str_append(&r->err.buf, "\n", 1);

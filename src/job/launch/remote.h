@@ -48,10 +48,11 @@ struct ku_remote {
     uint8_t secret[KU_SECRET_BYTES];
 
     bool is_started, has_said, is_killed;
-    char last_error[512]; /* line "kumi: error: .." of a rank; other hosts may print the same */
-    struct ku_remote_host *first; /* whose failure is the job's; NULL: none */
-    int culprit;                  /* rank that failed first; -1: unknown */
-    int status, code;             /* status < 0: the job did not start, `error` says why */
+    char last_error[512];                  /* line "kumi: error: .." of a rank */
+    const struct ku_remote_host *error_of; /* its host; NULL: none yet */
+    struct ku_remote_host *first;          /* whose failure is the job's; NULL: none */
+    int culprit;                           /* rank that failed first; -1: unknown */
+    int status, code;                      /* status < 0: the job did not start, `error` says why */
     struct kumi_error error;
     struct ku_stops stops;
     int64_t hello_ns;

@@ -247,6 +247,13 @@ int ku_launch_hosts(const struct ku_job_client *client, char *const *argv,
     r->no_pin = opts ? opts->no_pin : 0;
     KU_TRY_OUT(ku_hostlist_open(&list, hosts->hosts, hosts->hostfile, hosts->n));
     KU_TRY_OUT(ku_launch_check_env((int)list.n_slots, 1));
+    if (list.n > KU_LAUNCH_HOSTS_MAX) {
+        status = KU_ERR(KUMI_EINVAL,
+                        "launch: %u hosts; agents are started on at most %d; start a larger job "
+                        "with srun or mpirun",
+                        list.n, KU_LAUNCH_HOSTS_MAX);
+        goto out;
+    }
     KU_TRY_OUT(ku_shell_open(&r->shell, hosts->rsh, hosts->program));
     if (list.n == 1 && r->shell.n_words > 0 && ku_shell_is_here(&r->shell, list.host[0].name)) {
         status = ku_launch(client, argv, (int)list.n_slots, opts, code); /* this host alone */

@@ -62,6 +62,7 @@ static int read_cell(struct ku_pp_schedule *s, const char *name, int row, int co
                       row, column, (int)(end - from), from, stage, s->rank_of[stage] + 1);
     s->rank_of[stage] = row - 1;
     KU_ASSERT(s->n_stages <= KU_MAX_STAGES && row <= s->n_ranks);
+    s->column[s->first[row]] = column;
     s->block[s->first[row]++] = (struct ku_block){(uint8_t)kind, (int16_t)stage, micro};
     return KUMI_OK;
 }
@@ -102,7 +103,9 @@ int ku_pp_schedule_parse(const char *name, const char *text, size_t bytes,
         s->rank_of = ku_calloc(KU_MAX_STAGES, sizeof *s->rank_of);
         s->first = ku_calloc(KU_MAX_PP + 1, sizeof *s->first);
         s->block = ku_calloc(bytes / 2 + 2, sizeof *s->block); /* a cell has 3 bytes or more */
-        status = s->rank_of && s->first && s->block ? read_rows(s, name, text, bytes) : KUMI_ENOMEM;
+        s->column = ku_calloc(bytes / 2 + 2, sizeof *s->column);
+        status = s->rank_of && s->first && s->block && s->column ? read_rows(s, name, text, bytes)
+                                                                 : KUMI_ENOMEM;
     }
     if (status < 0)
         ku_pp_schedule_destroy(s);

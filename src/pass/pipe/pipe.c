@@ -150,20 +150,26 @@ static int add_all_micro(struct ku_pipe *p)
     return status;
 }
 
-/* Brings a value of A, of O or of the state to all coordinates of `need`. */
+/* The coordinates that make a value of A or O, or store it. */
+static uint64_t makers(const struct ku_pipe *p, ku_id v)
+{
+    const struct ku_value *x = &p->g->value[v];
+    const int home = x->role == KU_STATE ? ku_pipe_home(p->g, p->s, x->tensor) : -1;
+    return x->def ? p->runs[x->def] : home >= 0 ? bit(home) : all_of(p->s);
+}
+
+/* Brings a value of A, of O or of the state to all coordinates of `need`, from where it is made:
+ * what has been received is not sent on. */
 static int bring(struct ku_pipe *p, uint64_t *has, ku_id v, uint64_t need)
 {
     const struct ku_value *x = &p->g->value[v];
     if (x->role == KU_INPUT)
         return KUMI_OK;
-    if (has[v] == 0) {
-        const int home = x->role == KU_STATE ? ku_pipe_home(p->g, p->s, x->tensor) : -1;
-        has[v] = x->def ? p->runs[x->def] : home >= 0 ? bit(home) : all_of(p->s);
-    }
+    has[v] |= makers(p, v);
     if ((need & ~has[v]) == 0)
         return KUMI_OK;
-    KU_ASSERT(has[v] != 0);
-    const int from = __builtin_ctzll(has[v]);
+    KU_ASSERT(makers(p, v) != 0);
+    const int from = __builtin_ctzll(makers(p, v));
     const bool is_first = x->def == 0 || p->g->node[x->def].phase == KU_PH_A;
     for (int to = 0; to < p->s->n_ranks; to++)
         if (need & ~has[v] & bit(to))

@@ -21,6 +21,7 @@ void ku_pp_schedule_destroy(struct ku_pp_schedule *s)
     ku_free(s->rank_of);
     ku_free(s->first);
     ku_free(s->block);
+    ku_free(s->column);
     ku_free(s);
 }
 
@@ -29,7 +30,7 @@ int ku_pp_schedule_empty(int n_ranks, int n_stages, int n_micro, struct ku_pp_sc
     struct ku_pp_schedule *s = ku_calloc(1, sizeof *s);
     if (s == NULL)
         return KUMI_ENOMEM;
-    *s = (struct ku_pp_schedule){n_ranks, n_stages, n_micro, NULL, NULL, NULL};
+    *s = (struct ku_pp_schedule){.n_ranks = n_ranks, .n_stages = n_stages, .n_micro = n_micro};
     s->rank_of = ku_calloc((size_t)n_stages, sizeof *s->rank_of);
     s->first = ku_calloc((size_t)n_ranks + 1, sizeof *s->first);
     s->block = ku_calloc(3 * (size_t)n_stages * (size_t)n_micro, sizeof *s->block);
@@ -191,8 +192,9 @@ static const char *cell(const struct ku_pp_schedule *s, const char *name, uint32
     int r = 0;
     while (s->first[r + 1] <= at)
         r++;
-    snprintf(text, bytes, "%s: row %d, block %u: %d%c%d", name, r + 1, at - s->first[r] + 1,
-             s->block[at].stage, ku_block_letter(s->block[at].kind), s->block[at].micro);
+    snprintf(text, bytes, "%s: row %d, cell %u: %d%c%d", name, r + 1,
+             s->column ? (uint32_t)s->column[at] : at - s->first[r] + 1, s->block[at].stage,
+             ku_block_letter(s->block[at].kind), s->block[at].micro);
     return text;
 }
 
@@ -232,8 +234,8 @@ int ku_pp_schedule_check(const struct ku_pp_schedule *s, const char *name)
         for (int k = 0; k < KU_N_BLOCK_KINDS && status == KUMI_OK; k++) {
             const bool is_used = k == KU_BL_F || (own[KU_BL_B] ? k == KU_BL_B : k != KU_BL_B);
             if (is_used && own[k] < s->n_micro)
-                status = KU_ERR(KUMI_EINVAL, "%s: rank %d: %d%c%d is missing", name,
-                                s->rank_of[stage], stage, ku_block_letter(k), own[k]);
+                status = KU_ERR(KUMI_EINVAL, "%s: row %d: %d%c%d is missing", name,
+                                s->rank_of[stage] + 1, stage, ku_block_letter(k), own[k]);
         }
     }
     ku_free(next);

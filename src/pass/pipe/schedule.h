@@ -40,6 +40,7 @@ struct ku_pp_schedule {
     int *rank_of;                   /* [n_stages] */
     uint32_t *first;                /* [n_ranks + 1]: blocks of rank r: [first[r], first[r + 1]) */
     struct ku_block *block;
+    int32_t *column; /* per block: of the text that it was read from, from 1; NULL: from none */
 };
 
 char ku_block_letter(int kind); /* 'F' 'B' 'I' 'W' */
