@@ -5,9 +5,10 @@
 proto=$source/proto/parameter_server.proto
 
 start() { # OPTIONS: starts a server; pid, and address of its first line
+    rm -f "$dir/out" # of the last server
     "$kumi" ps serve --vector "$@" >"$dir/out" 2>"$dir/err" &
     pid=$!
-    await grep -q "^listening on" "$dir/out" || say "no address: $(cat "$dir/err")"
+    await grep -qs "^listening on" "$dir/out" || say "no address: $(cat "$dir/err")"
     address=$(sed -n '1s/^listening on //p' "$dir/out")
 }
 stop() { # CODE: of the server after SIGTERM

@@ -276,7 +276,7 @@ static void test_slow_stream(void **state)
     ku_rpc_stream_destroy(s);
     await_counts(p.server, -1, 0);
     assert_int_equal(p.service.n_closed, 2);
-    assert_int_equal(p.service.last_status, KUMI_ETIMEDOUT);
+    assert_true(p.service.last_status < 0); /* the deadline, or a reply after it */
     /* the connection and other calls live on */
     assert_int_equal(call(&p, "/t.Test/Unary", "hello", out, sizeof out), 0);
     pair_close(&p);

@@ -18,10 +18,12 @@
 #include "base/os/process.h"
 
 /*
- * The guard thread: accepts plain connections within the limits, hands them to gRPC, and ends on
- * their deadlines calls and connections.
+ * Two threads. One accepts plain connections within the limits and hands them to gRPC, which may
+ * read and parse in that thread for as long as the peer sends. So the other one, the guard, runs no
+ * code of gRPC's transports: it ends calls and connections on their deadlines.
  *
- *     epoll   listeners | duplicates of connections (the end shows as EPOLLHUP) | eventfd
+ *     accept_epoll   listeners | eventfd
+ *     epoll          duplicates of connections (the end shows as EPOLLHUP) | eventfd
  *
  * gRPC's own listener ends for good at the first accept that fails (out of descriptors, a
  * connection that was reset in the queue); this one goes on.
@@ -107,6 +109,7 @@ void ku_rpc_conn_credit(struct ku_rpc_conn *c, size_t received, size_t sent)
 /* Whether the peer has sent more than the calls explain. */
 static bool is_flooding(const struct ku_rpc_server *s, struct ku_rpc_conn *c)
 {
+    enum { FORGIVEN = 128 << 10 };
     enum { CONTROL = 64 << 10 }; /* pings and window updates of a tick */
     struct tcp_info info = {0};
     socklen_t bytes = sizeof info;
@@ -114,7 +117,9 @@ static bool is_flooding(const struct ku_rpc_server *s, struct ku_rpc_conn *c)
         return false;
     const int64_t received = (int64_t)info.tcpi_bytes_received;
     c->ceiling += atomic_exchange(&c->credit, 0) + (c->n_calls > 0 ? CONTROL : 0);
-    if (c->ceiling > received || c->has_settled)
+    if (c->has_settled) /* small errors of the account do not add up; a flood is not forgiven */
+        c->ceiling += FORGIVEN;
+    if (c->ceiling > received)
         c->ceiling = received;
     c->has_settled = false;
     return received > c->ceiling + c->n_calls * (int64_t)s->limits.message_bytes + SLACK;
@@ -154,6 +159,8 @@ static void hand_over(struct ku_rpc_server *s, int fd, bool is_unix,
         s->conns = c;
         s->n_conns++;
         s->accepted++;
+        if (!s->is_watched)
+            ku_os_ring(s->wake);
     }
     const int n = s->n_conns;
     pthread_mutex_unlock(&s->lock);
@@ -170,13 +177,28 @@ static void hand_over(struct ku_rpc_server *s, int fd, bool is_unix,
     ku_free(c);
 }
 
+/*
+ * Descriptors in turn: gRPC names the connection of a call by its descriptor's number, and calls of
+ * a connection that has ended may still be in its queues when the next one is accepted.
+ */
+static int rename_fd(struct ku_rpc_server *s, int fd)
+{
+    enum { FIRST = 64 };
+    const int n_turns = 2 * s->limits.connections;
+    const int other = ku_os_dup_above(fd, FIRST + (int)(s->n_named++ % (unsigned)n_turns));
+    if (other < 0)
+        return fd;
+    ku_os_close(fd);
+    return other;
+}
+
 static void accept_some(struct ku_rpc_server *s, const struct ku_rpc_listener *l)
 {
     struct ku_os_address peer = {0};
     for (int i = 0; i < ACCEPTS; i++) {
         int fd = ku_os_tcp_accept(l->fd, &peer);
         if (fd >= 0) {
-            hand_over(s, fd, l->address.is_unix, &peer);
+            hand_over(s, rename_fd(s, fd), l->address.is_unix, &peer);
             continue;
         }
         /* Without descriptors the queue stays readable: wait a little for some to be closed. */
@@ -249,19 +271,41 @@ static struct ku_rpc_listener *listener_of(struct ku_rpc_server *s, const void *
 static void take_event(struct ku_rpc_server *s, void *tag)
 {
     uint64_t n;
-    struct ku_rpc_listener *l = listener_of(s, tag);
     if (tag == s) {
         (void)ku_os_read(s->wake, &n, sizeof n);
-    } else if (l) {
-        accept_some(s, l);
-    } else {
-        pthread_mutex_lock(&s->lock);
-        struct ku_rpc_conn *c = s->conns;
-        while (c && c != tag)
-            c = c->next;
-        if (c && ku_os_await(c->dup, 0, 0) > 0) /* not another one at the same place */
-            ku_rpc_conn_drop(s, c);
-        pthread_mutex_unlock(&s->lock);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    struct ku_rpc_conn *c = s->conns;
+    while (c && c != tag)
+        c = c->next;
+    if (c && ku_os_await(c->dup, 0, 0) > 0) /* not another one at the same place */
+        ku_rpc_conn_drop(s, c);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static bool is_at_end(struct ku_rpc_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool is_ending = s->is_ending;
+    pthread_mutex_unlock(&s->lock);
+    return is_ending;
+}
+
+void *ku_rpc_accept_main(void *server)
+{
+    struct ku_rpc_server *s = server;
+    struct epoll_event events[KU_RPC_MAX_LISTEN + 1];
+    for (;;) {
+        (void)ku_os_await(s->accept_epoll, POLLIN, -1);
+        if (is_at_end(s))
+            return NULL;
+        const int n = ku_os_epoll_take(s->accept_epoll, events, KU_RPC_MAX_LISTEN + 1);
+        for (int i = 0; i < n; i++) {
+            const struct ku_rpc_listener *l = listener_of(s, events[i].data.ptr);
+            if (l)
+                accept_some(s, l);
+        }
     }
 }
 
@@ -274,10 +318,7 @@ void *ku_rpc_guard_main(void *server)
     bool is_busy = false;
     for (;;) {
         (void)ku_os_await(s->epoll, POLLIN, is_busy ? TICK_MS : -1);
-        pthread_mutex_lock(&s->lock);
-        const bool is_ending = s->is_ending;
-        pthread_mutex_unlock(&s->lock);
-        if (is_ending)
+        if (is_at_end(s))
             return NULL;
         const int n = ku_os_epoll_take(s->epoll, events, N_EVENTS);
         for (int i = 0; i < n; i++)

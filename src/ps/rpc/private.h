@@ -127,9 +127,11 @@ struct ku_rpc_server {
     int n_listeners;
     struct ku_rpc_thread thread[KU_RPC_MAX_THREADS];
     int n_threads;
-    pthread_t guard;
-    int epoll, wake;
-    bool has_guard;
+    pthread_t guard, acceptor;
+    int epoll, wake;               /* of the guard thread */
+    int accept_epoll, accept_wake; /* of the accepting one */
+    unsigned n_named;              /* likewise */
+    bool has_guard, has_acceptor;
     /* Over everything below. Taken before a call's own lock, never after it. */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* n_calls, is_shut */
@@ -181,8 +183,8 @@ void ku_rpc_call_free(struct ku_rpc_call *c);
 void ku_rpc_say(struct ku_rpc_server *s, const char *peer, const char *path, const char *format,
                 ...) __attribute__((format(printf, 4, 5)));
 
-/* The guard thread. */
 void *ku_rpc_guard_main(void *server);
+void *ku_rpc_accept_main(void *server);
 /* The connection of a call whose peer gRPC names "fd:N", with one more call, or NULL. */
 struct ku_rpc_conn *ku_rpc_conn_begin(struct ku_rpc_server *s, const char *grpc_peer);
 void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c);

@@ -13,7 +13,7 @@
  * are bytes; what is in them is the concern of the services (ps/proto.h).
  *
  *     server                                            client
- *     guard thread: accepts, deadlines                  ku_rpc_channel: one connection, back-off
+ *     one thread accepts, one watches deadlines         ku_rpc_channel: one connection, back-off
  *     N event threads, one completion queue each          ku_rpc_unary:  request -> reply, blocking
  *       a call belongs to one of them: its events         ku_rpc_stream: send, recv, blocking with
  *       (open, message, sent, end, close) come in                        deadlines; cancel

@@ -126,7 +126,7 @@ static int add_listener(struct ku_rpc_server *s, const char *text)
         l->device = st.st_dev;
         l->inode = st.st_ino;
     }
-    if (ku_os_epoll_set(s->epoll, l->fd, true, EPOLLIN, l) < 0)
+    if (ku_os_epoll_set(s->accept_epoll, l->fd, true, EPOLLIN, l) < 0)
         return KU_ERR(KUMI_ESTORAGE, "rpc: listen: %s: epoll: %s", text, ku_os_why());
     return KUMI_OK;
 }
@@ -137,7 +137,7 @@ static void end_listener(struct ku_rpc_server *s, struct ku_rpc_listener *l)
     struct stat st;
     if (l->fd < 0)
         return;
-    (void)ku_os_epoll_set(s->epoll, l->fd, false, 0, NULL);
+    (void)ku_os_epoll_set(s->accept_epoll, l->fd, false, 0, NULL);
     (void)shutdown(l->fd, SHUT_RDWR);
     /* another server may have replaced the file */
     if (l->inode && ku_os_stat(l->address.path, &st) == 0 && st.st_ino == l->inode &&
@@ -156,6 +156,9 @@ static int start_threads(struct ku_rpc_server *s, int n)
     if (pthread_create(&s->guard, NULL, ku_rpc_guard_main, s) != 0)
         return KU_ERR(KUMI_ENOMEM, "rpc: server: no thread: %s", ku_os_why());
     s->has_guard = true;
+    if (pthread_create(&s->acceptor, NULL, ku_rpc_accept_main, s) != 0)
+        return KU_ERR(KUMI_ENOMEM, "rpc: server: no thread: %s", ku_os_why());
+    s->has_acceptor = true;
     return KUMI_OK;
 }
 
@@ -187,7 +190,7 @@ int ku_rpc_server_create(const struct ku_rpc_server_opts *o, struct ku_rpc_serve
     s->ctx = o->ctx;
     s->limits = o->limits;
     fill_limits(&s->limits);
-    s->epoll = s->wake = -1;
+    s->epoll = s->wake = s->accept_epoll = s->accept_wake = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     ku_rpc_runtime_init();
@@ -195,7 +198,11 @@ int ku_rpc_server_create(const struct ku_rpc_server_opts *o, struct ku_rpc_serve
     KU_TRY_OUT(ku_rpc_secrets_init(&s->secrets, &o->security));
     s->epoll = ku_os_epoll();
     s->wake = ku_os_eventfd();
-    if (s->epoll < 0 || s->wake < 0 || ku_os_epoll_set(s->epoll, s->wake, true, EPOLLIN, s) < 0)
+    s->accept_epoll = ku_os_epoll();
+    s->accept_wake = ku_os_eventfd();
+    if (s->epoll < 0 || s->wake < 0 || s->accept_epoll < 0 || s->accept_wake < 0 ||
+        ku_os_epoll_set(s->epoll, s->wake, true, EPOLLIN, s) < 0 ||
+        ku_os_epoll_set(s->accept_epoll, s->accept_wake, true, EPOLLIN, s) < 0)
         KU_TRY_OUT(KU_ERR(KUMI_ESTORAGE, "rpc: server: epoll: %s", ku_os_why()));
     create_grpc(s);
     s->plain = grpc_insecure_server_credentials_create();
@@ -280,6 +287,10 @@ void ku_rpc_server_destroy(struct ku_rpc_server *s)
         ku_os_ring(s->wake);
         pthread_join(s->guard, NULL);
     }
+    if (s->has_acceptor) {
+        ku_os_ring(s->accept_wake);
+        pthread_join(s->acceptor, NULL);
+    }
     for (int i = 0; i < s->n_listeners; i++)
         if (s->listener[i].fd >= 0)
             ku_os_close(s->listener[i].fd);
@@ -303,6 +314,10 @@ void ku_rpc_server_destroy(struct ku_rpc_server *s)
         ku_os_close(s->epoll);
     if (s->wake >= 0)
         ku_os_close(s->wake);
+    if (s->accept_epoll >= 0)
+        ku_os_close(s->accept_epoll);
+    if (s->accept_wake >= 0)
+        ku_os_close(s->accept_wake);
     ku_rpc_runtime_fini();
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
