@@ -69,6 +69,6 @@ function(kumi_mpi)
         message(FATAL_ERROR "KUMI_MPI=ON: neither Open MPI's nor MPICH's mpicc compiles a program (tried mpicc.openmpi, "
             "mpicc.mpich, mpicc); install libopenmpi-dev or libmpich-dev")
     endif()
-    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/mpi/load.c PROPERTIES COMPILE_DEFINITIONS
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/mpi/load_library.c PROPERTIES COMPILE_DEFINITIONS
         "KUMI_PLUGIN_LIB=\"${CMAKE_INSTALL_LIBDIR}\";KUMI_PLUGIN_FOLDER=\"${CMAKE_INSTALL_FULL_LIBDIR}/kumi\"")
 endfunction()

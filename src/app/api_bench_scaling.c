@@ -17,7 +17,7 @@
 #include "base/os/os.h"
 #include "job/launch/hostlist.h"
 #include "kumi/launch.h"
-#include "app/bench.h"
+#include "app/bench_report.h"
 #include "train/configure.h"
 #include "app/scaling.h"
 #include "train/session.h"
@@ -54,7 +54,7 @@ static void settle(struct scaling *s, int n)
 static void find_batch(struct scaling *s, const struct ku_session *session)
 {
     s->batch_key = session->source->ops->size_key(session->source, &s->batch);
-    s->is_by_samples = session->model.facts.n_classes > 0;
+    s->is_by_samples = session->model.properties.n_classes > 0;
 }
 
 /* The rank counts: those of the options, or of hosts 1, 2, 4, .. and all slots. */

@@ -7,8 +7,8 @@
 #include "base/str.h"
 #include "kumi/run.h"
 #include "train/configure.h"
-#include "pass/pipe/schedule.h"
-#include "train/proof.h"
+#include "pass/pipe/block_schedule.h"
+#include "train/plan_proof.h"
 #include "train/session.h"
 
 /* What is checked: the compiled programs, or those of files. */

@@ -205,7 +205,7 @@ static int read_training(const char *file, char **text, size_t bytes, struct ku_
     struct ku_config c;
     KU_TRY(ku_config_parse(file, *text, bytes, NULL, 0, ku_model_hidden_size, &c));
     int status = ku_model_read(&c, m);
-    if (status == KUMI_OK && m->facts.is_pairs && m->facts.vocab_size == 0)
+    if (status == KUMI_OK && m->properties.is_pairs && m->properties.vocab_size == 0)
         status = KU_ERR(KUMI_EINVAL,
                         "weights: %s: the vocabulary sizes come from the data; give "
                         "model.src_vocab_size and model.tgt_vocab_size",

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "app/bench.h"
+#include "app/bench_report.h"
 #include "base/caches.h"
 #include "base/err.h"
 #include "base/mem.h"

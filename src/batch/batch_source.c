@@ -10,7 +10,7 @@
 const struct ku_batch_source_ops *ku_batch_source_of(const struct ku_config *c,
                                                      const struct ku_model *m)
 {
-    return m->facts.is_pairs                                ? &ku_parallel_batches
+    return m->properties.is_pairs                           ? &ku_parallel_batches
            : c->data_kind && ku_image_is_kind(c->data_kind) ? &ku_image_batches
                                                             : &ku_text_batches;
 }
@@ -61,9 +61,9 @@ int ku_batch_check_length(const struct ku_config *c, const struct ku_model *m, c
                           int64_t value, int64_t more)
 {
     char wanted[96];
-    if (value + more <= m->facts.max_positions)
+    if (value + more <= m->properties.max_positions)
         return KUMI_OK;
     snprintf(wanted, sizeof wanted, "%sit exceeds the model's %s", more ? "with <s> " : "",
-             m->facts.positions_key);
+             m->properties.positions_key);
     return ku_config_refuse_int(c, key, value, wanted);
 }

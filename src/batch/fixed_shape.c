@@ -22,7 +22,7 @@ static const struct ku_fixed_source *seen(const struct ku_batch_source *s)
 
 static int seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out)
 {
-    const int64_t most = m->facts.max_positions;
+    const int64_t most = m->properties.max_positions;
     const int is_given = c->data_seq_len != KU_NULL;
     if (is_given && most == 0)
         return ku_config_refuse_int(c, "data.seq_len", c->data_seq_len,
@@ -186,7 +186,7 @@ static void print(const struct ku_batch_source *s, struct ku_str *out)
 
 static bool has_images(const struct ku_batch_source *s)
 {
-    return s->model->facts.image[0] != 0;
+    return s->model->properties.image[0] != 0;
 }
 
 static void print_plan(const struct ku_batch_source *s, int i, struct ku_str *out)
@@ -213,9 +213,9 @@ static void print_title(const struct ku_batch_source *s, int i, struct ku_str *o
 
 static void print_data(const struct ku_batch_source *s, struct ku_str *out)
 {
-    if (s->model->facts.vocab_size)
+    if (s->model->properties.vocab_size)
         ku_str_add(out, "samples of %lld tokens, each below %lld; tokenizer %s\n",
-                   (long long)s->seq_len, (long long)s->model->facts.vocab_size,
+                   (long long)s->seq_len, (long long)s->model->properties.vocab_size,
                    s->cfg->data_tokenizer ? s->cfg->data_tokenizer : "byte");
 }
 

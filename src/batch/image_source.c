@@ -22,12 +22,12 @@ int ku_image_open_data(struct ku_batch_source *s)
                               .val_fraction = c->data_val_fraction,
                               .labels = c->data_labels,
                               .layout = c->data_layout,
-                              .n_classes = m->facts.n_classes,
+                              .n_classes = m->properties.n_classes,
                               .progress = s->progress};
     struct ku_augment_opts *a = &o.augment;
-    a->height = m->facts.image[0];
-    a->width = m->facts.image[1];
-    a->channels = (int)m->facts.image[2];
+    a->height = m->properties.image[0];
+    a->width = m->properties.image[1];
+    a->channels = (int)m->properties.image[2];
     a->padding = c->data_padding;
     a->resize = c->data_resize == KU_NULL ? 0 : c->data_resize;
     a->flip = c->data_flip;

@@ -99,7 +99,7 @@ static const char *kind(const struct ku_config *c)
 static int check(const struct ku_config *c, const struct ku_model *m)
 {
     const struct ku_config_rule rule[] = {
-        {c->data_segments && !m->facts.is_causal, "data.segments",
+        {c->data_segments && !m->properties.is_causal, "data.segments",
          "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
         {c->data_weights.n > 0, "data.weights", "it is for text files; omit it"},
         {c->data_separator != KU_NULL && !c->data_segments, "data.separator",
@@ -175,7 +175,7 @@ static int open_buckets(struct ku_batch_source *s)
 static int refuse_vocabularies(const struct ku_batch_source *s)
 {
     char key[64];
-    snprintf(key, sizeof key, "model.%s", s->model->facts.one_vocab_key);
+    snprintf(key, sizeof key, "model.%s", s->model->properties.one_vocab_key);
     return ku_config_refuse(
         s->cfg, key, json_true(),
         "source and target need one vocabulary: leave data.target_tokenizer out");
@@ -186,7 +186,7 @@ static int open_batches(struct ku_batch_source *s)
 {
     const struct ku_vocab_pair *vocab = &of(s)->vocab;
     KU_TRY(open_buckets(s));
-    if (s->model->facts.one_vocab_key && vocab->src != vocab->tgt)
+    if (s->model->properties.one_vocab_key && vocab->src != vocab->tgt)
         return refuse_vocabularies(s);
     s->steps_per_epoch = ku_buckets_steps_per_epoch(of(s)->buckets[KU_SPLIT_TRAIN]);
     s->eval_samples = s->data->n_samples[KU_SPLIT_VAL];

@@ -55,9 +55,9 @@ int ku_text_check(const struct ku_config *c, const struct ku_model *m)
 {
     const int has_docs = is_jsonl(c);
     const struct ku_config_rule rule[] = {
-        {c->data_segments && !m->facts.is_causal, "data.segments",
+        {c->data_segments && !m->properties.is_causal, "data.segments",
          "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
-        {has_docs && m->facts.is_masked, "data.train",
+        {has_docs && m->properties.is_masked, "data.train",
          "documents are for causal language models; a masked language model learns from text "
          "files"},
         {has_docs && c->data_weights.n > 0, "data.weights", "it is for text files; omit it"},
@@ -100,7 +100,7 @@ static int open_jsonl(struct ku_batch_source *s)
                               .tokenizer = c->data_tokenizer,
                               .separator = c->data_separator == KU_NULL ? NULL : &c->data_separator,
                               .seq_len = s->seq_len,
-                              .vocab_count = s->model->facts.vocab_size,
+                              .vocab_count = s->model->properties.vocab_size,
                               .pack = c->data_pack,
                               .segments = c->data_segments,
                               .on_long =
@@ -125,7 +125,7 @@ static int open_text(struct ku_batch_source *s, struct ku_data **out)
                              .format = c->data_format,
                              .seq_len = s->seq_len,
                              .stride = held->stride,
-                             .vocab_count = s->model->facts.vocab_size,
+                             .vocab_count = s->model->properties.vocab_size,
                              .weight = held->is_alone ? NULL : c->data_weights.v,
                              .segments = c->data_segments,
                              .progress = s->progress};
@@ -142,7 +142,7 @@ static int open_masked(struct ku_batch_source *s, struct ku_data *text)
     const struct ku_config *c = s->cfg;
     struct ku_masked_opts o = {.probability = c->data_mlm_probability,
                                .mask_token = c->data_mask_token,
-                               .vocab_count = s->model->facts.vocab_size,
+                               .vocab_count = s->model->properties.vocab_size,
                                .seed = (uint64_t)c->train_seed};
     if (c->data_mask_token == KU_NULL)
         o.mask_token = o.vocab_count - 1;
@@ -161,7 +161,7 @@ int ku_text_open_data(struct ku_batch_source *s)
     if (is_jsonl(s->cfg))
         return open_jsonl(s);
     KU_TRY(open_text(s, &text));
-    if (s->model->facts.is_masked)
+    if (s->model->properties.is_masked)
         return open_masked(s, text);
     s->data = text;
     return KUMI_OK;

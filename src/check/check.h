@@ -18,19 +18,19 @@
  *
  * Files:
  *
- *     model.c       builds forward and backward of every micro-batch as terms: hashes of (op,
- *                   attributes, stream, dtype, operand terms); then the canonical sum of each
- *                   gradient: micro-batches in order, virtual shards by the tree, then ranks
- *     update.c      the end of the step: norm, report, optimizer, derived tensors and averages
- *     initial.c     initial values
- *     execute.c     executes the instructions once over buffers that hold terms
- *     state.c       the state before and after: what may be written, and what must be
- *     messages.c    sends and receives between the stages of a pipeline
- *     exchange.c    starts and waits: collectives and transfers of offloaded tensors
- *     tensor.c      the model as the ranks of axis tp divide it
- *     redistribute.c  collectives that gather or leave parts along a dim
- *     cut.c         the ports at which the step is cut for a parameter server
- *     live_range.c  live ranges from the instructions themselves, then overlap and arena bounds
+ *     model_terms.c        forward and backward of every micro-batch as terms: hashes of (op,
+ *                          attributes, stream, dtype, operand terms); the canonical sum of each
+ *                          gradient: micro-batches in order, virtual shards by the tree, ranks
+ *     update_terms.c       the end of the step: norm, report, optimizer, derived tensors, averages
+ *     initial.c            initial values
+ *     execute.c            executes the instructions once over buffers that hold terms
+ *     state_terms.c        the state before and after: what may be written, and what must be
+ *     transfers.c          sends and receives between the stages of a pipeline
+ *     collectives.c        starts and waits: collectives and transfers of offloaded tensors
+ *     tensor_split.c       the model as the ranks of axis tp divide it
+ *     split_collectives.c  collectives that gather or leave parts along a dim
+ *     cut.c                the ports at which the step is cut for a parameter server
+ *     live_range.c         live ranges from the instructions themselves; overlap; arena bounds
  *
  * A buffer holds a term and, per rank axis, whether the term is complete, a partial sum (bit set in
  * `partial`) or valid in the rank's owned chunks only (bit set in `owned`):

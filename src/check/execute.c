@@ -29,14 +29,14 @@ int ku_proof_buffer(struct ku_proof *c, ku_id b)
 
 const struct ku_held *ku_proof_run(const struct ku_proof *c, const struct ku_operand *o)
 {
-    int is_begun = o->piece_count && c->p->buffer[o->buffer].cls != KU_CL_WINDOW &&
+    int is_begun = o->piece_count && c->p->buffer[o->buffer].cls != KU_CL_STAGING &&
                    (uint32_t)o->piece < c->pieces[o->buffer];
     return is_begun ? &c->begun[o->buffer] : &c->held[o->buffer];
 }
 
 int ku_proof_begin_run(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *value)
 {
-    if (c->pieces[o->buffer] && c->p->buffer[o->buffer].cls != KU_CL_WINDOW &&
+    if (c->pieces[o->buffer] && c->p->buffer[o->buffer].cls != KU_CL_STAGING &&
         c->begun[o->buffer].term != value->term)
         return ku_proof_refuse(c, o->buffer, "run %d is not updated as the others are", o->piece);
     c->begun[o->buffer] = *value;
@@ -84,9 +84,9 @@ int ku_proof_fits(struct ku_proof *c, const struct ku_operand *o, ku_id b, bool 
     const size_t each = kumi_dtype_bytes((enum kumi_dtype)o->dtype);
     int64_t count = ku_program_slice_count(&p->mesh, &p->shape[o->shape], l);
     if (ku_layout_has(l, KU_Z) || o->piece_count) {
-        if (!is_whole && (x->is_kept || x->cls == KU_CL_WINDOW) && ku_layout_has(l, KU_Z))
-            count = ku_program_kept_max(&p->mesh, l, count, o->first_block);
-        if (x->cls == KU_CL_WINDOW && o->piece_count) {
+        if (!is_whole && (x->is_kept || x->cls == KU_CL_STAGING) && ku_layout_has(l, KU_Z))
+            count = ku_program_local_max(&p->mesh, l, count, o->first_block);
+        if (x->cls == KU_CL_STAGING && o->piece_count) {
             const int64_t rest = count - o->piece * o->piece_count;
             count = rest < o->piece_count ? rest : o->piece_count;
         }
@@ -102,9 +102,9 @@ int ku_proof_fits(struct ku_proof *c, const struct ku_operand *o, ku_id b, bool 
 }
 
 /* Only transfers reach an offload target. */
-static int refuse_tier(struct ku_proof *c, ku_id b)
+static int refuse_offloaded(struct ku_proof *c, ku_id b)
 {
-    return ku_arena_is_tier(c->p->buffer[b].arena)
+    return ku_arena_is_offload(c->p->buffer[b].arena)
                ? ku_proof_refuse(c, b, "uses a buffer of an offload target in place")
                : KUMI_OK;
 }
@@ -112,7 +112,7 @@ static int refuse_tier(struct ku_proof *c, ku_id b)
 int ku_proof_read(struct ku_proof *c, const struct ku_operand *o, struct ku_held *value)
 {
     KU_TRY(ku_proof_buffer(c, o->buffer));
-    KU_TRY(refuse_tier(c, o->buffer));
+    KU_TRY(refuse_offloaded(c, o->buffer));
     const struct ku_held *h = ku_proof_run(c, o);
     int blocks = ku_proof_blocks(c, o);
     if (o->shape == 0 || o->shape >= c->p->n_shapes || o->layout >= c->p->n_layouts)
@@ -166,15 +166,16 @@ static int add_share(struct ku_proof *c, const struct ku_operand *o, const struc
     return KUMI_OK;
 }
 
-static int fold(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in,
-                struct ku_held *out)
+static int accumulate(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in,
+                      struct ku_held *out)
 {
     const struct ku_attrs *a = &c->p->attr[c->p->instr[c->at].attr];
-    int kind = a->reduce == KU_FOLD_MAX ? KU_TERM_MAX
-               : a->wire >= 0           ? KU_TERM_TREE + 16 * ((int)a->wire + 1)
-                                        : KU_TERM_ADD;
+    int kind = a->reduce == KU_REDUCE_MAX ? KU_TERM_MAX
+               : a->wire >= 0             ? KU_TERM_TREE + 16 * ((int)a->wire + 1)
+                                          : KU_TERM_ADD;
     if (o[0].buffer != o[2].buffer)
-        return ku_proof_refuse(c, o[2].buffer, "a fold writes another buffer than it adds to");
+        return ku_proof_refuse(c, o[2].buffer,
+                               "an accumulation writes another buffer than it adds to");
     if (in[0].partial != in[1].partial || in[0].owned != in[1].owned || in[0].split != in[1].split)
         return ku_proof_refuse(c, o[1].buffer, "adds values of different placement");
     out[0] = in[0];
@@ -322,12 +323,13 @@ static int store(struct ku_proof *c, const struct ku_operand *o, const struct ku
             KU_TRY(ku_proof_write(c, to->buffer, &out[n]));
             continue;
         }
-        if (to->piece != (int)c->pieces[to->buffer] && c->p->buffer[to->buffer].cls != KU_CL_WINDOW)
+        if (to->piece != (int)c->pieces[to->buffer] &&
+            c->p->buffer[to->buffer].cls != KU_CL_STAGING)
             return ku_proof_refuse(c, to->buffer, "writes run %d after %u", to->piece,
                                    c->pieces[to->buffer]);
         KU_TRY(ku_proof_begin_run(c, to, &out[n]));
         bool is_last = ku_proof_is_last_run(c, to);
-        if (c->p->buffer[to->buffer].cls == KU_CL_WINDOW || is_last)
+        if (c->p->buffer[to->buffer].cls == KU_CL_STAGING || is_last)
             KU_TRY(ku_proof_write(c, to->buffer, &out[n]));
     }
     return KUMI_OK;
@@ -394,7 +396,7 @@ static int zero_totals(struct ku_proof *c, const struct ku_operand *to, struct k
 }
 
 /* Statistics of all micro-batches of a shard are in one buffer, each in its slot. */
-static uint64_t stack_shape(const struct ku_proof *c, const struct ku_shape *each)
+static uint64_t concat_shape(const struct ku_proof *c, const struct ku_shape *each)
 {
     struct ku_shape all = {.ndim = each->ndim + 1};
     if (each->ndim == KU_MAX_DIMS)
@@ -451,7 +453,7 @@ static int compute(struct ku_proof *c)
     for (int n = 0; n < i->n_out; n++) {
         const struct ku_operand *to = &o[i->n_in + n];
         KU_TRY(ku_proof_buffer(c, to->buffer));
-        KU_TRY(refuse_tier(c, to->buffer));
+        KU_TRY(refuse_offloaded(c, to->buffer));
         KU_TRY(ku_proof_fits(c, to, to->buffer, 0));
         x.out_dtype[n] = to->dtype;
         if (c->held[to->buffer].handle)
@@ -468,8 +470,8 @@ static int compute(struct ku_proof *c)
         out[n] = (struct ku_held){.term = term[n], .flags = KU_HELD_DEFINED};
     }
     KU_TRY(check_partition(c, o, i->n_in + i->n_out));
-    if (i->op == KU_OP_fold)
-        KU_TRY(fold(c, o, in, out));
+    if (i->op == KU_OP_accumulate)
+        KU_TRY(accumulate(c, o, in, out));
     else if (i->op == KU_OP_stats_zero)
         KU_TRY(zero_totals(c, &o[0], out));
     else if (i->op == KU_OP_part)
@@ -484,7 +486,7 @@ static int compute(struct ku_proof *c)
             return ku_proof_refuse(c, to->buffer, "writes another dtype than the buffer has");
         out[n].dtype = to->dtype;
         out[n].shape = i->op == KU_OP_batch_norm_moments && n == 2
-                           ? stack_shape(c, &p->shape[to->shape])
+                           ? concat_shape(c, &p->shape[to->shape])
                            : c->shape_hash[to->shape];
         out[n].owned = (uint8_t)ku_proof_blocks(c, to);
         out[n].first_block = to->first_block;
@@ -506,7 +508,7 @@ int ku_proof_step(struct ku_proof *c)
     case KU_COMPUTE:
         return compute(c);
     case KU_START:
-        c->report_of.n_collectives += !ku_exchange_is_tier(i->op);
+        c->report_of.n_collectives += !ku_exchange_is_offload(i->op);
         return ku_proof_start(c);
     case KU_WAIT:
         return ku_proof_wait(c);

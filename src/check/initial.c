@@ -97,7 +97,7 @@ int ku_initial_derive(struct ku_proof *c)
             continue;
         KU_TRY(initializer(c, x, t, &c->next[s], &is_zero));
         h->term = c->next[s];
-        h->flags = is_zero && !ku_arena_is_tier(x->arena) ? KU_HELD_DEFINED : 0;
+        h->flags = is_zero && !ku_arena_is_offload(x->arena) ? KU_HELD_DEFINED : 0;
         KU_TRY(ku_terms_add(&c->terms, &(struct ku_term){.hash = h->term, .dtype = x->dtype}));
     }
     for (uint32_t s = 0; s < p->n_states; s++)

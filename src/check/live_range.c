@@ -251,8 +251,8 @@ static int check_arena(struct sweep *s, int arena, struct place *place, struct e
             c->at = c->first[b];
             return ku_proof_refuse(c, b, "ends beyond the arena's %zu bytes", bytes);
         }
-        const bool is_moved = ku_arena_is_tier(arena) || x->cls == KU_CL_WINDOW;
-        const size_t align = is_moved ? KU_TIER_ALIGN_BYTES : ALIGN_BYTES;
+        const bool is_moved = ku_arena_is_offload(arena) || x->cls == KU_CL_STAGING;
+        const size_t align = is_moved ? KU_OFFLOAD_ALIGN_BYTES : ALIGN_BYTES;
         if (x->offset % align) {
             c->at = c->first[b];
             return ku_proof_refuse(c, b, "is not at a multiple of %zu bytes", align);

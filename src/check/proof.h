@@ -25,7 +25,7 @@ enum { KU_TOTALS_ZERO = 1 }; /* the term of totals to which nothing has been add
 struct ku_term {
     uint64_t hash, shape;      /* shape: its hash; 0: that of the state that it is written to */
     uint8_t dtype, is_partial; /* is_partial: each rank has the part of its samples */
-    char split;                /* over axis tp: 0, a letter or KU_SPLIT_SUM (tensor.c) */
+    char split;                /* over axis tp: 0, a letter or KU_SPLIT_SUM (tensor_split.c) */
 };
 enum { KU_SPLIT_SUM = '+' };
 
@@ -71,7 +71,7 @@ struct ku_proof {
     const struct ku_graph *model;
     const struct ku_check_opts *o;
     const struct ku_program *p;
-    struct ku_graph *spec;      /* the model with backward (model.c) */
+    struct ku_graph *spec;      /* the model with backward (model_terms.c) */
     struct ku_terms terms;      /* that the model defines, all micro-batches */
     struct ku_terms streams;    /* of initial values: `shape` is the term of its one user */
     bool is_borrower;           /* what the model defines belongs to the proof of coordinate 0 */
@@ -96,7 +96,7 @@ struct ku_proof {
     uint32_t *first, *last;     /* per buffer: live range from the instructions */
     uint32_t at;                /* current instruction */
     int wide;                   /* rank axes of several ranks over which samples are split */
-    /* Axis pp (messages.c) */
+    /* Axis pp (transfers.c) */
     struct ku_wires *wires; /* between the coordinates; NULL: there is one */
     bool is_blocked;        /* the current wait needs an instruction of another coordinate */
     uint32_t *message;      /* per handle of a send or receive: its number on its wire */
@@ -154,8 +154,8 @@ KU_STATUS ku_cut_expect(struct ku_proof *c, uint64_t name, uint64_t term, bool i
 void ku_cut_hold(struct ku_proof *c);
 KU_STATUS ku_cut_finish(struct ku_proof *c, const struct ku_program_port *port);
 
-KU_STATUS ku_model_derive(struct ku_proof *c); /* model.c */
-/* update.c: the end of a step of training, or of evaluation. */
+KU_STATUS ku_model_derive(struct ku_proof *c); /* model_terms.c */
+/* update_terms.c: the end of a step of training, or of evaluation. */
 KU_STATUS ku_update_derive(struct ku_proof *c);
 /* Batch norm's running statistics, from the statistics of all micro-batches. */
 KU_STATUS ku_update_statistics(struct ku_proof *c, const struct ku_node *moments, uint64_t seen);
@@ -163,9 +163,9 @@ KU_STATUS ku_update_statistics(struct ku_proof *c, const struct ku_node *moments
 void ku_update_scaler_of(const struct ku_attrs *rule, struct ku_attrs *a);
 KU_STATUS ku_initial_derive(struct ku_proof *c); /* initial.c */
 
-/* Attribute index of a convert of axis tp (tensor.c). */
+/* Attribute index of a convert of axis tp (tensor_split.c). */
 enum ku_tensor_convert { KU_TENSOR_SUM, KU_TENSOR_GATHER, KU_TENSOR_PART, KU_TENSOR_JOIN };
-/* tensor.c: rewrites the model as the state plan divides it over axis tp. */
+/* tensor_split.c: rewrites the model as the state plan divides it over axis tp. */
 KU_STATUS ku_tensor_divide(struct ku_proof *c, struct ku_graph *g);
 /* An op whose operands the ranks of axis tp divide as `split` says. */
 struct ku_split_op {
@@ -176,13 +176,13 @@ struct ku_split_op {
 };
 /* How its results are divided. Returns NULL, or the rule that the operands break. */
 const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT]);
-/* redistribute.c: parts along a dim, taken, made or joined. */
+/* split_collectives.c: parts along a dim, taken, made or joined. */
 KU_STATUS ku_proof_part(struct ku_proof *c, const struct ku_operand *to, const struct ku_held *in,
                         struct ku_held *out);
 KU_STATUS ku_proof_scatter(struct ku_proof *c, const struct ku_instr *i,
                            const struct ku_operand *o);
 KU_STATUS ku_proof_join(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o);
-/* exchange.c: takes a buffer for a collective. */
+/* collectives.c: takes a buffer for a collective. */
 KU_STATUS ku_proof_take(struct ku_proof *c, ku_id buffer, uint32_t handle);
 /* How the results of a node are divided, per value: 0, a letter or KU_SPLIT_SUM. */
 KU_STATUS ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split);
@@ -191,7 +191,7 @@ char ku_proof_split_of_state(const struct ku_proof *c, uint32_t state);
 char ku_proof_split(const struct ku_proof *c, const struct ku_operand *o);
 
 /*
- * messages.c: executes the programs of all coordinates of axis pp together. c: [n]; each has the
+ * transfers.c: executes the programs of all coordinates of axis pp together. c: [n]; each has the
  * same wires.
  */
 KU_STATUS ku_proof_execute_all(struct ku_proof *c, int n);
@@ -201,10 +201,10 @@ KU_STATUS ku_message_wait(struct ku_proof *c);
 /* The same of a wait for a barrier over axis pp. */
 void ku_barrier_wait(struct ku_proof *c, uint32_t handle);
 
-KU_STATUS ku_proof_hold(struct ku_proof *c);        /* state.c: as the step begins */
+KU_STATUS ku_proof_hold(struct ku_proof *c);        /* state_terms.c: as the step begins */
 KU_STATUS ku_proof_finish(struct ku_proof *c);      /* as it ends */
 KU_STATUS ku_proof_step(struct ku_proof *c);        /* execute.c: the instruction at c->at */
-KU_STATUS ku_proof_start(struct ku_proof *c);       /* exchange.c: a start instruction */
+KU_STATUS ku_proof_start(struct ku_proof *c);       /* collectives.c: a start instruction */
 KU_STATUS ku_proof_wait(struct ku_proof *c);        /* a wait */
 KU_STATUS ku_proof_live_ranges(struct ku_proof *c); /* live_range.c */
 

@@ -162,10 +162,10 @@ void ku_term_results(struct ku_proof *c, const struct ku_term_op *x, uint64_t ou
         out[0] = x->a->act == KU_ACT_NONE ? z : activated(x->a->act, z);
         out[1] = z;
         return;
-    case KU_OP_convert: /* of axis tp (tensor.c): the value itself, or the sum over the ranks */
-        out[0] = x->a->index
-                     ? x->in[0]
-                     : ku_term_of(KU_TERM_COMPLETE, x->in[0], x->a->reduce == KU_FOLD_MAX ? 64 : 0);
+    case KU_OP_convert: /* of axis tp (tensor_split.c): the value, or the sum over the ranks */
+        out[0] = x->a->index ? x->in[0]
+                             : ku_term_of(KU_TERM_COMPLETE, x->in[0],
+                                          x->a->reduce == KU_REDUCE_MAX ? 64 : 0);
         return;
     case KU_OP_part: /* of a rank, as in->split says */
         out[0] = x->in[0];

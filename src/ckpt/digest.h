@@ -3,7 +3,7 @@
 #define KU_CKPT_DIGEST_H
 
 #include "base/err.h"
-#include "ckpt/tensor.h"
+#include "ckpt/saved_tensor.h"
 
 /*
  * The digest of a state: SHA-256 over its logical tensors, first parameters and buffers sorted by

@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/json/json.h"
 #include "base/str.h"
-#include "ckpt/tensor.h"
+#include "ckpt/saved_tensor.h"
 
 /*
  * safetensors files: a little-endian u64 N, N bytes of JSON (padded with blanks), then data:

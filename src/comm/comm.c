@@ -128,7 +128,7 @@ int ku_comm_world(struct ku_job *job)
 }
 
 /* Contribution of each rank to a split */
-struct ticket {
+struct split_request {
     int32_t color, key;
     uint64_t used_slots, high;
 };
@@ -159,8 +159,8 @@ static uint64_t high_of(const struct ku_job *job)
 /*
  * Set me, n and the members. A regular comm stores {first, stride} in place of a list.
  */
-static int set_members(struct ku_comm *c, const struct ku_comm *parent, const struct ticket *all,
-                       int color)
+static int set_members(struct ku_comm *c, const struct ku_comm *parent,
+                       const struct split_request *all, int color)
 {
     struct member *m = ku_malloc((size_t)parent->n * sizeof *m);
     if (!m)
@@ -204,14 +204,14 @@ int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
                   struct ku_comm **out)
 {
     struct ku_job *job = parent->job;
-    struct ticket mine = {
+    struct split_request mine = {
         .color = color, .key = key, .used_slots = job->comm->used_slots, .high = high_of(job)};
     struct ku_comm *c = NULL;
     uint64_t used = 0, high = 0;
     if (parent->priv->head || parent->priv->p2p)
         return KU_ERR(KUMI_EINVAL, "split: comm %s: operations are in flight; wait for them first",
                       parent->name);
-    struct ticket *all = ku_malloc((size_t)parent->n * sizeof *all);
+    struct split_request *all = ku_malloc((size_t)parent->n * sizeof *all);
     if (!all)
         return KUMI_ENOMEM;
     int status = 0;

@@ -21,7 +21,7 @@
  */
 #include "base/err.h"
 #include "comm/private.h"
-#include "comm/stream.h"
+#include "comm/message_stream.h"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 

@@ -37,7 +37,7 @@ struct ku_chaos {
  * Sequence numbers of the messages of one slot, indexed by local rank. They continue when another
  * comm takes the slot.
  */
-struct ku_tickets {
+struct ku_p2p_sequences {
     uint64_t *sent, *send_done, *received, *recv_done;
 };
 
@@ -58,7 +58,7 @@ struct ku_comm_rank {
     int n_started;
     /* slot_high: above every number in this rank's flags, in any slot */
     uint64_t used_slots, slot_high;
-    struct ku_tickets tickets[KU_SLOTS];
+    struct ku_p2p_sequences sequences[KU_SLOTS];
     uint64_t staged_bytes;
     int64_t moved_ns;
     uint64_t moved_bytes, far_bytes;

@@ -7,7 +7,7 @@
  *     the host has a core per thread    spins 2 ms, then sleeps
  *     else                              20 sched_yield, then sleeps
  *
- * It sleeps on its futex `bell`, at most 50 ms. Measured with 8 ranks on 2 cores, a barrier takes
+ * It sleeps on its futex `wakeup`, at most 50 ms. Measured with 8 ranks on 2 cores, a barrier takes
  * 28-40 us with immediate sleep and 6.5 us with the yields.
  *
  * After each 25 ms of sleep the rank checks the abort flag, the life mutexes and the states of all
@@ -222,7 +222,7 @@ static void pause_cpu(void)
 }
 
 /* With connections to other hosts a rank sleeps in poll, where its doorbell is one descriptor. */
-static void sleep_once(struct ku_job *job, struct ku_rank_line *line, uint32_t bell)
+static void sleep_once(struct ku_job *job, struct ku_rank_line *line, uint32_t wakeup)
 {
     struct ku_net *net = job->comm->net;
     struct pollfd fds[POLL_FDS];
@@ -231,17 +231,17 @@ static void sleep_once(struct ku_job *job, struct ku_rank_line *line, uint32_t b
     if (n > 0)
         poll(fds, (nfds_t)(n < POLL_FDS ? n : POLL_FDS), n > POLL_FDS ? 1 : (int)(ns / 1000000));
     else
-        ku_os_futex_wait(&line->bell, bell, n < 0 ? BLIND_NS : ns);
+        ku_os_futex_wait(&line->wakeup, wakeup, n < 0 ? BLIND_NS : ns);
 }
 
 /*
  * Sleep until a wake-up, unless a last test advances a work. `asleep` is set before the test, so no
  * wake-up is lost. Returns the ns slept, or a status.
  */
-static int64_t sleep_on_bell(struct ku_job *job, const struct ku_work *work)
+static int64_t sleep_until_woken(struct ku_job *job, const struct ku_work *work)
 {
     struct ku_rank_line *line = job->priv->line;
-    uint32_t bell = atomic_load(&line->bell);
+    uint32_t wakeup = atomic_load(&line->wakeup);
     struct ku_net *net = job->comm->net;
     const bool has_fds = net && net->ops->poll(net, NULL, 0) >= 0;
     atomic_store(&line->asleep, has_fds ? KU_ASLEEP_IN_POLL : KU_ASLEEP);
@@ -251,7 +251,7 @@ static int64_t sleep_on_bell(struct ku_job *job, const struct ku_work *work)
     int64_t slept = 0;
     if (!status && !job->comm->has_moved && work->state == KU_WORK_STARTED) {
         int64_t from = ku_clock_ns();
-        sleep_once(job, line, bell);
+        sleep_once(job, line, wakeup);
         slept = ku_clock_ns() - from;
     }
     atomic_fetch_sub(&job->seg->n_asleep, 1);
@@ -277,7 +277,7 @@ int ku_job_idle(struct ku_job *job, struct ku_waiter *w, const struct ku_work *w
         sched_yield();
         return 0;
     }
-    int64_t slept = sleep_on_bell(job, work);
+    int64_t slept = sleep_until_woken(job, work);
     if (slept < 0)
         return (int)slept;
     w->slept_ns += slept;

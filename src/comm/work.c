@@ -65,21 +65,21 @@ static void fingerprint(struct ku_work *w)
     KU_ASSERT(w->total >= 0);
 }
 
-static struct ku_tickets *tickets_of(struct ku_comm *comm)
+static struct ku_p2p_sequences *sequences_of(struct ku_comm *comm)
 {
-    return &comm->job->comm->tickets[comm->slot];
+    return &comm->job->comm->sequences[comm->slot];
 }
 
-static int make_tickets(struct ku_comm *comm)
+static int make_sequences(struct ku_comm *comm)
 {
-    struct ku_tickets *t = tickets_of(comm);
+    struct ku_p2p_sequences *t = sequences_of(comm);
     size_t n = (size_t)comm->job->local_n;
     if (t->sent)
         return 0;
     uint64_t *all = ku_calloc(4 * n, sizeof *all);
     if (!all)
         return KUMI_ENOMEM;
-    *t = (struct ku_tickets){
+    *t = (struct ku_p2p_sequences){
         .sent = all, .send_done = all + n, .received = all + 2 * n, .recv_done = all + 3 * n};
     return 0;
 }
@@ -175,7 +175,7 @@ int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *
         KU_TRY(ku_far_reserve(comm->priv->far));
     w->first_step = ku_coll_steps((enum ku_coll_path)w->path);
     if (w->path == KU_PATH_P2P)
-        KU_TRY(make_tickets(comm));
+        KU_TRY(make_sequences(comm));
     fingerprint(w);
     return 0;
 }
@@ -733,16 +733,16 @@ int ku_job_progress(struct ku_job *job)
 
 static void start_p2p(struct ku_work *w)
 {
-    struct ku_tickets *t = tickets_of(w->comm);
+    struct ku_p2p_sequences *t = sequences_of(w->comm);
     int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
     memset(&w->p2p, 0, sizeof w->p2p);
     w->seq = 0;
     if (w->path == KU_PATH_P2P) {
         const int peer = ku_comm_local(w->comm, w->coll.root);
         KU_ASSERT(t->sent != NULL && bytes >= 0);
-        w->p2p.ticket = w->coll.kind == KU_COLL_SEND ? ++t->sent[peer] : ++t->received[peer];
+        w->p2p.sequence = w->coll.kind == KU_COLL_SEND ? ++t->sent[peer] : ++t->received[peer];
         w->p2p.n_left = bytes ? (uint64_t)((bytes + KU_CHUNK_BYTES - 1) / KU_CHUNK_BYTES) : 1;
-        w->seq = w->p2p.ticket;
+        w->seq = w->p2p.sequence;
     }
     struct ku_work **link = &w->comm->priv->p2p;
     while (*link)

@@ -43,7 +43,7 @@ static void close_rank(struct ku_job *job)
     if (p->net)
         p->net->ops->close(p->net, ku_job_has_failed(job));
     for (int i = 0; i < KU_SLOTS; i++)
-        ku_free(p->tickets[i].sent);
+        ku_free(p->sequences[i].sent);
     ku_free(p);
     job->comm = NULL;
     job->world = job->local = NULL;

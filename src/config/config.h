@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/json/json.h"
 #include "base/str.h"
+#include "ir/graph.h"
 #include "op/dtype_rule.h"
 #include "op/tensor_plan.h"
 
@@ -77,8 +78,7 @@ struct ku_recompute_key {
     struct ku_list match;
 };
 
-/* memory.offload: offload targets with the values of enum ku_tier; io: enum ku_aio_kind. */
-enum { KU_OFFLOAD_NONE, KU_OFFLOAD_HOST, KU_OFFLOAD_FILE };
+/* memory.offload: enum ku_offload_target, of each kind of data; io: enum ku_aio_kind. */
 struct ku_offload_key {
     int optimizer, params, activations, io, pin;
     char *path;                        /* NULL: none */

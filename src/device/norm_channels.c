@@ -32,14 +32,14 @@ void ku_norm_moments(const struct ku_call *c)
 
 void ku_norm_track(const struct ku_call *c)
 {
-    const struct ku_view *stack = &c->in[2];
-    int64_t n = ku_shape_count(&c->in[0].shape), first = c->in[0].start[0] - stack->start[2];
-    int64_t k = stack->shape.dim[0].count, width = stack->shape.dim[2].count;
+    const struct ku_view *concat = &c->in[2];
+    int64_t n = ku_shape_count(&c->in[0].shape), first = c->in[0].start[0] - concat->start[2];
+    int64_t k = concat->shape.dim[0].count, width = concat->shape.dim[2].count;
     for (int which = 0; which < 2; which++)
         for (int64_t j = 0; j < n; j++) {
             double running = get(&c->in[which], j);
             for (int64_t m = 0; m < k; m++) {
-                double seen = get(stack, (2 * m + which) * width + first + j);
+                double seen = get(concat, (2 * m + which) * width + first + j);
                 running =
                     (1 - c->attr->momentum) * running + c->attr->momentum * (c->attr->scale * seen);
             }

@@ -11,7 +11,7 @@
  * the work itself.
  *
  * An idle thread spins while the host has free cores, then yields a few times, then sleeps on the
- * futex `bell`. A worker increments `asleep` before its last read of `word`; the caller reads
+ * futex `wakeup`. A worker increments `asleep` before its last read of `word`; the caller reads
  * `asleep` after writing `word`. So either the worker sees the job or the caller sees the sleeper.
  */
 #include "device/pool.h"
@@ -46,7 +46,7 @@ struct ku_pool {
     _Alignas(64) _Atomic uint64_t word; /* job number << 32 | tiles left */
     _Alignas(64) _Atomic uint32_t n_done;
     _Atomic uint32_t caller_asleep;
-    _Alignas(64) _Atomic uint32_t bell, asleep, stop;
+    _Alignas(64) _Atomic uint32_t wakeup, asleep, stop;
     _Alignas(64) ku_tile_fn *fn; /* the job: written before `word`, read after a tile is taken */
     void *ctx;
     uint32_t n_tiles;
@@ -119,10 +119,10 @@ static void wait_for_work(struct ku_pool *p)
             return;
         sched_yield();
     }
-    uint32_t bell = atomic_load(&p->bell);
+    uint32_t wakeup = atomic_load(&p->wakeup);
     atomic_fetch_add(&p->asleep, 1);
     if ((uint32_t)atomic_load(&p->word) == 0 && !atomic_load(&p->stop))
-        ku_os_futex_wait(&p->bell, bell, SLEEP_NS);
+        ku_os_futex_wait(&p->wakeup, wakeup, SLEEP_NS);
     atomic_fetch_sub(&p->asleep, 1);
 }
 
@@ -211,8 +211,8 @@ void ku_pool_destroy(struct ku_pool *p)
     if (p == NULL)
         return;
     atomic_store(&p->stop, 1);
-    atomic_fetch_add(&p->bell, 1);
-    ku_os_futex_wake(&p->bell, MAX_THREADS);
+    atomic_fetch_add(&p->wakeup, 1);
+    ku_os_futex_wake(&p->wakeup, MAX_THREADS);
     for (int i = 1; i < p->n_started; i++)
         pthread_join(p->worker[i].thread, NULL);
     ku_free(p);
@@ -256,8 +256,8 @@ static void run_job(struct ku_pool *p, uint32_t n_tiles)
     uint64_t job = (atomic_load_explicit(&p->word, memory_order_relaxed) >> 32) + 1;
     atomic_store(&p->word, job << 32 | n_tiles);
     if (atomic_load(&p->asleep) != 0) {
-        atomic_fetch_add(&p->bell, 1);
-        ku_os_futex_wake(&p->bell, p->n_threads);
+        atomic_fetch_add(&p->wakeup, 1);
+        ku_os_futex_wake(&p->wakeup, p->n_threads);
     }
     work(p, 0);
     wait_for_done(p);

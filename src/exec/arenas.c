@@ -100,7 +100,7 @@ static int agree_on_arenas(struct ku_memory *m, const struct ku_mesh *mesh)
 
 int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *device,
                      const struct ku_program *const *program, int n_programs,
-                     const struct ku_tier_opts *tier, struct ku_memory **out)
+                     const struct ku_offload_file_opts *target, struct ku_memory **out)
 {
     struct ku_memory *m = ku_calloc(1, sizeof *m);
     if (m == NULL)
@@ -120,8 +120,8 @@ int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *
     if (status == KUMI_OK)
         status = map_shared(m);
     if (status == KUMI_OK && m->bytes[KU_AR_FILE]) {
-        KU_ASSERT(tier && tier->path);
-        status = ku_tier_file_open(job, tier, m->bytes[KU_AR_FILE], &m->file);
+        KU_ASSERT(target && target->path);
+        status = ku_offload_file_open(job, target, m->bytes[KU_AR_FILE], &m->file);
     }
     if (status == KUMI_OK && ku_env("KUMI_PROTECT_ARENAS"))
         status = protect(m);
@@ -146,7 +146,7 @@ void ku_memory_destroy(struct ku_memory *m)
             ku_guard_destroy(m->guard[a]);
             m->ops->free(m->device, m->base[a], m->bytes[a]);
         }
-    ku_tier_file_close(m->file);
+    ku_offload_file_close(m->file);
     const struct ku_arena *const shared[] = {m->gather, m->wire, m->offload, m->shard, m->host};
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
         KU_IGNORE(ku_arena_destroy(m->job, shared[i]), "the job keeps its cause");
@@ -224,7 +224,7 @@ int ku_range_read(struct ku_range r, void *to)
 {
     struct ku_mapping map;
     if (r.arena == KU_AR_FILE)
-        return ku_tier_file_move(r.memory->file, r.rank, 0, r.at, to, r.bytes);
+        return ku_offload_file_move(r.memory->file, r.rank, 0, r.at, to, r.bytes);
     KU_TRY(ku_range_map(r, KU_ACCESS_READ, &map));
     if (r.bytes)
         memcpy(to, map.data, r.bytes);
@@ -235,7 +235,8 @@ int ku_range_write(struct ku_range r, const void *from)
 {
     struct ku_mapping map;
     if (r.arena == KU_AR_FILE)
-        return ku_tier_file_move(r.memory->file, r.rank, 1, r.at, (void *)(uintptr_t)from, r.bytes);
+        return ku_offload_file_move(r.memory->file, r.rank, 1, r.at, (void *)(uintptr_t)from,
+                                    r.bytes);
     KU_TRY(ku_range_map(r, KU_ACCESS_WRITE, &map));
     if (r.bytes)
         memcpy(map.data, from, r.bytes);

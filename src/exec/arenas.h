@@ -28,7 +28,7 @@ struct ku_memory {
     const struct ku_device_ops *ops;
     void *device;
     const struct ku_arena *host, *shard, *wire, *gather, *offload; /* NULL if no program needs it */
-    struct ku_tier_file *file;                                     /* likewise */
+    struct ku_offload_file *file;                                  /* likewise */
     unsigned char *base[KU_N_ARENAS]; /* the device's address; NULL for the file arena */
     size_t bytes[KU_N_ARENAS];
     int mesh_rank; /* whose coordinate on the mesh programs run with: job->rank, or a worker's */
@@ -39,14 +39,14 @@ struct ku_memory {
  * Creates the arenas for these programs. Each is as large as the largest need of a program. Private
  * memory is backed and zero on return.
  *
- *   tier   folder and method for the file arena; NULL: no program has one
+ *   target   folder and method for the file arena; NULL: no program has one
  *
  * Collective: over the job. Borrows ops and device.
- * Errors: KUMI_ENOMEM, those of ku_tier_file_open, and the job's root cause.
+ * Errors: KUMI_ENOMEM, those of ku_offload_file_open, and the job's root cause.
  */
 KU_STATUS ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *device,
                            const struct ku_program *const *program, int n_programs,
-                           const struct ku_tier_opts *tier, struct ku_memory **memory);
+                           const struct ku_offload_file_opts *target, struct ku_memory **memory);
 void ku_memory_destroy(struct ku_memory *memory); /* collective; NULL is allowed */
 
 /* Bytes [at, at + bytes) of an arena; bytes 0: none. */

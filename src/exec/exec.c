@@ -4,9 +4,9 @@
  *
  *     COMPUTE                  device kernel with operand addresses (bind_compute)
  *     START, WAIT              collective of the handle, its parts as references (bind_start)
- *     TIER_START, TIER_WAIT    transfer from or to an offload target (bind_transfer)
+ *     OFFLOAD_START, OFFLOAD_WAIT    transfer from or to an offload target (bind_transfer)
  *
- * A run executes the bound ops in order. The write barrier (`gate`) is called before an op that
+ * A run executes the bound ops in order. The write barrier is called before an op that
  * changes data of checkpoints. Outside computation, time is counted as exposed communication or as
  * offload.
  */
@@ -23,10 +23,10 @@
 #include "job/segment.h"
 
 /* A bound instruction. */
-enum step_kind { COMPUTE, START, WAIT, TIER_START, TIER_WAIT };
+enum step_kind { COMPUTE, START, WAIT, OFFLOAD_START, OFFLOAD_WAIT };
 struct step {
-    uint8_t kind;     /* enum step_kind */
-    uint8_t is_gated; /* writes data that checkpoints contain */
+    uint8_t kind;        /* enum step_kind */
+    uint8_t has_barrier; /* writes data that checkpoints contain */
     union {
         struct ku_kernel *kernel;
         struct ku_work *work;
@@ -55,19 +55,19 @@ struct ku_exec {
     struct ku_exec_comms comms;
     struct ku_coord coord;
     struct step *step;
-    struct ku_work *work;           /* one per handle */
-    struct squares *squares;        /* likewise */
-    struct ku_transfer *transfer;   /* likewise */
-    struct ku_coll_part *part;      /* parts of all starts, concatenated */
-    struct ku_tier_part *tier_part; /* likewise */
+    struct ku_work *work;                 /* one per handle */
+    struct squares *squares;              /* likewise */
+    struct ku_transfer *transfer;         /* likewise */
+    struct ku_coll_part *part;            /* parts of all starts, concatenated */
+    struct ku_offload_part *offload_part; /* likewise */
     struct ku_exec_times times;
     int64_t n_parts;          /* one more than the parts of all starts */
     uint32_t first_once;      /* first instruction after those of all micro-batches */
     struct label *label;      /* [n_instrs + 1], the last one empty; NULL: no other rank to tell */
     int64_t *stamp;           /* NULL: not recorded */
     struct ku_poison *poison; /* NULL unless built with AddressSanitizer */
-    ku_exec_gate *gate;
-    void *gate_ctx;
+    ku_exec_write_barrier *write_barrier;
+    void *barrier_ctx;
     const uint32_t *notice_of; /* [n_instrs]; NULL: none */
     ku_exec_notice *notice;
     void *notice_ctx;
@@ -113,7 +113,7 @@ static int bind_compute(struct ku_exec *e, const struct ku_instr *i, struct step
     for (int k = 0; k < i->n_out; k++) {
         const struct ku_operand *o = &p->operand[i->operand + i->n_in + (uint32_t)k];
         bind_view(e, o, i->micro, &call.out[k]);
-        s->is_gated |= is_saved(&p->buffer[o->buffer]);
+        s->has_barrier |= is_saved(&p->buffer[o->buffer]);
     }
     if (i->workspace)
         call.workspace = e->memory->base[KU_AR_STEP] + p->buffer[i->workspace].offset;
@@ -284,7 +284,7 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
     KU_ASSERT(comm->n == (i->group ? i->group : n_members(&p->mesh, i->axes)));
     KU_ASSERT(i->handle > 0 && i->handle <= p->n_handles);
     struct ku_coll coll = {.kind = kind_of(i->op),
-                           .reduce = i->reduce == KU_FOLD_MAX ? KUMI_MAX : KUMI_SUM,
+                           .reduce = i->reduce == KU_REDUCE_MAX ? KUMI_MAX : KUMI_SUM,
                            .name = p->name_of[i->path],
                            .part = part};
     for (uint32_t k = 0; k < i->n_parts; k++) {
@@ -327,12 +327,12 @@ static int bind_message(struct ku_exec *e, const struct ku_instr *i, struct step
 }
 
 /* Binds a read from, or a write to, an offload target. */
-static void bind_transfer(struct ku_exec *e, const struct ku_instr *i, struct ku_tier_part *part,
+static void bind_transfer(struct ku_exec *e, const struct ku_instr *i, struct ku_offload_part *part,
                           struct step *s)
 {
     const struct ku_program *p = e->program;
     const struct ku_memory *m = e->memory;
-    s->kind = TIER_START;
+    s->kind = OFFLOAD_START;
     s->transfer = &e->transfer[i->handle];
     *s->transfer = (struct ku_transfer){
         .job = m->job, .file = m->file, .part = part, .is_write = i->op == KU_X_WRITE};
@@ -340,15 +340,15 @@ static void bind_transfer(struct ku_exec *e, const struct ku_instr *i, struct ku
         const struct ku_operand *o = &p->operand[i->operand + (uint32_t)s->transfer->n];
         const struct ku_buffer *b = &p->buffer[o->buffer], *w = &p->buffer[o->out];
         size_t each = kumi_dtype_bytes((enum kumi_dtype)o->dtype);
-        *part = (struct ku_tier_part){.at = b->offset +
-                                            (size_t)o->piece * (size_t)o->piece_count * each,
-                                      .window = m->base[w->arena] + w->offset,
-                                      .bytes = w->bytes};
-        KU_ASSERT(ku_arena_is_tier(b->arena) && part->at + part->bytes <= m->bytes[b->arena]);
+        *part = (struct ku_offload_part){.at = b->offset +
+                                               (size_t)o->piece * (size_t)o->piece_count * each,
+                                         .staging = m->base[w->arena] + w->offset,
+                                         .bytes = w->bytes};
+        KU_ASSERT(ku_arena_is_offload(b->arena) && part->at + part->bytes <= m->bytes[b->arena]);
         KU_ASSERT(w->offset + w->bytes <= m->bytes[w->arena]);
         if (b->arena == KU_AR_OFFLOAD)
             part->host = m->base[KU_AR_OFFLOAD] + part->at;
-        s->is_gated |= s->transfer->is_write && is_saved(b);
+        s->has_barrier |= s->transfer->is_write && is_saved(b);
     }
 }
 
@@ -356,11 +356,11 @@ static int bind_all(struct ku_exec *e)
 {
     const struct ku_program *p = e->program;
     struct ku_coll_part *part = e->part;
-    struct ku_tier_part *tier_part = e->tier_part;
+    struct ku_offload_part *offload_part = e->offload_part;
     for (uint32_t at = 0; at < p->n_instrs; at++) {
         const struct ku_instr *i = &p->instr[at];
         struct step *s = &e->step[at];
-        int is_tier = i->kind != KU_COMPUTE && ku_exchange_is_tier(i->op);
+        int is_offloaded = i->kind != KU_COMPUTE && ku_exchange_is_offload(i->op);
         switch ((enum ku_instr_kind)i->kind) {
         case KU_COMPUTE:
             s->kind = COMPUTE;
@@ -368,9 +368,9 @@ static int bind_all(struct ku_exec *e)
             break;
         case KU_START:
             s->kind = START;
-            if (is_tier) {
-                bind_transfer(e, i, tier_part, s);
-                tier_part += i->n_parts;
+            if (is_offloaded) {
+                bind_transfer(e, i, offload_part, s);
+                offload_part += i->n_parts;
                 break;
             }
             if (ku_exchange_is_message(i->op)) {
@@ -381,15 +381,15 @@ static int bind_all(struct ku_exec *e)
             part += s->work->coll.n_parts;
             break;
         case KU_WAIT:
-            s->kind = is_tier ? TIER_WAIT : WAIT;
-            if (is_tier)
+            s->kind = is_offloaded ? OFFLOAD_WAIT : WAIT;
+            if (is_offloaded)
                 s->transfer = &e->transfer[i->handle];
             else
                 s->work = &e->work[i->handle];
             break;
         }
     }
-    KU_ASSERT(part - e->part < e->n_parts && tier_part - e->tier_part < e->n_parts);
+    KU_ASSERT(part - e->part < e->n_parts && offload_part - e->offload_part < e->n_parts);
     return KUMI_OK;
 }
 
@@ -431,8 +431,8 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
     e->squares = ku_calloc(p->n_handles + 1, sizeof *e->squares);
     e->transfer = ku_calloc(p->n_handles + 1, sizeof *e->transfer);
     e->part = ku_calloc(n_parts, sizeof *e->part);
-    e->tier_part = ku_calloc(n_parts, sizeof *e->tier_part);
-    int has_all = e->step && e->work && e->squares && e->transfer && e->part && e->tier_part;
+    e->offload_part = ku_calloc(n_parts, sizeof *e->offload_part);
+    int has_all = e->step && e->work && e->squares && e->transfer && e->part && e->offload_part;
     int status = has_all ? bind_all(e) : KUMI_ENOMEM;
     if (status == KUMI_OK)
         status = make_labels(e);
@@ -471,7 +471,7 @@ void ku_exec_unload(struct ku_exec *e)
     ku_free(e->squares);
     ku_free(e->transfer);
     ku_free(e->part);
-    ku_free(e->tier_part);
+    ku_free(e->offload_part);
     ku_free(e);
 }
 
@@ -524,20 +524,20 @@ static int wait(struct ku_exec *e, struct ku_work *work)
 }
 
 /* The staging buffers are accessed until the wait. */
-static void start_tier(struct ku_exec *e, struct ku_transfer *transfer)
+static void start_transfer(struct ku_exec *e, struct ku_transfer *transfer)
 {
     int64_t begin = ku_clock_ns();
     ku_memory_begin(e->memory);
     ku_transfer_start(transfer);
-    e->times.tier_ns += ku_clock_ns() - begin;
+    e->times.offload_ns += ku_clock_ns() - begin;
 }
 
-static int wait_tier(struct ku_exec *e, struct ku_transfer *transfer)
+static int wait_transfer(struct ku_exec *e, struct ku_transfer *transfer)
 {
     int64_t begin = ku_clock_ns();
     int status = ku_transfer_wait(transfer);
     ku_memory_end(e->memory);
-    e->times.tier_ns += ku_clock_ns() - begin;
+    e->times.offload_ns += ku_clock_ns() - begin;
     return status;
 }
 
@@ -552,11 +552,11 @@ static int run_one(struct ku_exec *e, const struct step *s)
     case WAIT:
         KU_ASSERT(s->work->state != KU_WORK_IDLE); /* a start precedes its wait */
         return wait(e, s->work);
-    case TIER_START:
-        start_tier(e, s->transfer);
+    case OFFLOAD_START:
+        start_transfer(e, s->transfer);
         return KUMI_OK;
-    case TIER_WAIT:
-        return wait_tier(e, s->transfer);
+    case OFFLOAD_WAIT:
+        return wait_transfer(e, s->transfer);
     }
     return KUMI_EBUG;
 }
@@ -579,10 +579,10 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
             ku_poison_before(e->poison, at);
         if (at == e->first_once) {
             once = ku_clock_ns();
-            exposed = e->times.exposed_ns + e->times.tier_ns;
+            exposed = e->times.exposed_ns + e->times.offload_ns;
         }
-        if (s->is_gated && e->gate)
-            KU_TRY(e->gate(e->gate_ctx, at));
+        if (s->has_barrier && e->write_barrier)
+            KU_TRY(e->write_barrier(e->barrier_ctx, at));
         ku_memory_begin(e->memory);
         int status = run_one(e, s);
         ku_memory_end(e->memory);
@@ -599,14 +599,14 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
     if (e->stamp)
         e->stamp[e->program->n_instrs] = end;
     e->times.run_ns = end - begin;
-    e->times.once_ns = end - once - (e->times.exposed_ns + e->times.tier_ns - exposed);
+    e->times.once_ns = end - once - (e->times.exposed_ns + e->times.offload_ns - exposed);
     return KUMI_OK;
 }
 
-void ku_exec_set_gate(struct ku_exec *e, ku_exec_gate *gate, void *ctx)
+void ku_exec_set_write_barrier(struct ku_exec *e, ku_exec_write_barrier *write_barrier, void *ctx)
 {
-    e->gate = gate;
-    e->gate_ctx = ctx;
+    e->write_barrier = write_barrier;
+    e->barrier_ctx = ctx;
 }
 
 void ku_exec_set_notice(struct ku_exec *e, const uint32_t *of, ku_exec_notice *notice, void *ctx)

@@ -16,7 +16,7 @@
  *     ku_exec_port       map and fill the input ports
  *     ku_exec_run        COMPUTE      launch kernel; progress collectives between its tiles
  *                        START        start collective    ..  WAIT       wait for it
- *                        TIER_START   start file I/O      ..  TIER_WAIT  wait for it
+ *                        OFFLOAD_START   start file I/O      ..  OFFLOAD_WAIT  wait for it
  *     ku_exec_port       map and read the results
  */
 
@@ -53,11 +53,12 @@ KU_STATUS ku_exec_run(struct ku_exec *exec);
 typedef void ku_exec_see(void *ctx, const struct ku_instr *instr, const struct ku_view *out);
 KU_STATUS ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
 /*
- * Sets a write barrier: later runs call `gate` before each instruction that writes a parameter,
- * buffer or optimizer tensor. It may block; a result < 0 ends the run. NULL removes it.
+ * Sets a write barrier: later runs call it before each instruction that writes a parameter, buffer
+ * or optimizer tensor. It may block; a result < 0 ends the run. NULL removes it.
  */
-typedef int ku_exec_gate(void *ctx, uint32_t instr);
-void ku_exec_set_gate(struct ku_exec *exec, ku_exec_gate *gate, void *ctx);
+typedef int ku_exec_write_barrier(void *ctx, uint32_t instr);
+void ku_exec_set_write_barrier(struct ku_exec *exec, ku_exec_write_barrier *write_barrier,
+                               void *ctx);
 /*
  * Later runs call `notice` after each instruction i with of[i] > 0, with that number. A result < 0
  * ends the run.
@@ -85,7 +86,7 @@ struct ku_exec_times {
     int64_t run_ns;
     int64_t exposed_ns; /* waiting for communication that computation did not hide */
     int64_t wait_ns;    /* part of exposed_ns without any transfer, because other ranks were late */
-    int64_t tier_ns;    /* waiting for, and copying, data of memory.offload */
+    int64_t offload_ns; /* waiting for, and copying, data of memory.offload */
     int64_t once_ns;    /* after the last micro-batch, without waits: norm, clipping, update */
 };
 struct ku_exec_times ku_exec_times(const struct ku_exec *exec);

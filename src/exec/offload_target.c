@@ -15,7 +15,7 @@
 
 enum { SLICE_NS = 1000000 /* max wait between two checks of the job */ };
 
-struct ku_tier_file {
+struct ku_offload_file {
     struct ku_job *job;
     char *path;
     int fd, direct_fd; /* direct_fd bypasses the page cache; -1: not supported */
@@ -55,7 +55,7 @@ static int find_folder(const char *path, struct ku_os_space *space)
 /*
  * Creates the file and reserves its space. Called by one rank per host.
  */
-static int make(const struct ku_tier_file *f, size_t bytes, int *fd)
+static int make(const struct ku_offload_file *f, size_t bytes, int *fd)
 {
     struct ku_os_space space;
     double gib = 0x1p-30;
@@ -113,7 +113,7 @@ static int fail(struct ku_job *job, int status)
     return status < 0 && job->n > 1 ? ku_job_fail(job) : status;
 }
 
-static int open_file(struct ku_tier_file *f, enum ku_aio_kind io)
+static int open_file(struct ku_offload_file *f, enum ku_aio_kind io)
 {
     int made = -1, status = KUMI_OK, is_first = f->job->local_rank == 0;
     if (is_first)
@@ -139,25 +139,26 @@ out:
     return status;
 }
 
-int ku_tier_file_open(struct ku_job *job, const struct ku_tier_opts *o, size_t part_bytes,
-                      struct ku_tier_file **out)
+int ku_offload_file_open(struct ku_job *job, const struct ku_offload_file_opts *o,
+                         size_t part_bytes, struct ku_offload_file **out)
 {
-    struct ku_tier_file *f = ku_calloc(1, sizeof *f);
+    struct ku_offload_file *f = ku_calloc(1, sizeof *f);
     int status = f ? KUMI_OK : KUMI_ENOMEM;
     if (f) {
-        *f = (struct ku_tier_file){.job = job, .fd = -1, .direct_fd = -1, .part_bytes = part_bytes};
+        *f = (struct ku_offload_file){
+            .job = job, .fd = -1, .direct_fd = -1, .part_bytes = part_bytes};
         f->path = ku_strdup(o->path);
         status = f->path ? open_file(f, o->io) : KUMI_ENOMEM;
     }
     if (status < 0) {
-        ku_tier_file_close(f);
+        ku_offload_file_close(f);
         return status;
     }
     *out = f;
     return KUMI_OK;
 }
 
-void ku_tier_file_close(struct ku_tier_file *f)
+void ku_offload_file_close(struct ku_offload_file *f)
 {
     if (f == NULL)
         return;
@@ -174,8 +175,8 @@ void ku_tier_file_close(struct ku_tier_file *f)
     ku_free(f);
 }
 
-int ku_tier_file_move(const struct ku_tier_file *f, int local_rank, int is_write, uint64_t at,
-                      void *data, size_t bytes)
+int ku_offload_file_move(const struct ku_offload_file *f, int local_rank, int is_write, uint64_t at,
+                         void *data, size_t bytes)
 {
     off_t from = (off_t)((uint64_t)local_rank * f->part_bytes + at);
     if (is_write)
@@ -190,16 +191,17 @@ int ku_tier_file_move(const struct ku_tier_file *f, int local_rank, int is_write
 void ku_transfer_start(struct ku_transfer *t)
 {
     for (int i = 0; i < t->n; i++) {
-        struct ku_tier_part *p = &t->part[i];
+        struct ku_offload_part *p = &t->part[i];
         if (p->host) {
-            memcpy(t->is_write ? p->host : p->window, t->is_write ? p->window : p->host, p->bytes);
+            memcpy(t->is_write ? p->host : p->staging, t->is_write ? p->staging : p->host,
+                   p->bytes);
             continue;
         }
-        struct ku_tier_file *f = t->file;
+        struct ku_offload_file *f = t->file;
         p->op =
             (struct ku_aio_op){.fd = f->direct_fd >= 0 ? f->direct_fd : f->fd,
                                .is_write = t->is_write,
-                               .data = p->window,
+                               .data = p->staging,
                                .bytes = p->bytes,
                                .at = (off_t)((uint64_t)t->job->local_rank * f->part_bytes + p->at)};
         *(t->is_write ? &f->stats.written_bytes : &f->stats.read_bytes) += p->bytes;
@@ -222,7 +224,7 @@ int ku_transfer_wait(struct ku_transfer *t)
     int64_t begin = ku_clock_ns();
     int status = KUMI_OK, why = 0;
     for (int i = 0; i < t->n; i++) {
-        struct ku_tier_part *p = &t->part[i];
+        struct ku_offload_part *p = &t->part[i];
         while (p->host == NULL && !ku_aio_wait(t->file->aio, &p->op, SLICE_NS)) {
             ku_job_tick(t->job);
             if (t->job->n > 1 && status == KUMI_OK)

@@ -96,7 +96,7 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
         ku_json_int(json_object_get(numerics, "train.global_batch"), &global) < 0 ||
         global < micro || ku_json_int(json_object_get(numerics, "data.seq_len"), &s->seq_len) < 0 ||
         s->seq_len < 1 ||
-        (s->model.facts.max_positions && s->seq_len > s->model.facts.max_positions))
+        (s->model.properties.max_positions && s->seq_len > s->model.properties.max_positions))
         return KU_ERR(KUMI_ENOCKPT,
                       "checkpoint: %s/manifest.json: no train.micro_batch, train.global_batch "
                       "or data.seq_len among its numerics keys",
@@ -129,8 +129,8 @@ static int configure_directory(struct evaluation *e)
     KU_TRY(ku_config_override(&s->cfg, (const char *const *)e->set, e->n_sets));
     KU_TRY(ku_config_finish(&s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
-    const int64_t most = s->model.facts.max_positions;
-    if (!s->model.facts.is_causal)
+    const int64_t most = s->model.properties.max_positions;
+    if (!s->model.properties.is_causal)
         return KU_ERR(KUMI_EINVAL,
                       "eval: %s: a directory of weights of type %s cannot be evaluated; only gpt2 "
                       "and llama can; evaluate a run instead",
@@ -139,7 +139,7 @@ static int configure_directory(struct evaluation *e)
     if (s->seq_len < 1 || s->seq_len > most)
         return KU_ERR(KUMI_EINVAL, "eval: --seq-len: %lld; the model has %lld positions",
                       (long long)o->seq_len, (long long)most);
-    KU_TRY(ku_pretrained_tokenizer(o->run, o->tokenizer, s->model.facts.vocab_size, &where));
+    KU_TRY(ku_pretrained_tokenizer(o->run, o->tokenizer, s->model.properties.vocab_size, &where));
     char *own = ku_strdup(where);
     if (own == NULL)
         return KUMI_ENOMEM;
@@ -170,13 +170,13 @@ static int open_data(struct evaluation *e)
     const struct ku_held_out held = {e->o->stride, e->o->n_data > 0};
     const struct ku_progress progress = ku_session_tick(e->job);
     KU_TRY(ku_batch_source_create(&s->cfg, &s->model, &s->batch, s->seq_len, &s->source));
-    const int is_text = s->model.facts.max_positions > 0 && s->source->ops == &ku_text_batches;
-    if (e->o->stride > 0 && (!is_text || !s->model.facts.is_causal))
+    const int is_text = s->model.properties.max_positions > 0 && s->source->ops == &ku_text_batches;
+    if (e->o->stride > 0 && (!is_text || !s->model.properties.is_causal))
         return KU_ERR(KUMI_EINVAL,
                       "eval: stride %lld: only gpt2 and llama on text have windows, and this is a "
                       "%s; omit it",
                       (long long)e->o->stride, ku_model_type(&s->model));
-    if (e->o->n_data > 0 && s->model.facts.is_pairs)
+    if (e->o->n_data > 0 && s->model.properties.is_pairs)
         return KU_ERR(KUMI_EINVAL,
                       "eval: data: %s: a run of sentence pairs is evaluated on its "
                       "own data.val",
@@ -196,8 +196,8 @@ static int open_data(struct evaluation *e)
                       "eval: %s: the run has no validation split: data.val is null and "
                       "data.val_fraction 0",
                       e->o->run);
-    if (is_text && s->model.facts.is_causal)
-        KU_TRY(ku_text_token_bytes(&s->cfg, s->model.facts.vocab_size, &e->token_bytes));
+    if (is_text && s->model.properties.is_causal)
+        KU_TRY(ku_text_token_bytes(&s->cfg, s->model.properties.vocab_size, &e->token_bytes));
     return KUMI_OK;
 }
 

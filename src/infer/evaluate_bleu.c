@@ -72,11 +72,12 @@ static int check_run(const char *run, const struct ku_config *c)
 {
     struct ku_model m;
     KU_TRY(ku_model_read(c, &m));
-    int status = m.facts.is_pairs ? KUMI_OK
-                                  : KU_ERR(KUMI_EINVAL,
-                                           "eval: %s: a model of type %s cannot translate; --bleu "
-                                           "is for runs of sentence pairs",
-                                           run, ku_model_type(&m));
+    int status = m.properties.is_pairs
+                     ? KUMI_OK
+                     : KU_ERR(KUMI_EINVAL,
+                              "eval: %s: a model of type %s cannot translate; --bleu "
+                              "is for runs of sentence pairs",
+                              run, ku_model_type(&m));
     ku_model_fini(&m);
     return status;
 }

@@ -129,8 +129,8 @@ int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char
     m->ops = o->device;
     m->model = model;
     m->n_rows = o->n_rows;
-    m->places =
-        o->max_tokens < model->facts.max_positions ? o->max_tokens : model->facts.max_positions;
+    m->places = o->max_tokens < model->properties.max_positions ? o->max_tokens
+                                                                : model->properties.max_positions;
     KU_TRY_OUT(compile(m, o, &g));
     KU_TRY_OUT(m->ops->open(&o->device_opts, &m->device));
     KU_TRY_OUT(allocate(m));
@@ -210,7 +210,7 @@ static bool is_due(const struct ku_infer *m, const struct length *l, int64_t row
 /* Reads the logits of the rows that are due. */
 static int take_logits(const struct ku_infer *m, const struct length *l, double *logits)
 {
-    const int64_t vocab = m->model->facts.vocab_size;
+    const int64_t vocab = m->model->properties.vocab_size;
     const int64_t width = ku_shape_count(&l->program->shape[l->logits->shape]) / m->n_rows;
     const enum kumi_dtype dtype = (enum kumi_dtype)l->logits->dtype;
     struct ku_mapping out;

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "model/pretrained.h"
-#include "train/proof.h"
+#include "train/plan_proof.h"
 #include "train/trainer.h"
 
 struct ku_compile_opts ku_inference_compile_opts(enum kumi_dtype compute,

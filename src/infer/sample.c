@@ -83,7 +83,7 @@ static int open_directory(struct sample *s, const char *dir)
     s->infer.compute = KUMI_F32;
     KU_TRY(set_device(s, "cpu", NULL, 0));
     const char *where;
-    KU_TRY(ku_pretrained_tokenizer(dir, s->o->tokenizer, s->model.facts.vocab_size, &where));
+    KU_TRY(ku_pretrained_tokenizer(dir, s->o->tokenizer, s->model.properties.vocab_size, &where));
     return ku_tokenizer_open(where, &s->tokenizer);
 }
 
@@ -114,7 +114,7 @@ static int open_tokenizer(struct sample *s, const struct ku_config *cfg, const c
     if (s->o->tokenizer == NULL && !ku_text_is_tokenized(cfg) && ku_companions_has_tokenizer(dir))
         where = dir;
     else if (s->o->tokenizer == NULL)
-        KU_TRY(check_tokens_are_text(cfg, s->o->run, s->model.facts.vocab_size));
+        KU_TRY(check_tokens_are_text(cfg, s->o->run, s->model.properties.vocab_size));
     return ku_tokenizer_open(where, &s->tokenizer);
 }
 
@@ -172,7 +172,7 @@ static int check_options(const struct kumi_sample_options *o)
 
 static int encode_prompt(struct sample *s, struct text *t)
 {
-    int64_t vocab = s->model.facts.vocab_size;
+    int64_t vocab = s->model.properties.vocab_size;
     if (t->prompt[0] == '\0')
         return KU_ERR(KUMI_EINVAL,
                       "sample: prompt: empty; give text, or leave it out for a newline");
@@ -205,8 +205,8 @@ static int encode_prompts(struct sample *s)
 
 static int make_buffers(struct sample *s)
 {
-    int64_t vocab = s->model.facts.vocab_size, known = ku_tokenizer_vocab_count(s->tokenizer);
-    int64_t most = s->model.facts.max_positions;
+    int64_t vocab = s->model.properties.vocab_size, known = ku_tokenizer_vocab_count(s->tokenizer);
+    int64_t most = s->model.properties.max_positions;
     size_t all;
     s->n_ids = known < vocab ? known : vocab;
     s->infer.n_rows = s->n;
@@ -284,7 +284,7 @@ static bool is_end(const struct sample *s, uint32_t id)
 static int add_token(struct sample *s, int64_t i, int64_t number)
 {
     struct text *t = &s->text[i];
-    double *logits = s->logits + i * s->model.facts.vocab_size;
+    double *logits = s->logits + i * s->model.properties.vocab_size;
     KU_TRY(ku_sampling_draw(&s->sampling, logits, s->n_ids, s->o->seed + (uint64_t)i, number,
                             &s->id[i]));
     s->is_done[i] = (unsigned char)is_end(s, s->id[i]);

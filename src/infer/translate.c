@@ -76,22 +76,22 @@ static int use_config(struct translate *t, const struct ku_config *c)
 {
     int64_t threads = c->train_threads == KU_NULL ? ku_os_n_cpus() : c->train_threads;
     KU_TRY(ku_model_read(c, &t->model));
-    if (!t->model.facts.is_pairs)
+    if (!t->model.properties.is_pairs)
         return KU_ERR(
             KUMI_EINVAL,
             "translate: %s: a model of type %s cannot translate; give a run of sentence pairs",
             t->o->run, ku_model_type(&t->model));
     const char *const tokenizer[] = {t->o->tokenizer, t->o->target_tokenizer};
     KU_TRY(ku_vocab_pair_open(c, t->o->run, tokenizer, &t->vocab));
-    KU_TRY(check_vocab(t->vocab.src, "--tokenizer", t->model.facts.src_vocab_size));
-    KU_TRY(check_vocab(t->vocab.tgt, "--target-tokenizer", t->model.facts.vocab_size));
+    KU_TRY(check_vocab(t->vocab.src, "--tokenizer", t->model.properties.src_vocab_size));
+    KU_TRY(check_vocab(t->vocab.tgt, "--target-tokenizer", t->model.properties.vocab_size));
     KU_TRY(ku_dtype_parse(c->precision_compute, &t->how.compute));
     t->how.keep_f32 = (const char *const *)c->precision_keep_f32.item;
     t->how.modules = &c->precision_modules.rules;
     t->how.device = ku_device_find(c->parallel_device);
     t->how.device_opts.n_threads = (int)threads;
     KU_TRY(ku_isa_resolve(c->parallel_isa, t->how.compute, &t->how.device_opts.isa));
-    int64_t most = t->model.facts.max_positions;
+    int64_t most = t->model.properties.max_positions;
     t->src_max = c->data_max_source_len < most ? c->data_max_source_len : most;
     t->tgt_max = c->data_max_target_len + 1 < most ? c->data_max_target_len + 1 : most;
     return KUMI_OK;
@@ -140,7 +140,7 @@ static int open_directory(struct translate *t)
         KU_TRY(ku_config_set_text(&t->cfg, "data.target_tokenizer", o->target_tokenizer));
     KU_TRY(ku_config_finish(&t->cfg));
     KU_TRY(use_config(t, &t->cfg));
-    t->src_max = t->tgt_max = t->model.facts.max_positions;
+    t->src_max = t->tgt_max = t->model.properties.max_positions;
     t->weights = ku_strdup(o->run);
     return t->weights ? KUMI_OK : KUMI_ENOMEM;
 }
@@ -199,7 +199,7 @@ static int run_batch(struct translate *t, struct ku_translator *m, int64_t first
     struct ku_beam_results r = {0};
     const struct ku_beam_model model = {ku_translator_step, ku_translator_select, m};
     const struct ku_beam_opts o = {.n_sentences = t->batch,
-                                   .vocab_size = t->model.facts.vocab_size,
+                                   .vocab_size = t->model.properties.vocab_size,
                                    .beam_size = t->beam,
                                    .n_best = t->n_best,
                                    .alpha = t->o->alpha,

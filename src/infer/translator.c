@@ -129,10 +129,10 @@ int ku_translator_create(struct ku_job *job, const struct ku_model *model, const
 {
     struct ku_translator *t;
     struct ku_graph *g = NULL;
-    int64_t most = model->facts.max_positions;
+    int64_t most = model->properties.max_positions;
     int status;
     KU_ASSERT(job->n == 1 && o->n_rows > 0 && o->src_max > 0 && o->tgt_max > 0);
-    if (!model->facts.is_pairs)
+    if (!model->properties.is_pairs)
         return KU_ERR(KUMI_EINVAL, "model: %s: cannot translate; only models of sentence pairs can",
                       ku_model_type(model));
     t = ku_calloc(1, sizeof *t);
@@ -248,7 +248,7 @@ int ku_translator_step(void *translator, const uint32_t *token, const unsigned c
 {
     struct ku_translator *t = translator;
     const struct part *p = &t->part[0];
-    const int64_t vocab = t->model->facts.vocab_size;
+    const int64_t vocab = t->model->properties.vocab_size;
     const int64_t width = ku_shape_count(&p->program->shape[p->logits->shape]) / t->n_rows;
     struct ku_mapping out;
     KU_ASSERT(t->n_made < t->tgt_max);

@@ -84,7 +84,7 @@ int ku_place_check_convert(const struct ku_graph *g, ku_id node)
             why = "attribute axes does not name this axis";
         else if (!is_allowed(p, q, axis, n->phase))
             why = "no such redistribution";
-        else if (p.kind == KU_P && (a->reduce == KU_FOLD_MAX) != is_max)
+        else if (p.kind == KU_P && (a->reduce == KU_REDUCE_MAX) != is_max)
             why = is_max ? "a maximum is completed by reduce=max" : "a sum is completed by a sum";
         else if (is_max && q.kind != KU_C)
             why = "a maximum is completed to C";

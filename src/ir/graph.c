@@ -612,10 +612,10 @@ int ku_graph_drop_dead(struct ku_graph *g)
     return dropped;
 }
 
-const char *ku_tier_name(int tier)
+const char *ku_offload_target_name(int offload)
 {
-    static const char *const names[KU_N_TIERS] = {"none", "host", "file"};
-    return tier >= 0 && tier < KU_N_TIERS ? names[tier] : "?";
+    static const char *const names[KU_N_OFFLOADS] = {"none", "host", "file"};
+    return offload >= 0 && offload < KU_N_OFFLOADS ? names[offload] : "?";
 }
 
 const char *ku_phase_name(int phase)

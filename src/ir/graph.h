@@ -67,11 +67,11 @@ enum ku_tensor_kind {
     KU_T_CACHE
 };
 /* Offload target of a state tensor: none (device memory), host memory, or a file. */
-enum ku_tier { KU_TIER_NONE, KU_TIER_HOST, KU_TIER_FILE, KU_N_TIERS };
+enum ku_offload_target { KU_OFFLOAD_NONE, KU_OFFLOAD_HOST, KU_OFFLOAD_FILE, KU_N_OFFLOADS };
 struct ku_tensor {
     const char *name; /* "h.0.attn.c_attn.weight", "h.0.attn.c_attn.weight.exp_avg" */
     ku_id name_id;    /* interned */
-    uint8_t kind, dtype, trainable, used, tier;
+    uint8_t kind, dtype, trainable, used, offload;
     ku_id shape, value, next;
     ku_id of;         /* parameter that this tensor belongs to */
     ku_id copy;       /* parameter: its first derived tensor, 0 = none (ku_graph_belong) */
@@ -111,10 +111,10 @@ struct ku_node {
     uint64_t verified; /* fingerprint of the last verification */
 };
 
-/* Of a port at which the step is cut for a parameter server (pass/update/remote.c). */
+/* Of a port at which the step is cut for a parameter server (pass/update/split_remote.c). */
 struct ku_pushed {
     bool is_pushed;
-    uint8_t reduce; /* enum ku_fold: how the servers combine the workers' values */
+    uint8_t reduce; /* enum ku_node_reduce: how the servers combine the workers' values */
     uint8_t wire;   /* dtype in messages: the value's or a narrower one */
     ku_id tensor;   /* the parameter whose gradient it is; 0: none */
 };
@@ -276,7 +276,7 @@ int ku_graph_print(const struct ku_graph *g, struct ku_str *out);
 KU_STATUS ku_graph_parse(const char *name, const char *text, size_t bytes, struct ku_graph **g);
 int ku_graph_print_dot(const struct ku_graph *g, struct ku_str *out); /* Graphviz */
 
-const char *ku_tier_name(int tier);   /* "none" "host" "file", as in memory.offload */
-const char *ku_phase_name(int phase); /* "A" "F" "I" "W" "O" */
+const char *ku_offload_target_name(int offload); /* "none" "host" "file", as in memory.offload */
+const char *ku_phase_name(int phase);            /* "A" "F" "I" "W" "O" */
 
 #endif

@@ -229,9 +229,9 @@ static int tensor_word(struct reader *r, const char *name, const char *value, vo
         return t->trainable = 1;
     if (value == NULL && strcmp(name, "used") == 0)
         return t->used = 1;
-    for (int k = 0; value && strcmp(name, "tier") == 0 && k < KU_N_TIERS; k++)
-        if (strcmp(value, ku_tier_name(k)) == 0)
-            return t->tier = (uint8_t)k, 1;
+    for (int k = 0; value && strcmp(name, "offload") == 0 && k < KU_N_OFFLOADS; k++)
+        if (strcmp(value, ku_offload_target_name(k)) == 0)
+            return t->offload = (uint8_t)k, 1;
     if (value && strcmp(name, "of") == 0)
         return (t->of = ku_graph_find_tensor(r->g, value)) != 0;
     if (value && strcmp(name, "rows") == 0)

@@ -36,8 +36,8 @@ static void print_tensor(const struct ku_graph *g, const struct ku_tensor *t, st
                t->used ? " used" : "");
     if (t->of)
         ku_str_add(out, " of=%s", g->tensor[t->of].name);
-    if (t->tier)
-        ku_str_add(out, " tier=%s", ku_tier_name(t->tier));
+    if (t->offload)
+        ku_str_add(out, " offload=%s", ku_offload_target_name(t->offload));
     if (t->file_rows)
         ku_str_add(out, " rows=%d", t->file_rows);
     if (t->first_block)

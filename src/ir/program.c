@@ -79,9 +79,9 @@ static void own_range(const struct ku_mesh *mesh, const struct ku_layout *layout
     KU_ASSERT(0 <= *begin && *begin <= *end && *end <= count);
 }
 
-void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
-                     int64_t first_block, const struct ku_coord *coord, int64_t *begin,
-                     int64_t *end)
+void ku_program_local_range(const struct ku_mesh *mesh, const struct ku_layout *layout,
+                            int64_t count, int64_t first_block, const struct ku_coord *coord,
+                            int64_t *begin, int64_t *end)
 {
     int64_t from;
     own_range(mesh, layout, count, first_block, coord, begin, end);
@@ -102,8 +102,8 @@ int64_t ku_program_slice_count(const struct ku_mesh *mesh, const struct ku_shape
     return ku_shape_count(&local);
 }
 
-int64_t ku_program_kept_max(const struct ku_mesh *mesh, const struct ku_layout *layout,
-                            int64_t count, int64_t first_block)
+int64_t ku_program_local_max(const struct ku_mesh *mesh, const struct ku_layout *layout,
+                             int64_t count, int64_t first_block)
 {
     const struct ku_coord first = {0};
     int me, n = block_members(mesh, layout, &first, &me);
@@ -153,13 +153,13 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
         int64_t begin, end, in_buffer, ignored;
         ku_local_shape(&p->mesh, shape, layout, coord, &local);
         const int64_t count = ku_shape_count(&local);
-        ku_program_kept(&p->mesh, layout, count, o->first_block, coord, &begin, &end);
+        ku_program_local_range(&p->mesh, layout, count, o->first_block, coord, &begin, &end);
         own_range(&p->mesh, layout, count, o->first_block, coord, &in_buffer, &ignored);
         in_buffer = buffer->is_kept ? in_buffer : 0; /* first element in the buffer */
         if (o->piece_count) {
             begin = min_i64(begin + o->piece * o->piece_count, end);
             end = min_i64(begin + o->piece_count, end);
-            in_buffer = buffer->cls == KU_CL_WINDOW ? begin : in_buffer;
+            in_buffer = buffer->cls == KU_CL_STAGING ? begin : in_buffer;
         }
         int64_t kept = end - begin;
         if (kept == 0)

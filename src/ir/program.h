@@ -58,12 +58,12 @@ static inline bool ku_arena_is_transient(int arena)
     return arena == KU_AR_STEP || arena == KU_AR_WIRE || arena == KU_AR_GATHER;
 }
 /* Alignment of offloaded tensors and of their staging buffers: direct I/O requires it. */
-enum { KU_TIER_ALIGN_BYTES = 4096 };
+enum { KU_OFFLOAD_ALIGN_BYTES = 4096 };
 /*
  * 1 if the arena is an offload target. It is accessed only through staging buffers, by KU_X_READ
  * and KU_X_WRITE.
  */
-static inline bool ku_arena_is_tier(int arena)
+static inline bool ku_arena_is_offload(int arena)
 {
     return arena == KU_AR_OFFLOAD || arena == KU_AR_FILE;
 }
@@ -84,7 +84,7 @@ enum ku_class {
     KU_CL_SCALAR,
     KU_CL_INPUT,
     KU_CL_GATHER,  /* gathered parameters (ZeRO stage 3) */
-    KU_CL_WINDOW,  /* staging buffers of offloaded tensors */
+    KU_CL_STAGING, /* staging buffers of offloaded tensors */
     KU_CL_OFFLOAD, /* state and activations in host memory; files are not counted */
     KU_N_CLASSES
 };
@@ -146,7 +146,7 @@ static inline bool ku_exchange_is_message(int exchange)
 {
     return exchange == KU_X_SEND || exchange == KU_X_RECV;
 }
-static inline bool ku_exchange_is_tier(int exchange)
+static inline bool ku_exchange_is_offload(int exchange)
 {
     return exchange == KU_X_READ || exchange == KU_X_WRITE;
 }
@@ -167,7 +167,7 @@ struct ku_instr {
      */
     uint16_t group;
     int16_t peer;   /* SEND, RECV: coordinate of the other side on axis pp */
-    uint8_t reduce; /* start: enum ku_fold */
+    uint8_t reduce; /* start: enum ku_node_reduce */
     /*
      * Start: dtype on the wire, the parts' own or a narrower one to which values and sums are
      * rounded.
@@ -252,9 +252,9 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
  * has S; count: of these. `layout` has Z on some axis. With Z on tp the ranks along it divide what
  * the others leave.
  */
-void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
-                     int64_t first_block, const struct ku_coord *coord, int64_t *begin,
-                     int64_t *end);
+void ku_program_local_range(const struct ku_mesh *mesh, const struct ku_layout *layout,
+                            int64_t count, int64_t first_block, const struct ku_coord *coord,
+                            int64_t *begin, int64_t *end);
 
 /*
  * A collective along one mesh axis that gathers a value split along a dim, or leaves it so, moves
@@ -274,8 +274,8 @@ bool ku_program_split_parts(const struct ku_program *p, const struct ku_operand 
 int64_t ku_program_slice_count(const struct ku_mesh *mesh, const struct ku_shape *shape,
                                const struct ku_layout *layout);
 /* The max number of elements that any rank owns, of those of a slice. O(1). */
-int64_t ku_program_kept_max(const struct ku_mesh *mesh, const struct ku_layout *layout,
-                            int64_t count, int64_t first_block);
+int64_t ku_program_local_max(const struct ku_mesh *mesh, const struct ku_layout *layout,
+                             int64_t count, int64_t first_block);
 
 /*
  * Types and cost of an instruction as run by the rank at `coord`. Zero unless it is a compute.

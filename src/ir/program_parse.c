@@ -696,9 +696,9 @@ static int handle(struct reader *r, struct ku_instr *i)
     return KUMI_OK;
 }
 
-static const char *fold_name(int fold)
+static const char *reduce_name(int accumulate)
 {
-    return ku_attr_folds[fold];
+    return ku_attr_reductions[accumulate];
 }
 
 static int start(struct reader *r, struct ku_instr *i)
@@ -719,7 +719,7 @@ static int start(struct reader *r, struct ku_instr *i)
             KU_TRY(number(r, INT16_MAX, &x));
             i->peer = (int16_t)x;
         } else if (skip(r, "reduce=")) {
-            KU_TRY(one_of(r, "", fold_name, KU_FOLD_MAX + 1, "no such reduction", &kind));
+            KU_TRY(one_of(r, "", reduce_name, KU_REDUCE_MAX + 1, "no such reduction", &kind));
             i->reduce = (uint8_t)kind;
         } else if (skip(r, "wire=")) {
             KU_TRY(dtype(r, &wire));

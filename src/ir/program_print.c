@@ -192,7 +192,8 @@ static void print_start(struct printer *w, const struct ku_instr *i)
     if (i->group)
         ku_str_add(w->out, " group=%d", i->group);
     if (i->reduce)
-        ku_str_add(w->out, " reduce=%s", i->reduce <= KU_FOLD_MAX ? ku_attr_folds[i->reduce] : "?");
+        ku_str_add(w->out, " reduce=%s",
+                   i->reduce <= KU_REDUCE_MAX ? ku_attr_reductions[i->reduce] : "?");
     if (i->wire != dtype)
         ku_str_add(w->out, " wire=%s", kumi_dtype_name((enum kumi_dtype)i->wire));
 }

@@ -22,8 +22,8 @@ static uint8_t arena_of(const struct ku_graph *g, const struct ku_tensor *x)
 {
     if (x->kind == KU_T_COUNTER || x->kind == KU_T_CACHE)
         return KU_AR_STATE;
-    if (x->tier != KU_TIER_NONE)
-        return x->tier == KU_TIER_HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
+    if (x->offload != KU_OFFLOAD_NONE)
+        return x->offload == KU_OFFLOAD_HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
     if (ku_state_is_common(&g->mesh) && !ku_state_is_divided(&g->mesh, layout_of(g, x->value)))
         return KU_AR_HOST;
     return ku_state_is_sharded(&g->mesh) || ku_mesh_wide(&g->mesh, 1 << KU_AX_TP | 1 << KU_AX_PP)
@@ -55,7 +55,8 @@ void ku_state_owned(const struct ku_program *p, const struct ku_program_state *x
     *end = ku_program_slice_count(&p->mesh, &p->shape[x->shape],
                                   &p->layout[x->split ? x->split : x->blocks]);
     if (x->blocks)
-        ku_program_kept(&p->mesh, &p->layout[x->blocks], *end, x->first_block, coord, begin, end);
+        ku_program_local_range(&p->mesh, &p->layout[x->blocks], *end, x->first_block, coord, begin,
+                               end);
 }
 
 int ku_state_replica_axes(const struct ku_program *p, const struct ku_program_state *x)

@@ -116,14 +116,14 @@ KU_STATUS ku_control_dial(struct ku_job *job, const struct ku_dial_head *head, i
  * accepted connection. Datagrams of other users are dropped.
  */
 struct ku_doorbell;
-enum { KU_BELL_BRIDGE = -1 }; /* as local rank: the host's bridge */
-KU_STATUS ku_doorbell_open(uint64_t job_id, int host, int local, struct ku_doorbell **bell);
-void ku_doorbell_close(struct ku_doorbell *bell);
-int ku_doorbell_fd(const struct ku_doorbell *bell);
+enum { KU_DOORBELL_BRIDGE = -1 }; /* as local rank: the host's bridge */
+KU_STATUS ku_doorbell_open(uint64_t job_id, int host, int local, struct ku_doorbell **doorbell);
+void ku_doorbell_close(struct ku_doorbell *doorbell);
+int ku_doorbell_fd(const struct ku_doorbell *doorbell);
 /* Wake the rank of this host; any thread, no wait. Three system calls. */
 void ku_doorbell_ring(uint64_t job_id, int host, int local);
-/* Take the next connection: 1: *fd and *head are set; 0: none, and the bell is silent. */
-int ku_doorbell_take(struct ku_doorbell *bell, struct ku_dial_head *head, int *fd);
+/* Take the next connection: 1: *fd and *head are set; 0: none, and the doorbell is silent. */
+int ku_doorbell_take(struct ku_doorbell *doorbell, struct ku_dial_head *head, int *fd);
 
 /* A rank's progress, as its host's segment has it; asked through the tree. Sent as it is. */
 struct ku_progress {

@@ -18,8 +18,8 @@ struct ku_comm_rank;
  *     launchers.c    reads the environment of kumi, torchrun, mpirun or srun
  *     rendezvous.c   connects the ranks of a host by Unix sockets
  *     segment.c      the control segment: states, root cause, flight recorder
- *     service.c      one thread per rank: life mutex, stop signals
- *     fault.c        detects dead ranks; the first error becomes the root cause of all ranks
+ *     service_thread.c      one thread per rank: life mutex, stop signals
+ *     job_fault.c        detects dead ranks; the first error becomes the root cause of all ranks
  *     hosts.c        the table of hosts
  *     control/       the hosts find each other by TCP and fail together (control.h)
  *     pin.c          binds ranks to cores

@@ -45,7 +45,7 @@ void ku_job_free(struct ku_job *job);
  */
 KU_STATUS ku_job_meet_hosts(struct ku_job *job, const struct ku_control_opts *opts);
 
-/* fault.c */
+/* job_fault.c */
 /*
  * Check the abort flag and the other ranks' life mutexes and states. `awaited` describes what this
  * rank waits for, in messages (NULL: a collective). Returns 0, or the root cause.
@@ -109,7 +109,7 @@ KU_STATUS ku_rendezvous(const struct ku_job_client *client, const struct ku_env_
                         int64_t timeout_ns, struct ku_segment **seg, int **sockets, int *n_sockets);
 enum { KU_SOCKET_NAME_BYTES = 104 };
 void ku_rendezvous_name(const struct ku_env_job *env, char name[KU_SOCKET_NAME_BYTES]);
-/* service.c */
+/* service_thread.c */
 KU_STATUS ku_service_start(struct ku_job *job);
 void ku_service_stop(struct ku_job *job);
 KU_STATUS ku_service_heed(struct ku_job *job);

@@ -209,9 +209,9 @@ void ku_segment_wake(struct ku_segment *seg, int local)
 {
     struct ku_rank_line *line = ku_segment_line(seg, local);
     const uint32_t asleep = atomic_load(&line->asleep);
-    atomic_fetch_add(&line->bell, 1);
+    atomic_fetch_add(&line->wakeup, 1);
     if (asleep == KU_ASLEEP)
-        ku_os_futex_wake(&line->bell, 1);
+        ku_os_futex_wake(&line->wakeup, 1);
     else if (asleep == KU_ASLEEP_IN_POLL)
         ku_doorbell_ring(seg->job_id, (int)atomic_load(&seg->host), local);
 }
@@ -248,7 +248,7 @@ int ku_segment_set_root(struct ku_segment *seg, const struct kumi_error *error, 
 
 static void ring_bridge(struct ku_segment *seg)
 {
-    ku_doorbell_ring(seg->job_id, (int)atomic_load(&seg->host), KU_BELL_BRIDGE);
+    ku_doorbell_ring(seg->job_id, (int)atomic_load(&seg->host), KU_DOORBELL_BRIDGE);
 }
 
 /*
@@ -264,7 +264,7 @@ static bool is_bridge_dead(struct ku_segment *seg)
         return true;
     int taken = pthread_mutex_trylock(&line->life);
     if (taken == 0 || taken == EOWNERDEAD)
-        pthread_mutex_unlock(&line->life); /* see is_dead in fault.c */
+        pthread_mutex_unlock(&line->life); /* see is_dead in job_fault.c */
     if (taken != EBUSY)
         atomic_store(&seg->is_bridged, KU_BRIDGE_DEAD);
     return taken != EBUSY;

@@ -91,12 +91,12 @@ struct ku_flight {
 
 enum ku_asleep {
     KU_AWAKE,
-    KU_ASLEEP,        /* on `bell` */
+    KU_ASLEEP,        /* on `wakeup` */
     KU_ASLEEP_IN_POLL /* where its doorbell (job/control.h) wakes it */
 };
 struct ku_rank_line {
     _Alignas(128) ku_a32 asleep; /* enum ku_asleep */
-    ku_a32 bell;                 /* (any) futex: incremented to wake the rank */
+    ku_a32 wakeup;               /* (any) futex: incremented to wake the rank */
     /*
      * Incremented per tile, chunk, MiB read and collective. A deadline runs only while it is
      * constant.

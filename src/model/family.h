@@ -57,7 +57,7 @@ struct ku_model_family {
     int (*check)(const struct ku_model_source *s, const json_t *model, void *config);
     /* Adds the keys that are no members. NULL: none. */
     int (*print)(const void *config, json_t *out);
-    void (*facts)(const void *config, struct ku_model_facts *out);
+    void (*properties)(const void *config, struct ku_model_properties *out);
     /* Seq2seq models: sets vocabulary sizes from the data. NULL: not a seq2seq model. */
     int (*fit)(void *config, int64_t src_vocab, int64_t tgt_vocab);
     int (*build)(struct kumi_graph *g, const void *config, const struct kumi_shape_of_batch *b);

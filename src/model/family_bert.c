@@ -68,7 +68,7 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     return KUMI_OK;
 }
 
-static void facts(const void *config, struct ku_model_facts *out)
+static void properties(const void *config, struct ku_model_properties *out)
 {
     const struct kumi_bert *c = config;
     out->vocab_size = c->vocab_size;
@@ -104,6 +104,6 @@ const struct ku_model_family ku_model_bert = {.type = "bert",
                                               .inert = inert,
                                               .defaults = defaults,
                                               .check = check,
-                                              .facts = facts,
+                                              .properties = properties,
                                               .build = build,
                                               .names = names};

@@ -69,7 +69,7 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
                                wanted);
 }
 
-static void facts(const void *config, struct ku_model_facts *out)
+static void properties(const void *config, struct ku_model_properties *out)
 {
     const struct kumi_gpt2 *c = config;
     out->vocab_size = c->vocab_size;
@@ -105,6 +105,6 @@ const struct ku_model_family ku_model_gpt2 = {.type = "gpt2",
                                               .inert = inert,
                                               .defaults = defaults,
                                               .check = check,
-                                              .facts = facts,
+                                              .properties = properties,
                                               .build = build,
                                               .names = names};

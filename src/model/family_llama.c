@@ -198,7 +198,7 @@ static int print(const void *config, json_t *out)
     return KUMI_OK;
 }
 
-static void facts(const void *config, struct ku_model_facts *out)
+static void properties(const void *config, struct ku_model_properties *out)
 {
     const struct kumi_llama *c = config;
     out->vocab_size = c->vocab_size;
@@ -237,6 +237,6 @@ const struct ku_model_family ku_model_llama = {.type = "llama",
                                                .defaults = defaults,
                                                .check = check,
                                                .print = print,
-                                               .facts = facts,
+                                               .properties = properties,
                                                .build = build,
                                                .names = names};

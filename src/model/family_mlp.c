@@ -65,7 +65,7 @@ static int print(const void *config, json_t *out)
                : KUMI_OK;
 }
 
-static void facts(const void *config, struct ku_model_facts *out)
+static void properties(const void *config, struct ku_model_properties *out)
 {
     const struct kumi_mlp *c = config;
     out->n_classes = c->num_classes;
@@ -86,5 +86,5 @@ const struct ku_model_family ku_model_mlp = {.type = "mlp",
                                              .defaults = defaults,
                                              .check = check,
                                              .print = print,
-                                             .facts = facts,
+                                             .properties = properties,
                                              .build = build};

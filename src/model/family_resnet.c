@@ -80,7 +80,7 @@ static int print(const void *config, json_t *out)
     return json_object_set_new(out, "depths", list) < 0 ? KUMI_ENOMEM : KUMI_OK;
 }
 
-static void facts(const void *config, struct ku_model_facts *out)
+static void properties(const void *config, struct ku_model_properties *out)
 {
     const struct kumi_resnet *c = config;
     int64_t size = 0;
@@ -103,5 +103,5 @@ const struct ku_model_family ku_model_resnet = {.type = "resnet",
                                                 .defaults = defaults,
                                                 .check = check,
                                                 .print = print,
-                                                .facts = facts,
+                                                .properties = properties,
                                                 .build = build};

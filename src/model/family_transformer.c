@@ -48,7 +48,7 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     return ku_model_refuse_int(s, ku_member_spelling(model, &members[WIDTH]), c->d_model, wanted);
 }
 
-static void facts(const void *config, struct ku_model_facts *out)
+static void properties(const void *config, struct ku_model_properties *out)
 {
     const struct kumi_transformer *c = config;
     out->max_positions = c->max_positions;
@@ -86,6 +86,6 @@ const struct ku_model_family ku_model_transformer = {
     .n_members = sizeof members / sizeof members[0],
     .defaults = defaults,
     .check = check,
-    .facts = facts,
+    .properties = properties,
     .fit = fit,
     .build = build};

@@ -242,7 +242,7 @@ static int read_object(const struct ku_model_source *s, const json_t *model, str
     }
     if (f->check)
         KU_TRY(f->check(s, model, m->config));
-    f->facts(m->config, &m->facts);
+    f->properties(m->config, &m->properties);
     return keep_rest(model, m);
 }
 
@@ -449,7 +449,7 @@ int ku_model_fit(struct ku_model *m, int64_t src_vocab, int64_t tgt_vocab)
 {
     KU_ASSERT(m->family->fit != NULL);
     KU_TRY(m->family->fit(m->config, src_vocab, tgt_vocab));
-    m->family->facts(m->config, &m->facts);
+    m->family->properties(m->config, &m->properties);
     return KUMI_OK;
 }
 

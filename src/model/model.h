@@ -11,7 +11,7 @@
 #include "config/config.h"
 
 /* Properties of a model that the data must match. 0: does not apply. */
-struct ku_model_facts {
+struct ku_model_properties {
     int64_t vocab_size;        /* token ids are below it; seq2seq: target ids */
     int64_t src_vocab_size;    /* seq2seq: source ids are below it; 0: from the data */
     int is_pairs;              /* seq2seq: needs a parallel corpus */
@@ -31,7 +31,7 @@ struct ku_model_facts {
 struct ku_model {
     const struct ku_model_family *family;
     void *config; /* the family's struct */
-    struct ku_model_facts facts;
+    struct ku_model_properties properties;
     char *path;   /* directory of pretrained weights; NULL: none */
     json_t *map;  /* {"tensor name in the files": "kumi's name"}; NULL: none */
     json_t *rest; /* keys without effect on the computation (eos_token_id, ..), copied to the

@@ -21,7 +21,7 @@ const char *const ku_attr_schedules[] = {"constant",         "linear",
                                          "warmup_lr",        "warmup_decay_lr",
                                          "warmup_cosine_lr", NULL};
 const char *const ku_attr_anneals[] = {"cos", "linear", NULL};
-const char *const ku_attr_folds[] = {"sum", "max", NULL};
+const char *const ku_attr_reductions[] = {"sum", "max", NULL};
 
 const struct ku_attrs ku_attrs_default = {
 #define X(type, name, value, names) value,

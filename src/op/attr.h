@@ -103,8 +103,8 @@
     X(I, cycle_momentum, 0, 0) /* momentum or beta1 moves against lr */                            \
     X(F, base_momentum, 0.85, 0)                                                                   \
     X(F, max_momentum, 0.95, 0)                                                                    \
-    X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
-    X(E, wire, -1, ku_attr_dtypes) /* convert, fold: parts and sums round to it; -1: no */         \
+    X(E, reduce, KU_REDUCE_SUM, ku_attr_reductions) /* convert from P: how parts combine */        \
+    X(E, wire, -1, ku_attr_dtypes) /* convert, accumulate: parts and sums round to it; -1: no */   \
     X(I, axes, 0, 0)     /* convert: mask of changed axes; embedding_dw: of row splits */          \
     X(I, remat, 0, 0)    /* convert: later phases clone it */                                      \
     X(I, by_micro, 0, 0) /* convert: reduce each micro-batch first */                              \
@@ -122,8 +122,8 @@
     X(I, count_pad, 1, 0) /* avg_pool: padding counts in the mean */                               \
     X(I, before, 0, 0)    /* pad_last, crop_last: number of zeros */                               \
     X(I, behind, 0, 0)                                                                             \
-    X(I, stack, 0, 0) /* convert over mb: concatenate that many parts */                           \
-    X(I, sync, 0, 0)  /* batch_norm_*: over all data-parallel ranks */
+    X(I, concat, 0, 0) /* convert over mb: concatenate that many parts */                          \
+    X(I, sync, 0, 0)   /* batch_norm_*: over all data-parallel ranks */
 
 enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF, KU_ACT_SILU };
 enum ku_schedule {
@@ -146,12 +146,12 @@ enum ku_schedule {
 enum ku_rope_type { KU_ROPE_DEFAULT, KU_ROPE_LINEAR, KU_ROPE_DYNAMIC, KU_ROPE_LLAMA3 };
 enum { KU_MAX_ARGS = 16 };
 enum ku_anneal { KU_ANNEAL_COS, KU_ANNEAL_LINEAR };
-enum ku_fold { KU_FOLD_SUM, KU_FOLD_MAX };
+enum ku_node_reduce { KU_REDUCE_SUM, KU_REDUCE_MAX };
 extern const char *const ku_attr_dtypes[],
     *const ku_attr_acts[], *const ku_attr_rope_types[],
                                *const ku_attr_schedules[],
                                    *const ku_attr_anneals[],
-                                       *const ku_attr_folds[],
+                                       *const ku_attr_reductions[],
                                            *const ku_attr_scalers[]; /* NULL-terminated */
 
 #define KU_ATTR_I int64_t

@@ -7,7 +7,7 @@
 /*
  * The user's tensor-parallel plan (parallel.plan): a style for the modules whose paths match a
  * pattern, as the plan of PyTorch's parallelize_module. Modules that match none follow the default
- * plan (pass/place/tensor.h).
+ * plan (pass/place/tensor_parallel.h).
  *
  *     col          the weight is divided along a dim of the result, which stays divided
  *     col_gather   the same, and the result is gathered whole

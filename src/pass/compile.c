@@ -145,7 +145,7 @@ int ku_compile_program(const struct ku_graph *g, const char *name, const struct 
 static bool is_zero_at_first(const struct ku_graph *g, const struct ku_tensor *x)
 {
     const double value = g->attr[x->init_attr].value;
-    return x->kind != KU_T_DERIVED && x->tier == KU_TIER_NONE && x->init_op == KU_OP_fill &&
+    return x->kind != KU_T_DERIVED && x->offload == KU_OFFLOAD_NONE && x->init_op == KU_OP_fill &&
            value == 0 && !signbit(value);
 }
 
@@ -182,7 +182,7 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
         struct ku_tensor copy = init->tensor[made];
         copy.first_block = x->first_block;
         copy.stage = x->stage;
-        copy.tier = x->tier;
+        copy.offload = x->offload;
         copy.trainable = 0;
         init->tensor[made] = copy;
         if (x->of)

@@ -33,8 +33,8 @@ static void alias(struct ku_program *p, uint32_t at, int o, int i)
     ku_id out = p->operand[instr->operand + instr->n_in + (uint32_t)o].buffer;
     ku_id in = p->operand[instr->operand + (uint32_t)i].buffer, home = home_of(p, in);
     struct ku_buffer *x = &p->buffer[out], *y = &p->buffer[home];
-    if (x->cls == KU_CL_WINDOW ||
-        y->cls == KU_CL_WINDOW) /* staging buffers have another alignment and are filled ahead */
+    if (x->cls == KU_CL_STAGING ||
+        y->cls == KU_CL_STAGING) /* staging buffers have another alignment and are filled ahead */
         return;
     if (x->arena != KU_AR_STEP || (y->arena != KU_AR_STEP && y->arena != KU_AR_WIRE) || x->home ||
         x->first != at || y->last != at || x->bytes != y->bytes || out == home)
@@ -120,14 +120,15 @@ static int place(struct ku_program *p, int arena)
     uint32_t *begins = ku_calloc(p->n_instrs + 1, sizeof *begins), n = 0;
     for (ku_id b = 1; item && b < p->n_buffers; b++) {
         const struct ku_buffer *x = &p->buffer[b];
-        size_t align =
-            ku_arena_is_tier(arena) || x->cls == KU_CL_WINDOW ? KU_TIER_ALIGN_BYTES : ALIGN_BYTES;
-        int is_state = ku_arena_is_tier(arena) && x->micro < 0;
+        size_t align = ku_arena_is_offload(arena) || x->cls == KU_CL_STAGING
+                           ? KU_OFFLOAD_ALIGN_BYTES
+                           : ALIGN_BYTES;
+        int is_state = ku_arena_is_offload(arena) && x->micro < 0;
         if (x->arena == arena && x->home == 0 && x->first != UINT32_MAX && !is_state)
             item[n++] =
                 (struct item){b, (x->bytes + align - 1) & ~(align - 1), align, x->first, x->last};
     }
-    if (!ku_arena_is_tier(arena))
+    if (!ku_arena_is_offload(arena))
         p->arena_bytes[arena] = 0;
     int status = item && begins ? KUMI_OK : KUMI_ENOMEM;
     if (n && status == KUMI_OK) {

@@ -33,7 +33,8 @@
 
 /* Which tensors are offloaded, and through which staging buffers. All zero: none. */
 struct ku_offload {
-    uint8_t optimizer, params, activations; /* enum ku_tier: the offload target of each kind */
+    uint8_t optimizer, params,
+        activations;      /* enum ku_offload_target: the offload target of each kind */
     double ratio;         /* 0 .. 1: share of the optimizer state to offload, by elements */
     int buffer_count;     /* staging buffers alive at once, of about buffer_bytes each */
     int64_t buffer_bytes; /* exceeded when a tensor that cannot be split needs more */

@@ -11,7 +11,7 @@
 #include "base/str.h"
 #include "ir/state.h"
 #include "kumi/run.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 #include "plan/plan.h"
 #include "sim/volume.h"
 #include "train/configure.h"

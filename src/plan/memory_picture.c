@@ -47,7 +47,7 @@ const unsigned ku_class_colour[KU_N_CLASSES] = {
     [KU_CL_COUNTER] = 0x79706e,    [KU_CL_GRAD] = 0xe15759,      [KU_CL_PARTIAL] = 0xffb0a9,
     [KU_CL_ACTIVATION] = 0x6aab5b, [KU_CL_ADJOINT] = 0xf2a23b,   [KU_CL_WORKSPACE] = 0xb6992d,
     [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894,
-    [KU_CL_GATHER] = 0xd37295,     [KU_CL_WINDOW] = 0x9c755f,    [KU_CL_OFFLOAD] = 0xd7b5a6};
+    [KU_CL_GATHER] = 0xd37295,     [KU_CL_STAGING] = 0x9c755f,   [KU_CL_OFFLOAD] = 0xd7b5a6};
 
 const struct ku_font ku_number_font = {12, 0x111111, 1};
 
@@ -65,7 +65,7 @@ double ku_peak_x(const struct ku_plan_picture *d)
 
 bool ku_picture_is_transient(const struct ku_buffer *b)
 {
-    int is_offloaded = ku_arena_is_tier(b->arena) && b->micro >= 0; /* an offloaded activation */
+    int is_offloaded = ku_arena_is_offload(b->arena) && b->micro >= 0; /* an offloaded activation */
     return ku_arena_is_transient(b->arena) || is_offloaded;
 }
 

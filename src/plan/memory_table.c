@@ -38,7 +38,7 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
         ku_str_add(out, " %10s", p->program[i]->name);
     ku_str_add(out, " %10s %15s\n", "mapped", "bytes");
     for (int a = 0; a < KU_N_ARENAS; a++) {
-        if ((ku_arena_is_tier(a) || a == KU_AR_GATHER) && p->arena_bytes[a] == 0)
+        if ((ku_arena_is_offload(a) || a == KU_AR_GATHER) && p->arena_bytes[a] == 0)
             continue;
         ku_str_add(out, "%-7s %-19s", ku_arena_name(a), scope_of(a, p));
         for (int i = 0; i < KU_N_PROGS; i++)

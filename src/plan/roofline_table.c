@@ -91,7 +91,7 @@ static const char *bound_of(const struct row *row)
 
 static int print(const struct ku_plan *plan, const struct roofline *r, char **text)
 {
-    const char *items = plan->s.model.facts.image[0] ? "images" : "tokens";
+    const char *items = plan->s.model.properties.image[0] ? "images" : "tokens";
     const struct ku_limits *l = &r->limits;
     const struct ku_batch *b = &plan->s.batch;
     struct ku_str out = {0};

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "plan/picture.h"
-#include "plan/schedule.h"
+#include "plan/schedule_report.h"
 
 enum { WIDTH = 1200, LEFT = 60, RIGHT = WIDTH - 24, TOP = 84, FOOT = 74 };
 

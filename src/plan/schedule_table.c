@@ -19,7 +19,7 @@
 #include "kumi/run.h"
 #include "plan/picture.h"
 #include "plan/plan.h"
-#include "plan/schedule.h"
+#include "plan/schedule_report.h"
 #include "train/configure.h"
 
 enum { MAX_COLUMNS = 120, LABEL_BYTES = 24, SIDE = 7 /* "pp 63  " */ };

@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "ps/journal.h"
-#include "train/run/run.h"
+#include "run/run.h"
 
 /*
  * What one server of a parameter server answers, whatever carries the messages:

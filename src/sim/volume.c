@@ -19,7 +19,7 @@ static int members(const struct ku_mesh *m, int axes)
 static bool is_of_tensors(const struct ku_buffer *b, int axes)
 {
     return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED ||
-            b->cls == KU_CL_WINDOW || b->cls == KU_CL_GATHER || axes == 1 << KU_AX_TP) &&
+            b->cls == KU_CL_STAGING || b->cls == KU_CL_GATHER || axes == 1 << KU_AX_TP) &&
            ku_dtype_is_float((enum kumi_dtype)b->dtype);
 }
 
@@ -82,7 +82,7 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
     for (uint32_t at = 0; at < p->n_instrs; at++) {
         const struct ku_instr *i = &p->instr[at];
         const struct ku_operand *o = &p->operand[i->operand + i->n_in];
-        if (i->kind != KU_START || i->n_parts == 0 || ku_exchange_is_tier(i->op) ||
+        if (i->kind != KU_START || i->n_parts == 0 || ku_exchange_is_offload(i->op) ||
             ku_exchange_is_message(i->op) || !is_of_tensors(&p->buffer[o->buffer], i->axes))
             continue;
         int k = 0;

@@ -97,20 +97,20 @@ static const char *scaler_word(const struct ku_session *s)
         return s->cfg.precision_scaler;
     return isnan(scale) ? "none" : "fixed";
 }
-static const char *file_tier_word(const struct ku_session *s)
+static const char *file_offload_word(const struct ku_session *s)
 {
     const struct ku_offload_key *k = &s->cfg.memory_offload;
     return yes_or_no(k->optimizer == KU_OFFLOAD_FILE || k->params == KU_OFFLOAD_FILE ||
                      k->activations == KU_OFFLOAD_FILE);
 }
-static const char *any_tier_word(const struct ku_session *s)
+static const char *any_offload_word(const struct ku_session *s)
 {
     const struct ku_offload_key *k = &s->cfg.memory_offload;
     return yes_or_no(k->optimizer || k->params || k->activations);
 }
 static const char *offload_optimizer_word(const struct ku_session *s)
 {
-    return ku_tier_name(s->cfg.memory_offload.optimizer);
+    return ku_offload_target_name(s->cfg.memory_offload.optimizer);
 }
 static const char *device_word(const struct ku_session *s)
 {
@@ -179,8 +179,8 @@ static const struct facet {
     {"warmup", "schedule.warmup_steps", warmup_word},
     {"compute", "precision.compute", compute_word},
     {"scaler", "loss scaling", scaler_word},
-    {"file_tier", "offload to files", file_tier_word},
-    {"any_tier", "offload", any_tier_word},
+    {"file_offload", "offload to files", file_offload_word},
+    {"any_offload", "offload", any_offload_word},
     {"offload_optimizer", "memory.offload.optimizer", offload_optimizer_word},
     {"device", "parallel.device", device_word},
     {"zero", "parallel.zero", zero_word},

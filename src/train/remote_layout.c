@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The push and pull spaces of a parameter server. Both sides make them from their own graph: the
- * cut gives ports of equal names in equal order (pass/update/remote.c), and the tensors of the
- * model precede what the update adds. Chunks are dealt as pass zero deals them over the servers.
+ * cut gives ports of equal names in equal order (pass/update/split_remote.c), and the tensors of
+ * the model precede what the update adds. Chunks are partitioned over the servers as by pass zero.
  */
 #include <stdio.h>
 #include <string.h>
@@ -85,13 +85,13 @@ static void add_pushed(struct ku_remote_layout *l, const struct ku_graph *g,
 {
     const struct ku_value *v = &g->value[port->value];
     struct ku_remote_entry *x = &l->push[l->n_push++];
-    *x =
-        (struct ku_remote_entry){.dtype = (enum kumi_dtype)v->dtype,
-                                 .wire = (enum kumi_dtype)port->pushed.wire,
-                                 .reduce = port->pushed.reduce == KU_FOLD_MAX ? KUMI_MAX : KUMI_SUM,
-                                 .is_split = port->pushed.tensor != 0,
-                                 .count = ku_shape_count(&g->shape[v->shape]),
-                                 .first_block = first[port->pushed.tensor]};
+    *x = (struct ku_remote_entry){.dtype = (enum kumi_dtype)v->dtype,
+                                  .wire = (enum kumi_dtype)port->pushed.wire,
+                                  .reduce =
+                                      port->pushed.reduce == KU_REDUCE_MAX ? KUMI_MAX : KUMI_SUM,
+                                  .is_split = port->pushed.tensor != 0,
+                                  .count = ku_shape_count(&g->shape[v->shape]),
+                                  .first_block = first[port->pushed.tensor]};
     snprintf(x->name, sizeof x->name, "%s", port->name);
 }
 

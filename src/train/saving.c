@@ -80,7 +80,7 @@ static void count_read(void *ctx)
  * Write barrier before an instruction that overwrites state. Waiting counts as progress while
  * writers advance.
  */
-static int gate(void *ctx, uint32_t instr)
+static int write_barrier(void *ctx, uint32_t instr)
 {
     struct ku_saving *s = ctx;
     const uint32_t turn = ku_trainer_turn(s->t->program[KU_PROG_TRAIN], instr);
@@ -244,10 +244,10 @@ static int map_staging(struct ku_saving *s)
     return KUMI_OK;
 }
 
-static void set_gate(struct ku_trainer *t, ku_exec_gate *to, void *ctx)
+static void set_write_barrier(struct ku_trainer *t, ku_exec_write_barrier *to, void *ctx)
 {
     for (int i = 0; i < t->n_shapes; i++)
-        ku_exec_set_gate(t->shape[i].exec[KU_PROG_TRAIN], to, ctx);
+        ku_exec_set_write_barrier(t->shape[i].exec[KU_PROG_TRAIN], to, ctx);
 }
 
 int ku_saving_create(struct ku_trainer *t, struct ku_saving **out)
@@ -269,7 +269,7 @@ int ku_saving_create(struct ku_trainer *t, struct ku_saving **out)
         return status;
     }
     s->word = (struct word *)(void *)ku_arena_common(s->arena);
-    set_gate(t, gate, s);
+    set_write_barrier(t, write_barrier, s);
     *out = s;
     return KUMI_OK;
 }
@@ -282,7 +282,7 @@ void ku_saving_destroy(struct ku_saving *s)
     join(s);
     end(s);
     if (s->arena) {
-        set_gate(s->t, NULL, NULL);
+        set_write_barrier(s->t, NULL, NULL);
         KU_IGNORE(ku_arena_destroy(s->job, s->arena), "the job keeps its cause");
     }
     if (s->staging)

@@ -22,7 +22,7 @@
 #include "model/model.h"
 #include "config/precision_policy.h"
 #include "config/optimizer.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 #include "train/remote_update.h"
 #include "sim/kernel_choice.h"
 
@@ -401,8 +401,8 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     if (s->remote.update_by != KU_UPDATE_SERVER) /* it has no activations */
         KU_TRY(ku_session_solve_recompute(s, &target, &o.compile));
     o.worker = s->worker;
-    o.tier = (struct ku_tier_opts){s->cfg.memory_offload.path,
-                                   (enum ku_aio_kind)s->cfg.memory_offload.io};
+    o.target = (struct ku_offload_file_opts){s->cfg.memory_offload.path,
+                                             (enum ku_aio_kind)s->cfg.memory_offload.io};
     tell_common(s, job);
     tell_span(s, job);
     int n_sharing;

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "pass/pipe/choose.h"
-#include "pass/pipe/stages.h"
+#include "pass/pipe/layer_stages.h"
 #include "train/session.h"
 
 static int refuse_schedule(const struct ku_session *s, const char *wanted)

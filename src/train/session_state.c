@@ -77,7 +77,7 @@ static int read_companions(struct ku_session *s)
         }
         KU_TRY(ku_companions_read(c, from[i], KU_COMPANION_MODEL));
     }
-    if (is_byte && is_text && from[1] && s->model.facts.vocab_size != 256 &&
+    if (is_byte && is_text && from[1] && s->model.properties.vocab_size != 256 &&
         ku_companions_has_tokenizer(from[1]))
         KU_LOG(TRAIN, WARN,
                "data.tokenizer: \"byte\": text is read as bytes, although %s has a tokenizer; set "
@@ -93,7 +93,7 @@ static int find_end_of_text(const struct ku_session *s, int64_t *end)
     struct ku_tokenizer *t;
     uint32_t id;
     *end = -1;
-    if (!s->model.facts.is_causal || json_object_get(s->model.rest, "eos_token_id"))
+    if (!s->model.properties.is_causal || json_object_get(s->model.rest, "eos_token_id"))
         return KUMI_OK;
     if (strcmp(where, "byte") == 0 && s->companions.n > 0) /* data are token files */
         where = s->stored && ku_companions_has_tokenizer(s->stored) ? s->stored : s->model.path;
@@ -101,7 +101,7 @@ static int find_end_of_text(const struct ku_session *s, int64_t *end)
         (where == s->model.path && !ku_companions_has_tokenizer(where)))
         return KUMI_OK;
     KU_TRY(ku_tokenizer_open(where, &t));
-    if (ku_tokenizer_end_of_text(t, &id) && id < s->model.facts.vocab_size)
+    if (ku_tokenizer_end_of_text(t, &id) && id < s->model.properties.vocab_size)
         *end = id;
     ku_tokenizer_destroy(t);
     return KUMI_OK;

@@ -15,8 +15,8 @@
 #include "comm/consensus.h"
 #include "exec/replicas.h"
 #include "ir/state.h"
-#include "pass/pipe/schedule.h"
-#include "train/proof.h"
+#include "pass/pipe/block_schedule.h"
+#include "train/plan_proof.h"
 #include "train/remote_update.h"
 
 static int note_params(const struct ku_graph *g, char ***params, int *n_params)
@@ -317,7 +317,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         struct ku_ckpt_tensor *out = &list[(*n)++];
         ku_trainer_describe_one(p, g, x, is_spread, out);
         out->part = part;
-        if (x->arena == KU_AR_SHARD || ku_arena_is_tier(x->arena)) {
+        if (x->arena == KU_AR_SHARD || ku_arena_is_offload(x->arena)) {
             out->n_parts = list_parts(p, x, memory, store, part);
         } else {
             part[0] = part_of(x, memory, store, memory->job->local_rank, 0);
@@ -538,7 +538,7 @@ static uint32_t axes_in_use(const struct ku_program *const *program, int n)
     for (int k = 0; k < n; k++) {
         const struct ku_program *p = program[k];
         for (uint32_t i = 0; i < p->n_instrs; i++)
-            if (p->instr[i].kind == KU_START && !ku_exchange_is_tier(p->instr[i].op) &&
+            if (p->instr[i].kind == KU_START && !ku_exchange_is_offload(p->instr[i].op) &&
                 !ku_exchange_is_message(p->instr[i].op) && p->instr[i].group == 0)
                 masks |= 1u << p->instr[i].axes;
         for (uint32_t i = 0; i < p->n_states; i++)
@@ -655,7 +655,7 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     KU_TRY(t->ops->open(&o->device_opts, &t->device));
     const struct ku_program **all = all_programs(t, &n_programs);
     int status =
-        all ? ku_memory_create(t->job, t->ops, t->device, all, n_programs, &o->tier, &t->memory)
+        all ? ku_memory_create(t->job, t->ops, t->device, all, n_programs, &o->target, &t->memory)
             : KUMI_ENOMEM;
     if (status == KUMI_OK && o->compile.remote.update_by == KU_UPDATE_WORKER)
         t->memory->mesh_rank = o->worker;

@@ -40,9 +40,9 @@ struct ku_trainer_opts {
     const struct ku_device_ops *device;
     struct ku_device_opts device_opts;
     uint64_t seed;
-    size_t staging_bytes;     /* of asynchronous checkpoints, per rank */
-    size_t loader_bytes;      /* of rows read ahead, per rank */
-    struct ku_tier_opts tier; /* folder of arena `file` */
+    size_t staging_bytes;               /* of asynchronous checkpoints, per rank */
+    size_t loader_bytes;                /* of rows read ahead, per rank */
+    struct ku_offload_file_opts target; /* folder of arena `file` */
     int no_eval;
     /* compile.remote: the index of this worker, which is its rank on the mesh */
     int worker;

@@ -37,7 +37,7 @@ static inline uint32_t any(const struct ku_program *p, int kind, int op, uint64_
 static inline bool is_collective(const struct ku_program *p, const struct ku_instr *i)
 {
     (void)p;
-    return i->kind == KU_START && !ku_exchange_is_tier(i->op) && i->n_parts;
+    return i->kind == KU_START && !ku_exchange_is_offload(i->op) && i->n_parts;
 }
 static inline uint32_t any_collective(const struct ku_program *p, uint64_t *seed)
 {

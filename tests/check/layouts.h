@@ -18,9 +18,9 @@
 #include "device/device.h"
 #include "nn/builder.h"
 #include "pass/pass.h"
-#include "pass/pipe/schedule.h"
-#include "pass/pipe/stages.h"
-#include "train/proof.h"
+#include "pass/pipe/block_schedule.h"
+#include "pass/pipe/layer_stages.h"
+#include "train/plan_proof.h"
 
 /* What a residual network has beside its layers. */
 enum { METRIC = 1, OWN_HEAD = 2, RELAYED = 4 };
@@ -214,7 +214,7 @@ static inline struct ku_compile_opts options(const struct layout *l)
     o.rule.loss_scale = l->compute == KUMI_F16 ? 1024 : 0;
     if (l->offload)
         o.offload = (struct ku_offload){
-            .optimizer = KU_TIER_FILE, .ratio = 1, .buffer_count = 2, .buffer_bytes = 3 * 16384};
+            .optimizer = KU_OFFLOAD_FILE, .ratio = 1, .buffer_count = 2, .buffer_bytes = 3 * 16384};
     return o;
 }
 

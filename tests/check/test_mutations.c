@@ -404,8 +404,8 @@ static int overlap(struct ku_program *p, uint64_t *seed)
                          *y = &p->buffer[1 + draw(seed, p->n_buffers - 1)];
         if (x == y || x->arena != y->arena || x->first == UINT32_MAX || y->first == UINT32_MAX ||
             x->home || y->home || is_home(p, x) || is_home(p, y) || x->first >= y->last ||
-            y->first >= x->last || x->bytes == 0 || y->bytes == 0 || ku_arena_is_tier(x->arena) ||
-            x->offset == y->offset)
+            y->first >= x->last || x->bytes == 0 || y->bytes == 0 ||
+            ku_arena_is_offload(x->arena) || x->offset == y->offset)
             continue;
         x->offset = y->offset;
         return 1;
@@ -440,7 +440,7 @@ static int too_short(struct ku_program *p, uint64_t *seed)
     const struct ku_operand *o =
         &p->operand[p->instr[at].operand + draw(seed, p->instr[at].n_in + p->instr[at].n_out)];
     struct ku_buffer *b = &p->buffer[o->buffer];
-    if (o->buffer <= p->n_states || b->arena == KU_AR_INPUT || b->cls == KU_CL_WINDOW)
+    if (o->buffer <= p->n_states || b->arena == KU_AR_INPUT || b->cls == KU_CL_STAGING)
         return 0;
     b->bytes -= kumi_dtype_bytes((enum kumi_dtype)b->dtype);
     return 1;
@@ -465,7 +465,7 @@ static int no_accumulate(struct ku_program *p, uint64_t *seed)
             return 1;
         }
     }
-    return drop_op(p, KU_OP_fold, seed);
+    return drop_op(p, KU_OP_accumulate, seed);
 }
 static int tied_missing(struct ku_program *p, uint64_t *seed)
 {

@@ -80,7 +80,7 @@ static inline int trial_rank(struct ku_job *job, void *arg)
                                 .device = ku_device_find("cpu"),
                                 .device_opts = {.n_threads = 1, .isa = ku_cpu_isa()},
                                 .seed = 1337,
-                                .tier = {.path = "."},
+                                .target = {.path = "."},
                                 .no_eval = 1};
     int status = pipeline_of(x->l, g, &o.compile, &schedule, layers);
     assert(status == KUMI_OK);

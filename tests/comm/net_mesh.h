@@ -5,7 +5,7 @@
 /*
  * Networks between ranks of a test, as threads or forked processes, and what drives requests.
  *
- *     rank 0's network ── dial ──> bell of rank 1 (descriptor by SCM_RIGHTS) ──> take ── rank 1's
+ *     rank 0's network ── dial ──> doorbell of rank 1 (SCM_RIGHTS) ──> take ── rank 1's
  *
  * The sockets are TCP over loopback, or Unix pairs, whose buffers are small.
  */
@@ -41,7 +41,7 @@ struct engine {
 struct mesh {
     const struct engine *engine;
     int n;
-    int bell[MESH_MAX][2]; /* connections for a rank: it reads [0], others write [1] */
+    int doorbell[MESH_MAX][2]; /* connections for a rank: it reads [0], others write [1] */
 };
 /* One rank's view */
 struct side {
@@ -89,14 +89,14 @@ static inline int mesh_dial(void *ctx, const struct ku_dial_head *head, int64_t 
         int pair[2];
         if (make_pair(s->mesh->engine->is_tcp, pair) < 0)
             return KU_ERR(KUMI_EPEER, "test: no pair");
-        int failed = ku_os_local_send(s->mesh->bell[head->to][1], head, sizeof *head, pair[1]);
+        int failed = ku_os_local_send(s->mesh->doorbell[head->to][1], head, sizeof *head, pair[1]);
         close(pair[1]);
         if (i == 0 && !failed)
             *fd = pair[0];
         else
             close(pair[0]);
         if (failed)
-            return KU_ERR(KUMI_EPEER, "test: no bell");
+            return KU_ERR(KUMI_EPEER, "test: no doorbell");
     }
     return 0;
 }
@@ -104,7 +104,7 @@ static inline int mesh_dial(void *ctx, const struct ku_dial_head *head, int64_t 
 static inline int mesh_take(void *ctx, struct ku_dial_head *head, int *fd)
 {
     const struct side *s = ctx;
-    return ku_os_local_recv(s->mesh->bell[s->rank][0], head, sizeof *head, fd, 0) == 0;
+    return ku_os_local_recv(s->mesh->doorbell[s->rank][0], head, sizeof *head, fd, 0) == 0;
 }
 
 static inline void mesh_name(void *ctx, int rank, char *text, size_t cap)
@@ -118,7 +118,7 @@ static inline int mesh_open(struct side *s)
     struct ku_tcp_wires wires = {.ctx = s,
                                  .dial = mesh_dial,
                                  .take = mesh_take,
-                                 .bell = s->mesh->bell[s->rank][0],
+                                 .doorbell = s->mesh->doorbell[s->rank][0],
                                  .name = mesh_name};
     struct ku_chaos chaos;
     struct ku_net *inner;
@@ -134,12 +134,12 @@ static inline void mesh_init(struct mesh *m, const struct engine *engine, int n)
 {
     *m = (struct mesh){.engine = engine, .n = n};
     for (int i = 0; i < n; i++)
-        KU_ASSERT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, m->bell[i]) == 0);
+        KU_ASSERT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, m->doorbell[i]) == 0);
 }
 static inline void mesh_fini(struct mesh *m)
 {
     for (int i = 0; i < m->n; i++)
-        close(m->bell[i][0]), close(m->bell[i][1]);
+        close(m->doorbell[i][0]), close(m->doorbell[i][1]);
 }
 
 /* Progress until a request ends, asleep in between. Another link may break meanwhile. */

@@ -308,10 +308,10 @@ static int read_byte(int fd, int64_t deadline, uint8_t *out)
 static int dial_all(struct ku_job *job, void *arg)
 {
     struct shared *s = arg;
-    struct ku_doorbell *bell;
+    struct ku_doorbell *doorbell;
     const int64_t deadline = ku_clock_ns() + LIMIT_NS;
     int fd[64], n = 0, taken = 0, far = job->n - job->local_n;
-    KU_TRY(ku_doorbell_open(job->seg->job_id, job->host, job->local_rank, &bell));
+    KU_TRY(ku_doorbell_open(job->seg->job_id, job->host, job->local_rank, &doorbell));
     KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
     for (int r = 0; r < job->n; r++) {
         const struct ku_dial_head head = {
@@ -326,8 +326,8 @@ static int dial_all(struct ku_job *job, void *arg)
         struct ku_dial_head head;
         uint8_t byte;
         int got;
-        ku_os_await(ku_doorbell_fd(bell), POLLIN, 50);
-        while (ku_doorbell_take(bell, &head, &got)) {
+        ku_os_await(ku_doorbell_fd(doorbell), POLLIN, 50);
+        while (ku_doorbell_take(doorbell, &head, &got)) {
             TEST(head.to == job->rank && head.slot == 3 && head.stream == 77 &&
                  head.lane == (uint32_t)job->rank);
             TEST(read_byte(got, deadline, &byte) == 0);
@@ -340,7 +340,7 @@ static int dial_all(struct ku_job *job, void *arg)
     int status = meet_at(&s->n_done, job->n, LIMIT_NS);
     for (int i = 0; i < n; i++)
         ku_os_close(fd[i]);
-    ku_doorbell_close(bell);
+    ku_doorbell_close(doorbell);
     return status;
 }
 

@@ -50,7 +50,7 @@ static int raw_take(void *ctx, struct ku_dial_head *head, int *fd)
 
 static void raw_open(struct raw *raw, int rank)
 {
-    struct ku_tcp_wires wires = {.ctx = raw, .dial = raw_dial, .take = raw_take, .bell = -1};
+    struct ku_tcp_wires wires = {.ctx = raw, .dial = raw_dial, .take = raw_take, .doorbell = -1};
     *raw = (struct raw){0};
     assert_int_equal(ku_tcp_open(&wires, rank, 4, &raw->net), 0);
 }
@@ -301,7 +301,8 @@ static void test_arrivals(void **state)
     assert_int_equal(raw.net->ops->send(now, &r[0]), 0);
     assert_int_equal(raw.net->ops->progress(raw.net, -1, &has_moved), 0);
     assert_false(has_moved);
-    assert_int_equal(raw.net->ops->poll(raw.net, fds, 4), 0); /* neither a connection nor a bell */
+    assert_int_equal(raw.net->ops->poll(raw.net, fds, 4),
+                     0); /* neither a connection nor a doorbell */
     for (int i = 0; i < N; i++) {
         int pair[2];
         assert_int_equal(make_pair(true, pair), 0);
@@ -468,7 +469,7 @@ static int talk(struct mesh *m)
         KU_ASSERT(ku_clock_ns() < until);
         for (int r = 0; r < 2 && !status; r++)
             status = side[r].net->ops->progress(side[r].net, -1, &has_moved);
-        /* With a fault in the bell's call the connection is lost, and its link waits. */
+        /* With a fault in the doorbell's call the connection is lost, and its link waits. */
         if (!status && ku_clock_ns() > until - NET_LIMIT_NS + INT64_C(1000000000))
             status = KUMI_ETIMEDOUT;
     }

@@ -16,8 +16,8 @@
 #include "comm/world.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
-#include "pass/pipe/schedule.h"
-#include "pass/pipe/stages.h"
+#include "pass/pipe/block_schedule.h"
+#include "pass/pipe/layer_stages.h"
 #include "tensor/dtype.h"
 #include "train/trainer.h"
 
@@ -53,7 +53,7 @@ struct dist_case {
     int group;    /* ranks that hold a unit between forward and backward; 0 = all */
     int64_t persist_below;
     struct ku_offload offload;
-    struct ku_tier_opts tier;
+    struct ku_offload_file_opts target;
     enum kumi_dtype compute, grads, reduce; /* of f32 gradients */
     int no_master, stochastic_rounding;
     const char *const *keep_f32;
@@ -223,7 +223,7 @@ static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, st
         dist_smooth(g, c->smoothing);
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
-    o.tier = c->tier;
+    o.target = c->target;
     return dist_create(job, c, g, &o, t);
 }
 

@@ -6,7 +6,7 @@
  * Host addresses of a range (NULL: it is empty) and of a state tensor whose first part is the whole
  * of it. They stay valid after unmap: the devices of these tests compute in host memory.
  */
-#include "ckpt/tensor.h"
+#include "ckpt/saved_tensor.h"
 #include "exec/arenas.h"
 
 static inline void *host_of(struct ku_range range)

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: base tensor op comm ir device nn pass exec ckpt data config model train infer plan app */
 /* The public trainer, data and checkpoints: a loop of one's own, stopped and resumed by another
  * number of ranks, ends with the bits of the uninterrupted one. */
 #include <setjmp.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: base tensor op comm ir device nn pass exec ckpt data config model train infer plan app */
 /*
  * The public trainer's `set`: what a configuration can say, a program of its own can. Under each
  * set of numerics keys all layouts end with one digest, which is also that of kumi_train under a

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: base tensor op comm ir device nn pass exec ckpt data config model train infer plan app */
 /*
  * Ids, targets and indices out of range: the public trainer refuses them with port, position and
  * value on every rank, whichever rank reads them, as processes and as threads, in training and in

@@ -117,12 +117,12 @@ int brk(void *at)
 #endif
 
 /* All that can go, through windows of so many bytes. */
-static void offload(struct dist_case *c, enum ku_tier tier, int64_t bytes)
+static void offload(struct dist_case *c, enum ku_offload_target target, int64_t bytes)
 {
-    c->tier.path = ".";
-    c->offload = (struct ku_offload){.optimizer = (uint8_t)tier,
-                                     .params = (uint8_t)tier,
-                                     .activations = (uint8_t)tier,
+    c->target.path = ".";
+    c->offload = (struct ku_offload){.optimizer = (uint8_t)target,
+                                     .params = (uint8_t)target,
+                                     .activations = (uint8_t)target,
                                      .ratio = 1,
                                      .buffer_count = 3,
                                      .buffer_bytes = bytes};
@@ -149,7 +149,7 @@ static int build(struct ku_job *job, const struct dist_case *c, struct ku_traine
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
     o.compile = dist_compile_opts(c);
-    o.tier = c->tier;
+    o.target = c->target;
     KU_TRY(ku_trainer_create(job, &g, 1, &o, t));
     return ku_trainer_init_state(*t);
 }
@@ -216,7 +216,7 @@ static void step_allocates_nothing(void **state)
 {
     (void)state;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    for (int i = 0; i < 2 * KU_N_TIERS; i++) {
+    for (int i = 0; i < 2 * KU_N_OFFLOADS; i++) {
         const int n = 1 + i % 2;
         struct watched w = {.c = {.n = n,
                                   .v = 2,
@@ -227,7 +227,7 @@ static void step_allocates_nothing(void **state)
                                   .compute = n == 1 ? KUMI_F32 : KUMI_BF16,
                                   .model = dist_model()}};
         w.c.model.n_embd = 96;
-        offload(&w.c, (enum ku_tier)(i / 2), 65536);
+        offload(&w.c, (enum ku_offload_target)(i / 2), 65536);
         if (ku_comm_threads(n, NULL, watch, &w) < 0)
             fail_msg("%s", ku_err_get()->text);
         assert_int_equal(w.calls, 0);
@@ -286,12 +286,12 @@ static void processes_hold_what_was_planned(void **state)
         skip();
     static const struct {
         int zero; /* -1: shared state */
-        enum ku_tier tier;
+        enum ku_offload_target target;
         int by_micro;
-    } row[] = {{-1, KU_TIER_NONE, 0}, {0, KU_TIER_NONE, 0}, {1, KU_TIER_NONE, 0},
-               {2, KU_TIER_NONE, 0},  {3, KU_TIER_NONE, 0}, {-1, KU_TIER_NONE, 1},
-               {0, KU_TIER_NONE, 1},  {3, KU_TIER_NONE, 1}, {-1, KU_TIER_HOST, 0},
-               {0, KU_TIER_FILE, 0},  {3, KU_TIER_FILE, 0}};
+    } row[] = {{-1, KU_OFFLOAD_NONE, 0}, {0, KU_OFFLOAD_NONE, 0}, {1, KU_OFFLOAD_NONE, 0},
+               {2, KU_OFFLOAD_NONE, 0},  {3, KU_OFFLOAD_NONE, 0}, {-1, KU_OFFLOAD_NONE, 1},
+               {0, KU_OFFLOAD_NONE, 1},  {3, KU_OFFLOAD_NONE, 1}, {-1, KU_OFFLOAD_HOST, 0},
+               {0, KU_OFFLOAD_FILE, 0},  {3, KU_OFFLOAD_FILE, 0}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         const int zero = row[i].zero;
         struct dist_case c = {.n = 2,
@@ -307,9 +307,10 @@ static void processes_hold_what_was_planned(void **state)
                               .prefetch = 1};
         c.model.n_layer = 4, c.model.n_head = 4, c.model.n_embd = 384, c.model.n_positions = 64,
         c.model.vocab_size = 20000;
-        offload(&c, row[i].tier, 4 << 20);
+        offload(&c, row[i].target, 4 << 20);
         if (kumi_launch(compare_with_plan, &c, 2) != 0)
-            fail_msg("zero %d, by_micro %d, tier %s", zero, c.by_micro, ku_tier_name(row[i].tier));
+            fail_msg("zero %d, by_micro %d, target %s", zero, c.by_micro,
+                     ku_offload_target_name(row[i].target));
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "train/run/nonfinite.h"
+#include "run/nonfinite.h"
 
 enum { RARE = 60, V = 4 };
 

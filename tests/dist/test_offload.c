@@ -2,7 +2,7 @@
 /* Equal bits wherever state and activations lie: digests with ==. tsan */
 #include "resume.h"
 
-enum { NONE = KU_TIER_NONE, HOST = KU_TIER_HOST, FILES = KU_TIER_FILE };
+enum { NONE = KU_OFFLOAD_NONE, HOST = KU_OFFLOAD_HOST, FILES = KU_OFFLOAD_FILE };
 
 static struct dist_case base_case(enum kumi_dtype compute)
 {
@@ -14,7 +14,7 @@ static struct dist_case base_case(enum kumi_dtype compute)
                           .device = "cpu",
                           .compute = compute,
                           .model = dist_model(),
-                          .tier = {.path = "."},
+                          .target = {.path = "."},
                           .t = sample_count(32, 8)};
     c.model.n_embd = 96, c.model.n_positions = 32; /* tensors of several blocks, and of less */
     c.model.vocab_size = 301;
@@ -59,7 +59,7 @@ static struct dist_case laid_out(const struct dist_case *one, const struct layou
     c.n = l->n, c.zero = l->zero, c.no_sharing = !l->sharing, c.recompute = l->recompute;
     c.prefetch = l->zero == 3, c.persist_below = l->persist_below;
     c.threads = l->n == 2 ? 2 : 1;
-    c.tier.io = (enum ku_aio_kind)l->io;
+    c.target.io = (enum ku_aio_kind)l->io;
     c.offload = (struct ku_offload){.optimizer = (uint8_t)l->optimizer,
                                     .params = (uint8_t)l->params,
                                     .activations = (uint8_t)l->activations,
@@ -156,11 +156,11 @@ static void arenas_are_smaller(void **state)
 {
     (void)state;
     for (int zero = 0; zero <= 3; zero += 3)
-        for (int tier = HOST; tier <= FILES; tier++) {
+        for (int target = HOST; target <= FILES; target++) {
             struct dist_case without = base_case(KUMI_F32), with;
-            struct layout l = {tier, NONE, NONE, 3, 64, .n = 2, .zero = zero};
+            struct layout l = {target, NONE, NONE, 3, 64, .n = 2, .zero = zero};
             int arena = zero ? KU_AR_SHARD : KU_AR_STATE;
-            int to = tier == HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
+            int to = target == HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
             with = laid_out(&without, &l);
             without = with;
             without.offload = (struct ku_offload){0};
@@ -168,7 +168,7 @@ static void arenas_are_smaller(void **state)
             assert_int_equal(ku_comm_threads(2, NULL, map_bytes, &with), 0);
             double gone = without.norm[arena] - with.norm[arena];
             assert_true(gone > 0);
-            /* a tensor begins at a page in a tier, at a line elsewhere */
+            /* a tensor begins at a page in a target, at a line elsewhere */
             assert_true(with.norm[to] >= gone && with.norm[to] < gone + 4096.0 * 100);
             assert_true(without.norm[KU_AR_OFFLOAD] == 0 && without.norm[KU_AR_FILE] == 0);
             assert_true(with.norm[KU_AR_STEP] < without.norm[KU_AR_STEP] + 3 * 65536.0 + 16384);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: base tensor op comm ir device nn pass exec ckpt data config model train infer plan app */
 /* kumi_trainer_output: an evaluation's rows, each on the rank whose share they are, with the bits
  * of one rank and the loss of the evaluation in them. */
 #include <setjmp.h>

@@ -70,7 +70,7 @@ static void schedules(void **state)
 /* Stage 3 of ZeRO, offload, sums of each micro-batch, and hosts that stages and slices span. */
 static void beyond(void **state)
 {
-    enum { NONE = KU_TIER_NONE, HOST = KU_TIER_HOST, DISK = KU_TIER_FILE };
+    enum { NONE = KU_OFFLOAD_NONE, HOST = KU_OFFLOAD_HOST, DISK = KU_OFFLOAD_FILE };
     static const struct {
         const char *schedule, *hosts;
         int pp, dp, tp, recompute, zero, group, by_micro, optimizer, params, activations;
@@ -109,7 +109,7 @@ static void beyond(void **state)
                                         .ratio = 1,
                                         .buffer_count = 2,
                                         .buffer_bytes = 32768};
-        c.tier = (struct ku_tier_opts){.path = "/tmp"};
+        c.target = (struct ku_offload_file_opts){.path = "/tmp"};
         dist_run(&c);
         expect_equal(one, &c);
     }

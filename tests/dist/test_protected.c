@@ -54,7 +54,7 @@ struct run {
 };
 
 /* The write barrier is called between instructions. */
-static int gate(void *ctx, uint32_t instr)
+static int write_barrier(void *ctx, uint32_t instr)
 {
     struct probe *p = ctx;
     (void)instr;
@@ -109,7 +109,7 @@ static int run_rank(struct ku_job *job, void *arg)
     assert_true(n_arenas(t, 0, &p->n_readable) >= 3);
     KU_TRY(ku_trainer_init_state(t));
     probe_maps(t, p); /* tokens and targets are zeros */
-    ku_exec_set_gate(t->exec[KU_PROG_TRAIN], gate, p);
+    ku_exec_set_write_barrier(t->exec[KU_PROG_TRAIN], write_barrier, p);
     KU_TRY(ku_trainer_step(t, 0, &report));
     KU_TRY(ku_trainer_step_seen(t, 0, see, p));
     KU_TRY(barrier(job));

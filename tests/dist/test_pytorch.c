@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /*
  * GPT-2 against Hugging Face's GPT2LMHeadModel with torch.optim.AdamW, as tools/fixtures/gpt2 wrote
  * down. Each run is a user's: train.json, its weights through model.path, raw tokens.

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 
 #include "kumi/model.h"
-#include "train/remote/direct.h"
-#include "train/proof.h"
-#include "train/remote/worker.h"
+#include "remote/direct.h"
+#include "train/plan_proof.h"
+#include "remote/worker.h"
 
 enum { STEPS = 3, IMAGE = 9, CLASSES = 7 };
 enum model { GPT2, RESNET, TRANSFORMER, N_MODELS };
@@ -479,7 +479,7 @@ static void drop_axes(struct ku_program *p)
 {
     for (uint32_t i = 0; i < p->n_instrs; i++)
         if (p->instr[i].kind == KU_START && p->instr[i].op == KU_X_ALL_REDUCE) {
-            p->instr[i].reduce = KU_FOLD_MAX;
+            p->instr[i].reduce = KU_REDUCE_MAX;
             return;
         }
     fail_msg("no sum over servers");

@@ -34,7 +34,8 @@ static void flip_bit(const struct ku_trainer *t, const struct flip *f)
     int64_t begin = 0, end = count;
     unsigned char byte;
     if (x->is_kept)
-        ku_program_kept(&p->mesh, &p->layout[x->blocks], count, x->first_block, &at, &begin, &end);
+        ku_program_local_range(&p->mesh, &p->layout[x->blocks], count, x->first_block, &at, &begin,
+                               &end);
     assert_true(begin < end);
     const size_t i = f->is_last_byte ? (size_t)(end - begin) * 4 - 1 : 0;
     if (x->arena != KU_AR_FILE) {
@@ -42,8 +43,8 @@ static void flip_bit(const struct ku_trainer *t, const struct flip *f)
         return;
     }
     for (int is_write = 0; is_write < 2; is_write++, byte ^= 0x10)
-        assert_int_equal(ku_tier_file_move(t->memory->file, t->job->local_rank, is_write,
-                                           x->offset + i, &byte, 1),
+        assert_int_equal(ku_offload_file_move(t->memory->file, t->job->local_rank, is_write,
+                                              x->offset + i, &byte, 1),
                          KUMI_OK);
 }
 
@@ -73,22 +74,22 @@ static int flip_and_verify(struct ku_job *job, void *arg)
  * below every rank has a part of the tensor. */
 static const struct row {
     int n, zero, replicate;
-    enum ku_tier tier;
+    enum ku_offload_target target;
     const char *tensor;
     int rank, first;
     const char *hosts; /* two, whose ranks share one copy each; NULL: private state on one host */
 } row[] = {
-    {4, 0, 0, KU_TIER_NONE, P, 2, 0, NULL},   {4, 0, 0, KU_TIER_NONE, M, 3, 0, NULL},
-    {2, 0, 0, KU_TIER_HOST, M, 1, 0, NULL},   {2, 0, 0, KU_TIER_FILE, M, 1, 0, NULL},
-    {4, 1, 0, KU_TIER_NONE, P, 1, 0, NULL},   {4, 2, 0, KU_TIER_NONE, P, 3, 0, NULL},
-    {4, 1, 0, KU_TIER_NONE, M, 1, -1, NULL},  {4, 3, 0, KU_TIER_NONE, P, 1, -1, NULL},
-    {4, 1, 2, KU_TIER_NONE, P, 3, 0, NULL},   {4, 1, 2, KU_TIER_NONE, M, 3, 1, NULL},
-    {4, 2, 2, KU_TIER_NONE, P, 2, 0, NULL},   {4, 2, 2, KU_TIER_NONE, M, 2, 0, NULL},
-    {4, 3, 2, KU_TIER_NONE, P, 2, 0, NULL},   {4, 3, 2, KU_TIER_NONE, P, 3, 1, NULL},
-    {4, 3, 2, KU_TIER_NONE, M, 3, 1, NULL},   {4, 3, 2, KU_TIER_HOST, M, 2, 0, NULL},
-    {4, 3, 2, KU_TIER_FILE, M, 3, 1, NULL},   {4, 0, 0, KU_TIER_NONE, P, 3, 1, "2,2"},
-    {4, 1, 0, KU_TIER_NONE, P, 2, 0, "2,2"},  {4, 2, 0, KU_TIER_NONE, P, 3, 1, "2,2"},
-    {4, 1, 0, KU_TIER_NONE, M, 2, -1, "2,2"},
+    {4, 0, 0, KU_OFFLOAD_NONE, P, 2, 0, NULL},   {4, 0, 0, KU_OFFLOAD_NONE, M, 3, 0, NULL},
+    {2, 0, 0, KU_OFFLOAD_HOST, M, 1, 0, NULL},   {2, 0, 0, KU_OFFLOAD_FILE, M, 1, 0, NULL},
+    {4, 1, 0, KU_OFFLOAD_NONE, P, 1, 0, NULL},   {4, 2, 0, KU_OFFLOAD_NONE, P, 3, 0, NULL},
+    {4, 1, 0, KU_OFFLOAD_NONE, M, 1, -1, NULL},  {4, 3, 0, KU_OFFLOAD_NONE, P, 1, -1, NULL},
+    {4, 1, 2, KU_OFFLOAD_NONE, P, 3, 0, NULL},   {4, 1, 2, KU_OFFLOAD_NONE, M, 3, 1, NULL},
+    {4, 2, 2, KU_OFFLOAD_NONE, P, 2, 0, NULL},   {4, 2, 2, KU_OFFLOAD_NONE, M, 2, 0, NULL},
+    {4, 3, 2, KU_OFFLOAD_NONE, P, 2, 0, NULL},   {4, 3, 2, KU_OFFLOAD_NONE, P, 3, 1, NULL},
+    {4, 3, 2, KU_OFFLOAD_NONE, M, 3, 1, NULL},   {4, 3, 2, KU_OFFLOAD_HOST, M, 2, 0, NULL},
+    {4, 3, 2, KU_OFFLOAD_FILE, M, 3, 1, NULL},   {4, 0, 0, KU_OFFLOAD_NONE, P, 3, 1, "2,2"},
+    {4, 1, 0, KU_OFFLOAD_NONE, P, 2, 0, "2,2"},  {4, 2, 0, KU_OFFLOAD_NONE, P, 3, 1, "2,2"},
+    {4, 1, 0, KU_OFFLOAD_NONE, M, 2, -1, "2,2"},
 };
 
 static void one_bit(void **state)
@@ -108,8 +109,8 @@ static void one_bit(void **state)
                                .no_sharing = r->hosts == NULL,
                                .hosts = r->hosts ? 2 : 0,
                                .prefetch = 1,
-                               .tier.path = ".",
-                               .offload = {.optimizer = (uint8_t)r->tier,
+                               .target.path = ".",
+                               .offload = {.optimizer = (uint8_t)r->target,
                                            .ratio = 1,
                                            .buffer_count = 3,
                                            .buffer_bytes = 65536},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /*
  * Against PyTorch: small residual networks of torchvision's blocks with torch.optim.SGD, as
  * tools/fixtures/resnet wrote down; on one rank, and on two with synchronised statistics, which

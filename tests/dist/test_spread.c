@@ -151,8 +151,10 @@ static void layouts(void **state)
             case_of(row[i].n, row[i].hosts, row[i].zero, row[i].replicate, row[i].n_sharing);
         x.from = i % 2 ? from : NULL, x.to = dir[1];
         if (row[i].is_offloaded)
-            x.c.offload = (struct ku_offload){
-                .optimizer = KU_TIER_HOST, .ratio = 1, .buffer_count = 2, .buffer_bytes = 1 << 16};
+            x.c.offload = (struct ku_offload){.optimizer = KU_OFFLOAD_HOST,
+                                              .ratio = 1,
+                                              .buffer_count = 2,
+                                              .buffer_bytes = 1 << 16};
         run(&x);
         assert_string_equal(x.c.digest, one.c.digest);
         assert_string_equal(x.averages, one.averages);

@@ -73,13 +73,14 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     c.persist_below = l->persist_below;
     c.sp_keeps = l->sp_keeps;
     c.on_hosts = c.tp == 2 ? l->hosts : NULL;
-    c.tier.path = ".";
+    c.target.path = ".";
     if (l->offload)
-        c.offload = (struct ku_offload){.optimizer = l->offload == 2 ? KU_TIER_FILE : KU_TIER_HOST,
-                                        .params = l->zero == 3 ? KU_TIER_HOST : 0,
-                                        .ratio = 1,
-                                        .buffer_count = 3,
-                                        .buffer_bytes = 1 << 14};
+        c.offload =
+            (struct ku_offload){.optimizer = l->offload == 2 ? KU_OFFLOAD_FILE : KU_OFFLOAD_HOST,
+                                .params = l->zero == 3 ? KU_OFFLOAD_HOST : 0,
+                                .ratio = 1,
+                                .buffer_count = 3,
+                                .buffer_bytes = 1 << 14};
     return c;
 }
 

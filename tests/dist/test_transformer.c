@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /*
  * The encoder-decoder Transformer against PyTorch with torch.optim.Adam, as
  * tools/fixtures/transformer wrote down: sentences of unequal lengths from text files, so that
@@ -253,7 +253,7 @@ static int say(struct ku_job *job, struct talk *k, int64_t beam, int64_t rows)
     o.keep_f32 = k->keep_f32;
     KU_TRY(ku_dtype_parse(k->compute, &o.compute));
     KU_TRY_OUT(configure(&s, &r));
-    how.vocab_size = s.model.facts.vocab_size;
+    how.vocab_size = s.model.properties.vocab_size;
     KU_TRY_OUT(ku_translator_create(job, &s.model, s.model.path, &o, &m));
     KU_TRY_OUT(search(m, k, &how));
 out:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /*
  * Llama and BERT against Hugging Face's with torch.optim.AdamW, as tools/fixtures/transformers
  * wrote down. Weights come through model.path; the ports are filled from data.safetensors, whatever

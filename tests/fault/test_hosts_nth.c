@@ -29,18 +29,18 @@ static int use_job(struct ku_job *job, void *arg)
 {
     const struct ku_dial_head head = {.from = job->rank, .to = (job->rank + 2) % job->n};
     const int64_t deadline = ku_clock_ns() + TIMEOUT_NS;
-    struct ku_doorbell *bell = NULL;
+    struct ku_doorbell *doorbell = NULL;
     struct ku_dial_head got;
     struct ku_progress p;
     int fd = -1, taken = -1, status = 0;
     (void)arg;
-    KU_TRY(ku_doorbell_open(job->seg->job_id, job->host, job->local_rank, &bell));
+    KU_TRY(ku_doorbell_open(job->seg->job_id, job->host, job->local_rank, &doorbell));
     KU_TRY_OUT(ku_control_dial(job, &head, TIMEOUT_NS, &fd));
     if (job->rank == 1)
         ku_segment_stop(job->seg, SIGTERM);
     while (ku_control_ask(job, head.to, &p) == 0 && ku_clock_ns() < deadline)
         usleep(1000);
-    while (!ku_doorbell_take(bell, &got, &taken) && ku_clock_ns() < deadline)
+    while (!ku_doorbell_take(doorbell, &got, &taken) && ku_clock_ns() < deadline)
         usleep(1000);
     while (!ku_job_stop(job) && !status && ku_clock_ns() < deadline) {
         usleep(1000);
@@ -51,7 +51,7 @@ out:
         ku_os_close(fd);
     if (taken >= 0)
         ku_os_close(taken);
-    ku_doorbell_close(bell);
+    ku_doorbell_close(doorbell);
     return status;
 }
 

@@ -21,9 +21,9 @@ static int create(struct ku_job *job, void *arg)
         .arena_bytes = {
             [KU_AR_STATE] = 4096, [KU_AR_SHARD] = 4096, [KU_AR_WIRE] = 4096, [KU_AR_FILE] = 4096}};
     const struct ku_program *all = &program;
-    const struct ku_tier_opts tier = {.path = arg, .io = KU_AIO_THREADS};
+    const struct ku_offload_file_opts target = {.path = arg, .io = KU_AIO_THREADS};
     struct ku_memory *m;
-    KU_TRY(ku_memory_create(job, &ku_device_ref, NULL, &all, 1, &tier, &m));
+    KU_TRY(ku_memory_create(job, &ku_device_ref, NULL, &all, 1, &target, &m));
     ku_memory_destroy(m);
     return KUMI_OK;
 }

@@ -478,10 +478,10 @@ static const struct offloaded {
     enum kumi_dtype compute;
     const char *name;
 } offloaded[] = {
-    {1, 0, KU_TIER_FILE, KU_TIER_NONE, KU_TIER_NONE, 3, KUMI_F32, "offload_optimizer"},
-    {2, 0, KU_TIER_HOST, KU_TIER_NONE, KU_TIER_NONE, 1, KUMI_BF16, "offload_shared"},
-    {2, 3, KU_TIER_FILE, KU_TIER_HOST, KU_TIER_NONE, 2, KUMI_BF16, "offload_zero_3"},
-    {1, 0, KU_TIER_NONE, KU_TIER_NONE, KU_TIER_FILE, 2, KUMI_F32, "offload_activations"}};
+    {1, 0, KU_OFFLOAD_FILE, KU_OFFLOAD_NONE, KU_OFFLOAD_NONE, 3, KUMI_F32, "offload_optimizer"},
+    {2, 0, KU_OFFLOAD_HOST, KU_OFFLOAD_NONE, KU_OFFLOAD_NONE, 1, KUMI_BF16, "offload_shared"},
+    {2, 3, KU_OFFLOAD_FILE, KU_OFFLOAD_HOST, KU_OFFLOAD_NONE, 2, KUMI_BF16, "offload_zero_3"},
+    {1, 0, KU_OFFLOAD_NONE, KU_OFFLOAD_NONE, KU_OFFLOAD_FILE, 2, KUMI_F32, "offload_activations"}};
 
 static struct ku_program *offload(const struct offloaded *r, struct ku_str *graph)
 {
@@ -518,13 +518,14 @@ static void offloads(void **state)
         for (uint32_t at = 0; at < p->n_instrs; at++) {
             const struct ku_instr *x = &p->instr[at];
             for (uint32_t k = 0; x->kind != KU_START && k < (uint32_t)x->n_in + x->n_out; k++)
-                assert_false(ku_arena_is_tier(p->buffer[p->operand[x->operand + k].buffer].arena));
+                assert_false(
+                    ku_arena_is_offload(p->buffer[p->operand[x->operand + k].buffer].arena));
             for (uint32_t k = 0;
-                 x->kind == KU_START && ku_exchange_is_tier(x->op) && k < x->n_parts; k++) {
+                 x->kind == KU_START && ku_exchange_is_offload(x->op) && k < x->n_parts; k++) {
                 const struct ku_operand *o = &p->operand[x->operand + k];
-                assert_true(ku_arena_is_tier(p->buffer[o->buffer].arena));
-                assert_int_equal(p->buffer[o->buffer].offset % KU_TIER_ALIGN_BYTES, 0);
-                assert_int_equal(p->buffer[o->out].offset % KU_TIER_ALIGN_BYTES, 0);
+                assert_true(ku_arena_is_offload(p->buffer[o->buffer].arena));
+                assert_int_equal(p->buffer[o->buffer].offset % KU_OFFLOAD_ALIGN_BYTES, 0);
+                assert_int_equal(p->buffer[o->out].offset % KU_OFFLOAD_ALIGN_BYTES, 0);
                 n_moves++;
             }
         }
@@ -547,7 +548,7 @@ static void check_buffers(const struct ku_program *p)
                 continue;
             int is_state = x->arena == KU_AR_HOST || x->arena == KU_AR_STATE ||
                            x->arena == KU_AR_SHARD || x->arena == KU_AR_INPUT ||
-                           (ku_arena_is_tier(x->arena) && (x->micro < 0 || y->micro < 0));
+                           (ku_arena_is_offload(x->arena) && (x->micro < 0 || y->micro < 0));
             if (!is_state && (x->last < y->first || y->last < x->first))
                 continue;
             pairs++;

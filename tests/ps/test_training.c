@@ -17,8 +17,8 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "ps/remote/messages.h"
-#include "ps/rpc/limits.h"
+#include "ps/remote/service_messages.h"
+#include "ps/rpc/rpc_limits.h"
 
 #define SECOND KU_RPC_SECOND
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ps/rpc/limits.h"
+#include "ps/rpc/rpc_limits.h"
 #include "ps/rpc/rpc.h"
 
 #define SECOND KU_RPC_SECOND

@@ -33,7 +33,7 @@ ALLOWED = {
     ("src/job/launch/ranks.c", "_exit"): "the end of a forked process that never became a rank",
     ("src/job/launch/shell.c", "_exit"): "the end of a forked process that never became an agent",
     ("src/comm/mpi/table_plugin.c", "_exit"): "MPI's end has a deadline, inside exit()",
-    ("src/job/service.c", "_exit"): "the second signal stops a process at once",
+    ("src/job/service_thread.c", "_exit"): "the second signal stops a process at once",
 }
 
 CALL = re.compile(r"(?<![\w.>])(" + "|".join(n for names, _, _ in RULES for n in names.split()) + r")[ \t]*\(")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: plan nn train model config */
+/* links: plan nn train remote run model config */
 /*
  * Activations of GPTs of 22B to 1T parameters under the storage of Korthikanti et al. 2022 (arXiv
  * 2205.05198), counted from the graph: within 1 % of the paper's formulas, of the bars of its

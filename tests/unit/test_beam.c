@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config base */
+/* links: app plan infer train remote run model config base */
 /* Beam search on models so small that every text can be looked at. */
 #include <math.h>
 #include <setjmp.h>

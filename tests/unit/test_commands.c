@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 #include "kumi/run.h"
 #include "test_commands.h"
 
@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "ckpt/digest.h"
 #include "device/peak_bench.h"
-#include "app/bench.h"
+#include "app/bench_report.h"
 #include "plan/picture.h"
 #include "sim/machine_limits.h"
 

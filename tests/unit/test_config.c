@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -560,9 +560,10 @@ static void test_mlp(void **state)
     (void)state;
     assert_int_equal(parse(text, NULL, 0, &c), KUMI_OK);
     assert_int_equal(ku_model_read(&c, &m), KUMI_OK);
-    assert_int_equal(m.facts.n_classes, 7);
-    assert_int_equal(m.facts.max_positions, 0);
-    assert_true(m.facts.image[0] == 1 && m.facts.image[1] == 4 && m.facts.image[2] == 3);
+    assert_int_equal(m.properties.n_classes, 7);
+    assert_int_equal(m.properties.max_positions, 0);
+    assert_true(m.properties.image[0] == 1 && m.properties.image[1] == 4 &&
+                m.properties.image[2] == 3);
     assert_int_equal(ku_model_graph(&m, &(struct kumi_shape_of_batch){.n = 5}, &g), KUMI_OK);
     assert_int_equal(ku_graph_n_params(g), 13 * 20 + 21 * 9 + 10 * 20 + 21 * 7);
     assert_true(ku_graph_find_output(g, "metric.per_target.accuracy") != 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /*
  * Every key of a DeepSpeed configuration: what it becomes, or why nothing has to be done, or what
  * it is refused with. Keys of kumi's that a build lacks are refused; which those are is looked up,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /* Keys that are given and have no effect: each row of the table, and none in configs/. */
 #include <glob.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /* kumi plan --params against Table 1 of Rajbhandari et al. 2020 (arXiv 1910.02054): GB a device,
  * 16-bit gradients. */
 #include "test_commands.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /* Lines of metrics.jsonl: a model's own metrics, and what counts samples. */
 #include <math.h>
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "train/run/metrics.h"
+#include "run/metrics.h"
 
 static json_t *line_of(char **text)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /* Hugging Face's keys of Llama and BERT: spellings, defaults, what is printed, what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>

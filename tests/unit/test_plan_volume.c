@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /* What ranks communicate in a step, by stage: 2, 2, 2 and 3 times the parameters. */
 #include "test_commands.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /*
  * A run's directory: an old run is there until the new run's first step is done, whichever system
  * call a kill or a failure meets; names are unique; later checkpoints are set aside.
@@ -20,7 +20,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "ckpt/snapshot/resume.h"
-#include "train/run/rundir.h"
+#include "run/rundir.h"
 
 static const char *const old_run[] = {"checkpoints/step-00000001/manifest.json",
                                       "checkpoints/step-00000002/manifest.json",

@@ -14,7 +14,7 @@
 
 #include "base/err.h"
 #include "base/str.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 
 static const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
 

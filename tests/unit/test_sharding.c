@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: app plan infer train model config */
+/* links: app plan infer train remote run model config */
 /* Which layouts of the data-parallel ranks are admitted, and what is said of the others. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -68,9 +68,9 @@ static const struct row {
     /* hybrid: each shard has a replica */
     {2, 2, 1, 1, KUMI_BF16, {0, 0}, {PART(R)}, {WHOLE(R | S)}, {PART(R)}, {OWN(R | S)}},
     /* offload: of a shared copy each rank stores its part, of replicas all */
-    {1, 1, 4, 0, KUMI_BF16, {KU_TIER_HOST, 0}, {FAR(1, 0)}, {HOST}, {FAR(1, 0)}, {OWN(L)}},
-    {2, 1, 1, 0, KUMI_BF16, {KU_TIER_HOST, 0}, {FAR(0, R)}, {OWN(R)}, {FAR(0, R)}, {OWN(R)}},
-    {1, 2, 1, 3, KUMI_BF16, {0, KU_TIER_HOST}, {PART(0)}, {FAR(1, 0)}, {PART(0)}, {OWN(S)}},
+    {1, 1, 4, 0, KUMI_BF16, {KU_OFFLOAD_HOST, 0}, {FAR(1, 0)}, {HOST}, {FAR(1, 0)}, {OWN(L)}},
+    {2, 1, 1, 0, KUMI_BF16, {KU_OFFLOAD_HOST, 0}, {FAR(0, R)}, {OWN(R)}, {FAR(0, R)}, {OWN(R)}},
+    {1, 2, 1, 3, KUMI_BF16, {0, KU_OFFLOAD_HOST}, {PART(0)}, {FAR(1, 0)}, {PART(0)}, {OWN(S)}},
     /* hosts whose ranks share: masters and moments are divided among all, the rest once a host */
     {1, 2, 2, 2, KUMI_BF16, {0, 0}, {PART(0)}, {HOST_OF(S)}, {PART(0)}, {OWN(S | L)}},
     {1, 2, 2, 3, KUMI_BF16, {0, 0}, {PART(0)}, {PART(0)}, {PART(0)}, {OWN(S | L)}},

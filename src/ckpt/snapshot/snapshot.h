@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "base/json/json.h"
 #include "ckpt/companions.h"
-#include "ckpt/tensor.h"
+#include "ckpt/saved_tensor.h"
 
 /*
  * Snapshots of the state: DIR/step-00000500/

@@ -4,7 +4,7 @@
 
 #include "base/os/os.h"
 #include "cli/ps/ps.h"
-#include "ps/rpc/bench.h"
+#include "ps/rpc/rpc_bench.h"
 
 /* `kumi ps bench`: this layer beside gRPC alone, over a Unix socket and over TCP. */
 

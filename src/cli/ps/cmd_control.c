@@ -5,8 +5,8 @@
 
 #include "base/mem.h"
 #include "cli/ps/ps.h"
-#include "ps/remote/messages.h"
-#include "ps/rpc/limits.h"
+#include "ps/remote/service_messages.h"
+#include "ps/rpc/rpc_limits.h"
 #include "ps/remote/link.h"
 
 /* Calls a method without arguments. field: [KU_PS_N_STATE] out. */

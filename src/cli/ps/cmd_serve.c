@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/ps/ps.h"
-#include "ps/rpc/limits.h"
+#include "ps/rpc/rpc_limits.h"
 #include "ps/serve/vector_service.h"
 
 /* `kumi ps serve`: the textbook's server of one vector, or a server of a training. */

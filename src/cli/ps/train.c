@@ -13,8 +13,8 @@
 #include "base/mem.h"
 #include "cli/ps/ps.h"
 #include "ps/remote/link.h"
-#include "ps/remote/server.h"
-#include "ps/rpc/limits.h"
+#include "ps/remote/service_server.h"
+#include "ps/rpc/rpc_limits.h"
 
 void ps_print_result(const struct kumi_train_result *r, int is_stopped)
 {

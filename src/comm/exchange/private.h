@@ -5,8 +5,8 @@
 #include "comm/exchange.h"
 
 /*
- * plan.c: set the stages of x for n_hosts >= 2 even hosts. All radices are at most max_radix, but
- * the last is the odd factor of n_hosts if that is larger.
+ * exchange_plan.c: set the stages of x for n_hosts >= 2 even hosts. All radices are at most
+ * max_radix, but the last is the odd factor of n_hosts if that is larger.
  */
 void ku_stages_choose(struct ku_exchange *x, int n_hosts, int max_radix);
 /*

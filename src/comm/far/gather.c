@@ -11,7 +11,7 @@
 #include "comm/far/lane.h"
 
 #include "base/err.h"
-#include "comm/stream.h"
+#include "comm/message_stream.h"
 
 static void locate(const struct ku_work *w, struct far_chunk *chunk)
 {

@@ -7,10 +7,10 @@
 
 #include "base/err.h"
 #include "comm/mpi/mpi.h"
-#include "comm/mpi/plugin.h"
+#include "comm/mpi/mpi_table.h"
 #include "comm/net.h"
 
-/* load.c */
+/* load_library.c */
 /* The table of a make's plug-in, which stays loaded. Errors: KUMI_EINVAL (names what was tried). */
 KU_STATUS ku_mpi_load(enum ku_mpi_make make, const struct ku_mpi_table **table);
 /* The make whose launcher started this rank. Errors: KUMI_EINVAL (what the environment lacks). */
@@ -36,7 +36,7 @@ KU_STATUS ku_mpi_broadcast_by(const struct ku_mpi_table *table, const struct ku_
 /* Record what MPI said of `what`. Returns KUMI_EPEER. */
 KU_STATUS ku_mpi_failed(const struct ku_mpi_table *table, const char *what, int error);
 
-/* engine.c: the network of a job over a table, which ku_mpi_load or a test gives */
+/* mpi_engine.c: the network of a job over a table, which ku_mpi_load or a test gives */
 KU_STATUS ku_mpi_open(const struct ku_mpi_table *table, struct ku_job *job, struct ku_net **net);
 extern const struct ku_net_ops ku_net_openmpi, ku_net_mpich;
 

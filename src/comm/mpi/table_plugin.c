@@ -3,7 +3,7 @@
  * The table of one make of MPI. This file is compiled once per make, with KU_MPI_MAKE as its name,
  * into a plug-in of its own.
  */
-#include "comm/mpi/plugin.h"
+#include "comm/mpi/mpi_table.h"
 
 #include <mpi.h>
 #include <pthread.h>

@@ -8,15 +8,15 @@
  *     sleeper                          rank that stores
  *     asleep = 1; n_asleep++           flag = number
  *     tests the flags a last time      if n_asleep > 0 and all flags are set:
- *     sleeps on bell                       wakes the members with asleep = 1
+ *     sleeps on wakeup                       wakes the members with asleep = 1
  *
  * All accesses are sequentially consistent, so either the sleeper sees the flag, or the other rank
- * sees the sleeper. The futex compares `bell`, which the wake-up increments.
+ * sees the sleeper. The futex compares `wakeup`, which the wake-up increments.
  */
 #include "base/err.h"
 #include "base/os/ipc.h"
 #include "comm/private.h"
-#include "comm/stream.h"
+#include "comm/message_stream.h"
 
 #include <string.h>
 
@@ -107,10 +107,10 @@ static int raise_message(const struct ku_comm *comm, int from, int64_t sent, uin
 static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int is_letter)
 {
     int to = ku_comm_local(comm, w->coll.root);
-    if (comm->job->comm->tickets[comm->slot].send_done[to] + 1 != w->p2p.ticket)
+    if (comm->job->comm->sequences[comm->slot].send_done[to] + 1 != w->p2p.sequence)
         return 1;
     if (!is_letter) {
-        if (atomic_load(&ch->want) < w->p2p.ticket)
+        if (atomic_load(&ch->want) < w->p2p.sequence)
             return 1;
         if (ch->what != (uint64_t)w->coll.dtype || ch->count != (uint64_t)w->total)
             return raise_message(comm, comm->me, w->total, w->coll.dtype, w->coll.root,
@@ -181,7 +181,7 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
             return 1;
         comm->priv->free_chunks |= 1u << w->p2p.chunk[0] | 1u << w->p2p.chunk[1];
     }
-    comm->job->comm->tickets[comm->slot].send_done[to] = w->p2p.ticket;
+    comm->job->comm->sequences[comm->slot].send_done[to] = w->p2p.sequence;
     return 0;
 }
 
@@ -199,7 +199,7 @@ static void open_recv(struct ku_comm *comm, struct ku_work *w, struct ku_channel
         return;
     ch->what = (uint64_t)w->coll.dtype;
     ch->count = (uint64_t)w->total;
-    atomic_store(&ch->want, w->p2p.ticket);
+    atomic_store(&ch->want, w->p2p.sequence);
     ring(comm->job->seg, ku_comm_local(comm, w->coll.root));
     w->p2p.opened = 1;
 }
@@ -219,9 +219,9 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
     struct ku_segment *seg = comm->job->seg;
     int me = comm->job->local_rank, from = ku_comm_local(comm, w->coll.root);
     struct ku_channel *ch = ku_area_channel(seg, comm->slot, from, me);
-    struct ku_tickets *t = &comm->job->comm->tickets[comm->slot];
+    struct ku_p2p_sequences *t = &comm->job->comm->sequences[comm->slot];
     uint64_t acked = atomic_load_explicit(&ch->acked, memory_order_relaxed);
-    if (t->recv_done[from] + 1 != w->p2p.ticket)
+    if (t->recv_done[from] + 1 != w->p2p.sequence)
         return 1;
     open_recv(comm, w, ch, atomic_load(&ch->post[acked % 2].number) > acked);
     for (; w->p2p.n_left; w->p2p.n_left--) {
@@ -243,7 +243,7 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
         comm->job->comm->has_moved = 1;
         ring(seg, from);
     }
-    t->recv_done[from] = w->p2p.ticket;
+    t->recv_done[from] = w->p2p.sequence;
     return 0;
 }
 

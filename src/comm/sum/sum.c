@@ -19,7 +19,7 @@
 
 #include "base/cpu_features.h"
 #include "base/err.h"
-#include "comm/stream.h"
+#include "comm/message_stream.h"
 
 #include <string.h>
 

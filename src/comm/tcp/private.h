@@ -23,7 +23,7 @@ enum {
     KU_TCP_TRIED_LINKS = 1,
     /*
      * Connections are taken when a link awaits one, after a sleep, and at every so many calls of
-     * progress: those that came early leave the queue of the bell, which holds few.
+     * progress: those that came early leave the queue of the doorbell, which holds few.
      */
     KU_TCP_CALLS_PER_TAKE = 64,
     KU_TCP_VECTORS = 64, /* pieces of one system call: at least 12 messages */

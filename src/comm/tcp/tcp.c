@@ -274,8 +274,8 @@ static int tcp_poll(struct ku_net *net, struct pollfd *fds, int cap)
     struct ku_tcp *tcp = tcp_of(net);
     struct ku_tcp_link *link = tcp->active;
     int n_fds = 0;
-    if (tcp->wires.bell >= 0 && n_fds++ < cap)
-        fds[0] = (struct pollfd){.fd = tcp->wires.bell, .events = POLLIN};
+    if (tcp->wires.doorbell >= 0 && n_fds++ < cap)
+        fds[0] = (struct pollfd){.fd = tcp->wires.doorbell, .events = POLLIN};
     for (int n = tcp->n_active; n > 0; n--, link = link->next_active) {
         if (link->fd < 0)
             continue;

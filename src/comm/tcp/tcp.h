@@ -37,7 +37,7 @@ struct ku_tcp_wires {
     int (*dial)(void *ctx, const struct ku_dial_head *head, int64_t timeout_ns, int *fd);
     /* Take the next connection that was accepted for this rank: 1; 0: none; a status. */
     int (*take)(void *ctx, struct ku_dial_head *head, int *fd);
-    int bell; /* this descriptor is readable when take has one; -1: there is none */
+    int doorbell; /* this descriptor is readable when take has one; -1: there is none */
     /* "rank 5 on host b", for messages; NULL: "rank 5" */
     void (*name)(void *ctx, int rank, char *text, size_t cap);
     const char *where;      /* "eth0 10.77.0.1"; NULL: unknown */

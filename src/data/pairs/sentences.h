@@ -3,7 +3,7 @@
 #define KU_DATA_PAIRS_SENTENCES_H
 
 #include "base/err.h"
-#include "data/text/stream.h"
+#include "data/text/token_stream.h"
 #include "data/tokenizer/vocab.h"
 
 /*

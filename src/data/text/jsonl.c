@@ -11,7 +11,7 @@
 #include "data/input_file.h"
 #include "data/text/line_feed.h"
 #include "data/lines.h"
-#include "data/text/stream.h"
+#include "data/text/token_stream.h"
 #include "data/text/token_files.h"
 
 #include <stdio.h>

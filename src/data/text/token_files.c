@@ -8,7 +8,7 @@
 #include "base/os/os.h"
 #include "base/search.h"
 #include "data/input_file.h"
-#include "data/text/stream.h"
+#include "data/text/token_stream.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 
 /*
  * Byte pair encoding of single words: vocabulary, ranked merges, and a cache of words. Tokens are
- * byte strings; load.c converts the notation of a file.
+ * byte strings; tokenizer_load.c converts the notation of a file.
  */
 struct ku_bpe;
 

@@ -8,7 +8,7 @@
 #include "data/tokenizer/words.h"
 #include "data/tokenizer/tokenizer.h"
 
-/* The tokenizer object that load.c and special_tokens.c fill and tokenizer.c runs. */
+/* The tokenizer object that tokenizer_load.c and special_tokens.c fill and tokenizer.c runs. */
 
 enum { KU_STAGES_MAX = 8 };
 

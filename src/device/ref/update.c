@@ -49,10 +49,10 @@ void ku_ref_max_all(const struct ku_call *c, struct ku_ref_poll *poll)
 }
 
 /*
- * fold: a + b, or with reduce=max the max (NaN wins), in place of a; i64 add as integers. With
- * `wire` a, b and their sum, all f32, are rounded to that dtype.
+ * accumulate: a + b, or with reduce=max the max (NaN wins), in place of a; i64 add as integers.
+ * With `wire` a, b and their sum, all f32, are rounded to that dtype.
  */
-static void fold_wire(const struct ku_call *c, struct ku_ref_poll *poll)
+static void accumulate_wire(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const enum kumi_dtype wire = (enum kumi_dtype)c->attr->wire;
     float *a = c->out[0].data;
@@ -65,12 +65,12 @@ static void fold_wire(const struct ku_call *c, struct ku_ref_poll *poll)
         ku_ref_worked(poll, 2);
     }
 }
-void ku_ref_fold(const struct ku_call *c, struct ku_ref_poll *poll)
+void ku_ref_accumulate(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *to = &c->out[0], *from = &c->in[1];
-    int is_max = c->attr->reduce == KU_FOLD_MAX;
+    int is_max = c->attr->reduce == KU_REDUCE_MAX;
     if (c->attr->wire >= 0) {
-        fold_wire(c, poll);
+        accumulate_wire(c, poll);
         return;
     }
     for (int64_t i = 0; i < ku_ref_count(to); i++) {

@@ -139,10 +139,10 @@ void ku_accept_pass(struct ku_control *c, struct ku_conn *conn)
     }
     /*
      * The rank alone reads it from now on; a socket that it shares with this set would wake both. A
-     * host that has met the others may dial before this one has its bell, and a rank may compute
-     * for minutes with a full bell: the connection waits.
+     * host that has met the others may dial before this one has its doorbell, and a rank may
+     * compute for minutes with a full doorbell: the connection waits.
      */
-    if (c->bell && ku_doorbell_pass(c->bell, local, &head, conn->fd) == 0)
+    if (c->doorbell && ku_doorbell_pass(c->doorbell, local, &head, conn->fd) == 0)
         ku_conn_drop(c, conn);
     else if (conn->role == KU_CONN_PENDING || conn->role == KU_CONN_PASS)
         conn->role = KU_CONN_PASS;

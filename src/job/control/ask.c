@@ -2,7 +2,7 @@
 /*
  * Questions about the progress of ranks on other hosts.
  *
- *     rank: question {rank, asked + 1} ─> bell ─> bridge ── ASK ──> … ──> bridge of the rank's host
+ *     rank: question {rank, asked + 1} ─> doorbell ─> bridge ── ASK ──> … ──> bridge there
  *     rank: looks until answered == asked  <── bridge <── ANSWER ── … <── its segment
  *
  * A lost question is asked again: `asked` of an unanswered question goes up after 1 s of looks by
@@ -98,7 +98,7 @@ static void ask(struct ku_job *job, struct ku_question *q, int rank)
     atomic_store(&q->rank, (uint32_t)rank);
     atomic_store(&q->asked_ns, (uint64_t)ku_clock_ns());
     atomic_fetch_add(&q->asked, 1);
-    ku_doorbell_ring(job->seg->job_id, job->host, KU_BELL_BRIDGE);
+    ku_doorbell_ring(job->seg->job_id, job->host, KU_DOORBELL_BRIDGE);
 }
 
 int ku_control_ask(struct ku_job *job, int rank, struct ku_progress *out)

@@ -350,11 +350,11 @@ static void serve_last(struct ku_control *c, struct ku_conn *conn)
         ku_conn_drop(c, conn);
 }
 
-static void drain_bell(struct ku_control *c)
+static void drain_doorbell(struct ku_control *c)
 {
     struct ku_dial_head head;
     int fd;
-    while (ku_doorbell_take(c->bell, &head, &fd))
+    while (ku_doorbell_take(c->doorbell, &head, &fd))
         ku_os_close(fd); /* the bridge takes none */
 }
 
@@ -364,8 +364,8 @@ static void serve_event(struct ku_control *c, struct ku_conn *conn)
     case KU_CONN_LISTENER:
         ku_accept(c);
         break;
-    case KU_CONN_BELL:
-        drain_bell(c);
+    case KU_CONN_DOORBELL:
+        drain_doorbell(c);
         break;
     case KU_CONN_PENDING:
         ku_accept_step(c, conn);
@@ -462,7 +462,7 @@ void ku_control_break(struct ku_control *c)
         ku_conn_drop(c, c->conns);
     if (listener >= 0)
         ku_os_close(listener);
-    ku_doorbell_close(c->bell);
+    ku_doorbell_close(c->doorbell);
     ku_gather_destroy(c);
     if (c->epoll >= 0)
         ku_os_close(c->epoll);

@@ -16,7 +16,7 @@ struct ku_conn *ku_conn_add(struct ku_control *c, enum ku_conn_role role, int fd
         if (conn)
             KU_IGNORE(KU_ERR(KUMI_ENOMEM, "join: epoll: %s", ku_os_why()), "NULL says it");
         ku_free(conn);
-        if (role != KU_CONN_LISTENER && role != KU_CONN_BELL)
+        if (role != KU_CONN_LISTENER && role != KU_CONN_DOORBELL)
             ku_os_close(fd);
         return NULL;
     }
@@ -49,7 +49,7 @@ void ku_conn_drop(struct ku_control *c, struct ku_conn *conn)
         conn->next->prev = conn->prev;
     /* the socket may live on in a rank */
     KU_IGNORE(ku_os_epoll_set(c->epoll, conn->fd, false, 0, conn), "it is closed");
-    if (conn->role != KU_CONN_BELL && conn->role != KU_CONN_LISTENER)
+    if (conn->role != KU_CONN_DOORBELL && conn->role != KU_CONN_LISTENER)
         ku_os_close(conn->fd);
     ku_free(conn->hello);
     ku_free(conn->in);

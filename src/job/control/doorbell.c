@@ -25,12 +25,12 @@ struct ku_doorbell {
     uint64_t job_id;
 };
 
-static void bell_name(uint64_t job_id, int host, int local, char name[NAME_BYTES])
+static void doorbell_name(uint64_t job_id, int host, int local, char name[NAME_BYTES])
 {
     char rank[16] = "bridge";
-    if (local != KU_BELL_BRIDGE)
+    if (local != KU_DOORBELL_BRIDGE)
         snprintf(rank, sizeof rank, "%d", local);
-    snprintf(name, NAME_BYTES, "kumi.%lu.%016llx.%d.%s.bell", (unsigned long)geteuid(),
+    snprintf(name, NAME_BYTES, "kumi.%lu.%016llx.%d.%s.doorbell", (unsigned long)geteuid(),
              (unsigned long long)job_id, host, rank);
 }
 
@@ -40,7 +40,7 @@ int ku_doorbell_open(uint64_t job_id, int host, int local, struct ku_doorbell **
     struct ku_doorbell *b = ku_calloc(1, sizeof *b);
     if (!b)
         return KUMI_ENOMEM;
-    bell_name(job_id, host, local, name);
+    doorbell_name(job_id, host, local, name);
     *b = (struct ku_doorbell){.fd = ku_os_datagram_open(name), .host = host, .job_id = job_id};
     if (b->fd < 0) {
         int why = errno;
@@ -73,7 +73,7 @@ void ku_doorbell_ring(uint64_t job_id, int host, int local)
     int fd = ku_os_datagram_open(NULL);
     if (fd < 0)
         return; /* the sleeper looks again after at most 1 s */
-    bell_name(job_id, host, local, name);
+    doorbell_name(job_id, host, local, name);
     KU_IGNORE(ku_os_datagram_send(fd, name, "", 0, -1), "no such rank, or it is awake");
     ku_os_close(fd);
 }
@@ -82,7 +82,7 @@ int ku_doorbell_pass(const struct ku_doorbell *own, int local, const struct ku_d
                      int fd)
 {
     char name[NAME_BYTES];
-    bell_name(own->job_id, own->host, local, name);
+    doorbell_name(own->job_id, own->host, local, name);
     return ku_os_datagram_send(own->fd, name, head, sizeof *head, fd);
 }
 

@@ -464,8 +464,8 @@ int ku_control_join(const struct ku_control_opts *opts, struct ku_segment *seg,
         ku_os_raise_files(KU_MAX_HOSTS + 64);
     KU_TRY_OUT(open_control(c, opts));
     KU_TRY_OUT(meet(c));
-    KU_TRY_OUT(ku_doorbell_open(seg->job_id, c->host, KU_BELL_BRIDGE, &c->bell));
-    status = ku_conn_add(c, KU_CONN_BELL, ku_doorbell_fd(c->bell)) ? 0 : KUMI_ENOMEM;
+    KU_TRY_OUT(ku_doorbell_open(seg->job_id, c->host, KU_DOORBELL_BRIDGE, &c->doorbell));
+    status = ku_conn_add(c, KU_CONN_DOORBELL, ku_doorbell_fd(c->doorbell)) ? 0 : KUMI_ENOMEM;
     KU_TRY_OUT(status);
     become_joined(c);
     char at[KU_ADDRESS_TEXT];

@@ -17,7 +17,7 @@
  *     message.c   what goes over a control connection
  *     conn.c      a connection: its queue, its end
  *     accept.c    incoming connections, until they are authenticated and have found their place
- *     join.c      a host joins; gather.c: what the root does meanwhile, rows.c: its checks
+ *     join.c      a host joins; meet_hosts.c: what the root does meanwhile, host_rows.c: its checks
  *     bridge.c    events of a joined host: causes, stop signals, questions, lost connections
  *     ask.c       questions, as ranks see them
  *     dial.c      data connections, and the report of a rank whose bridge died
@@ -37,7 +37,7 @@ enum {
 
 enum ku_conn_role {
     KU_CONN_LISTENER, /* no connection: the host's port */
-    KU_CONN_BELL,     /* no connection: the bridge's doorbell */
+    KU_CONN_DOORBELL, /* no connection: the bridge's doorbell */
     KU_CONN_PENDING,  /* came in; in its hello */
     KU_CONN_PASS,     /* carries data; waits for room in its rank's queue */
     KU_CONN_JOINER,   /* root: a host, from its hello to its place */
@@ -88,8 +88,8 @@ struct ku_control {
     bool is_up; /* the table is in the segment for all to see */
     char name[KU_HOST_NAME_BYTES];
     struct ku_os_address address; /* of this host for the others; zero: not chosen yet */
-    struct ku_doorbell *bell;
-    struct ku_conn *conns; /* all, also the listener and the bell */
+    struct ku_doorbell *doorbell;
+    struct ku_conn *conns; /* all, also the listener and the doorbell */
     struct ku_conn *listener, *parent;
     struct ku_conn *child[KU_CONTROL_RADIX];
     int n_pending, n_logged;
@@ -119,8 +119,8 @@ struct ku_control {
 
 /* conn.c */
 /*
- * Watches the descriptor, and takes it, also on failure; those of a listener and of a bell stay the
- * caller's. NULL with a record: no memory.
+ * Watches the descriptor, and takes it, also on failure; those of a listener and of a doorbell stay
+ * the caller's. NULL with a record: no memory.
  */
 struct ku_conn *ku_conn_add(struct ku_control *c, enum ku_conn_role role, int fd);
 void ku_conn_drop(struct ku_control *c, struct ku_conn *conn);
@@ -147,14 +147,14 @@ void ku_accept_expire(struct ku_control *c, int64_t now);
 void ku_accept_children(struct ku_control *c);
 int ku_parent_of(int host);
 
-/* gather.c: the root */
+/* meet_hosts.c: the root */
 KU_STATUS ku_gather_start(struct ku_control *c);
 void ku_gather_take(struct ku_control *c, struct ku_conn *conn); /* JOINER has input */
 void ku_gather_lost(struct ku_control *c, struct ku_conn *conn);
 /* All rows are there, or the deadline has passed: check them, and tell every host. */
 KU_STATUS ku_gather_finish(struct ku_control *c, bool is_late);
 void ku_gather_destroy(struct ku_control *c);
-/* rows.c: checks without I/O. `row` is sorted by first rank. */
+/* host_rows.c: checks without I/O. `row` is sorted by first rank. */
 KU_STATUS ku_rows_check(struct ku_join_row *row, int n, int n_ranks, bool is_late,
                         int64_t timeout_ns);
 /* This host's, with its address */

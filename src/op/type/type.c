@@ -503,10 +503,10 @@ INFER(convert)
     out[0] = in[0];
     if (n_in > 2 && (in[2].dtype != in[0].dtype || !ku_shape_is_equal(&in[2].shape, &in[0].shape)))
         return misfit("convert", "the addend differs from the sum in type", &in[2]);
-    if (a->stack > 0 && (in[0].shape.ndim == KU_MAX_DIMS || n_in > 1))
+    if (a->concat > 0 && (in[0].shape.ndim == KU_MAX_DIMS || n_in > 1))
         return misfit("convert", "has no free dim for the micro-batches", &in[0]);
-    if (a->stack > 0) {
-        out[0].shape = (struct ku_shape){.ndim = 1, .dim = {{a->stack, a->stack, '0'}}};
+    if (a->concat > 0) {
+        out[0].shape = (struct ku_shape){.ndim = 1, .dim = {{a->concat, a->concat, '0'}}};
         take(&out[0].shape, &in[0].shape, 0, in[0].shape.ndim);
     }
     return n_in > 1 ? infer_stats(a, "convert", &in[1], &out[1]) : KUMI_OK;

@@ -107,7 +107,7 @@ static ku_id keep(struct ku_lower *l, ku_id value, int arena)
 {
     ku_id layout = l->g->value[value].layout;
     return ku_layout_has(&l->g->layout[layout], KU_Z)
-               ? ku_lower_kept_buffer(l, value, layout, arena, KU_CL_GRAD)
+               ? ku_lower_local_buffer(l, value, layout, arena, KU_CL_GRAD)
                : ku_lower_buffer(l, value, arena, KU_CL_GRAD);
 }
 
@@ -118,7 +118,7 @@ static int keep_reduced(struct ku_lower *l, uint32_t b)
     int arena = is_read ? KU_AR_WIRE : KU_AR_STEP; /* other ranks read it in place */
     for (uint32_t i = 0; i < l->g->bucket[b].n; i++) {
         ku_id convert = converts(l, b)[i], to = ku_out(l->g, convert, 0);
-        struct ku_fold_state *f = &l->fold[ku_in(l->g, &l->g->node[convert], 0)];
+        struct ku_accumulation *f = &l->accumulate[ku_in(l->g, &l->g->node[convert], 0)];
         if (f->by_micro && block_axes(l, b) && sum_axes(l, b) &&
             (f->piece = keep(l, to, KU_AR_WIRE)) == 0)
             return ku_err_get()->status;
@@ -134,7 +134,7 @@ static int keep_reduced(struct ku_lower *l, uint32_t b)
 
 /* The last collective of a micro-batch adds the result of the earlier ones. Uses the bucket's own
  * mb: the all-reduce over replicas may start during the next micro-batch. */
-static void add_earlier(const struct ku_lower *l, const struct ku_fold_state *f,
+static void add_earlier(const struct ku_lower *l, const struct ku_accumulation *f,
                         struct ku_operand *part)
 {
     part->out = f->kept;
@@ -147,7 +147,7 @@ static struct ku_operand part_of(const struct ku_lower *l, ku_id convert, struct
 {
     const struct ku_graph *g = l->g;
     const struct ku_node *n = &g->node[convert];
-    const struct ku_fold_state *f = &l->fold[ku_in(g, n, 0)];
+    const struct ku_accumulation *f = &l->accumulate[ku_in(g, n, 0)];
     ku_id to = ku_out(g, convert, 0);
     KU_ASSERT(f->convert == convert && f->sum != 0);
     struct ku_operand part = ku_lower_operand(l, to, f->sum, g->value[to].layout);
@@ -158,7 +158,7 @@ static struct ku_operand part_of(const struct ku_lower *l, ku_id convert, struct
     if (n->n_in == 1 || (f->by_micro && l->mb < l->n_mb - 1))
         return part;
     if (n->n_in > 2) {
-        const struct ku_fold_state *other = &l->fold[sum_of(l, ku_in(g, n, 2))];
+        const struct ku_accumulation *other = &l->accumulate[sum_of(l, ku_in(g, n, 2))];
         part.addend = other->kept ? other->kept : other->sum;
     }
     ku_id v = stats_of(l, convert);
@@ -201,7 +201,7 @@ static int start_spreading(struct ku_lower *l, uint32_t b)
     if (part == NULL)
         return KUMI_ENOMEM;
     for (uint32_t i = 0; i < n; i++) {
-        const struct ku_fold_state *f = &l->fold[ku_in(g, &g->node[convert[i]], 0)];
+        const struct ku_accumulation *f = &l->accumulate[ku_in(g, &g->node[convert[i]], 0)];
         ku_id to = ku_out(g, convert[i], 0);
         ku_id from = f->piece ? f->piece : f->kept ? f->kept : f->sum;
         KU_ASSERT(from != 0);
@@ -249,7 +249,7 @@ static int start_addends(struct ku_lower *l, uint32_t b)
         const struct ku_node *convert = &g->node[converts(l, b)[i]];
         if (convert->n_in < 3)
             continue;
-        uint32_t first = (uint32_t)l->fold[sum_of(l, ku_in(g, convert, 2))].bucket;
+        uint32_t first = (uint32_t)l->accumulate[sum_of(l, ku_in(g, convert, 2))].bucket;
         if (first != b && l->bucket[first].phase == KU_BUCKET_OPEN)
             KU_TRY(start_bucket(l, first));
     }
@@ -323,18 +323,18 @@ int ku_bucket_settle(struct ku_lower *l)
 /* One rank only: adds a micro-batch's gradient to the earlier ones. */
 static int add_alone(struct ku_lower *l, ku_id value)
 {
-    struct ku_fold_state *f = &l->fold[value];
+    struct ku_accumulation *f = &l->accumulate[value];
     if (l->mb > 0)
-        return ku_lower_fold(l, value, f->kept, f->sum, 0);
+        return ku_lower_accumulate(l, value, f->kept, f->sum, 0);
     f->kept = f->sum;
     return KUMI_OK;
 }
 
 int ku_bucket_ready(struct ku_lower *l, ku_id value)
 {
-    int32_t b = l->fold[value].bucket;
+    int32_t b = l->accumulate[value].bucket;
     if (l->dp == 1)
-        return l->fold[value].by_micro ? add_alone(l, value) : KUMI_OK;
+        return l->accumulate[value].by_micro ? add_alone(l, value) : KUMI_OK;
     KU_ASSERT(b < 0 || l->bucket[b].n_open > 0);
     if (b < 0 || --l->bucket[b].n_open > 0)
         return KUMI_OK;
@@ -348,7 +348,7 @@ int ku_bucket_ready(struct ku_lower *l, ku_id value)
 int ku_bucket_gather(struct ku_lower *l, ku_id n)
 {
     ku_id from = ku_in(l->g, &l->g->node[n], 0);
-    int32_t b = l->fold[from].bucket;
+    int32_t b = l->accumulate[from].bucket;
     uint32_t handle;
     l->buffer[ku_out(l->g, n, 0)] = l->buffer[from];
     if (b >= 0)

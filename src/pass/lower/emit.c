@@ -45,7 +45,7 @@ ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls)
                                                      .bytes = local_bytes(l, value)});
 }
 
-ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls)
+ku_id ku_lower_local_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls)
 {
     const struct ku_value *v = &l->g->value[value];
     struct ku_operand o = ku_lower_operand(l, value, 0, layout);
@@ -53,7 +53,7 @@ ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int ar
     const int64_t count =
         ku_program_slice_count(&l->g->mesh, &l->g->shape[v->shape], &l->g->layout[layout]);
     const int64_t most =
-        ku_program_kept_max(&l->g->mesh, &l->g->layout[layout], count, o.first_block);
+        ku_program_local_max(&l->g->mesh, &l->g->layout[layout], count, o.first_block);
     ku_id b = ku_lower_buffer(l, value, arena, cls);
     if (b) {
         l->p->buffer[b].is_kept = 1;
@@ -190,32 +190,32 @@ static ku_id attr_of(struct ku_program *p, const struct ku_attrs *a, ku_id *made
 }
 
 /* The value whose type the buffers of an accumulated value have. */
-static ku_id folded_as(const struct ku_lower *l, ku_id value)
+static ku_id accumulated_as(const struct ku_lower *l, ku_id value)
 {
-    const struct ku_fold_state *f = &l->fold[value];
-    return f->is_stack ? ku_out(l->g, f->convert, 0) : value;
+    const struct ku_accumulation *f = &l->accumulate[value];
+    return f->is_concat ? ku_out(l->g, f->convert, 0) : value;
 }
 
-int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree)
+int ku_lower_accumulate(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree)
 {
     const struct ku_graph *g = l->g;
     struct ku_program *p = l->p;
-    const struct ku_node *convert = &g->node[l->fold[value].convert];
+    const struct ku_node *convert = &g->node[l->accumulate[value].convert];
     struct ku_attrs a = ku_attrs_default;
-    KU_ASSERT(l->fold[value].convert && into && from && into != from);
+    KU_ASSERT(l->accumulate[value].convert && into && from && into != from);
     a.reduce = g->attr[convert->attr].reduce;
     a.wire = is_tree ? g->attr[convert->attr].wire : -1;
     struct ku_instr i = {.kind = KU_COMPUTE,
                          .phase = g->node[g->value[value].def].phase,
-                         .op = KU_OP_fold,
+                         .op = KU_OP_accumulate,
                          .n_in = 2,
                          .n_out = 1,
                          .micro = l->micro,
                          .operand = p->n_operands,
-                         .attr = attr_of(p, &a, &l->fold_attr[a.reduce][a.wire + 1]),
+                         .attr = attr_of(p, &a, &l->accumulate_attr[a.reduce][a.wire + 1]),
                          .path = convert->path,
                          .source = g->node[g->value[value].def].source};
-    ku_id like = folded_as(l, value);
+    ku_id like = accumulated_as(l, value);
     struct ku_operand x = ku_lower_operand(l, like, into, g->value[value].layout), y = x;
     y.buffer = from;
     if (i.attr == 0)
@@ -277,7 +277,7 @@ int ku_lower_slice(struct ku_lower *l, ku_id n)
                          .operand = l->p->n_operands,
                          .attr = attr_of(l->p, &a, &l->cast_attr[a.dtype + 1]),
                          .path = g->node[n].path};
-    l->buffer[to] = ku_lower_kept_buffer(l, to, g->value[to].layout, KU_AR_WIRE, KU_CL_GATHER);
+    l->buffer[to] = ku_lower_local_buffer(l, to, g->value[to].layout, KU_AR_WIRE, KU_CL_GATHER);
     if (i.attr == 0 || l->buffer[to] == 0)
         return KUMI_ENOMEM;
     struct ku_operand x = ku_lower_operand(l, to, l->buffer[from], g->value[to].layout), y = x;
@@ -321,19 +321,20 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
         return l->buffer[v];
     if (l->state[v]) /* the compute copy that an optimizer writes beside the parameter */
         return l->state[v];
-    struct ku_fold_state *f = &l->fold[v];
+    struct ku_accumulation *f = &l->accumulate[v];
     int is_partitioned = ku_layout_has(&g->layout[g->value[v].layout], KU_Z);
     if (is_partitioned &&
         (ku_layout_axes(&g->layout[g->value[v].layout], KU_Z) >> KU_AX_SHARD & 1 ||
          n->op == KU_OP_widen || (n->n_in && l->p->buffer[l->buffer[ku_in(g, n, 0)]].is_kept)))
-        return ku_lower_kept_buffer(l, v, g->value[v].layout, KU_AR_STEP, class_of(l, n));
+        return ku_lower_local_buffer(l, v, g->value[v].layout, KU_AR_STEP, class_of(l, n));
     if (f->convert == 0)
         return ku_lower_buffer(l, v, l->wire[v] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, n));
     ku_id *sum = ku_lower_sum(l, v);
     if (l->mb > 0 && !f->by_micro)
-        return f->is_stack || accumulates ? *sum : ku_lower_buffer(l, v, KU_AR_STEP, KU_CL_PARTIAL);
+        return f->is_concat || accumulates ? *sum
+                                           : ku_lower_buffer(l, v, KU_AR_STEP, KU_CL_PARTIAL);
     int is_wire = l->vs == 0 && (l->dp > 1 || ku_lower_is_summed_over_tp(l, f->convert));
-    *sum = ku_lower_buffer(l, folded_as(l, v), is_wire ? KU_AR_WIRE : KU_AR_STEP,
+    *sum = ku_lower_buffer(l, accumulated_as(l, v), is_wire ? KU_AR_WIRE : KU_AR_STEP,
                            l->vs == 0 ? KU_CL_GRAD : KU_CL_PARTIAL);
     return *sum;
 }
@@ -352,7 +353,8 @@ static bool is_accumulating(const struct ku_lower *l, ku_id id)
     if (!(ku_ops[n->op].traits & KU_OP_ACCUM) || l->micro < 0)
         return 0;
     for (int i = 0; i < n->n_out; i++)
-        if (l->fold[ku_out(l->g, id, i)].convert == 0 || l->fold[ku_out(l->g, id, i)].by_micro)
+        if (l->accumulate[ku_out(l->g, id, i)].convert == 0 ||
+            l->accumulate[ku_out(l->g, id, i)].by_micro)
             return 0;
     return 1;
 }
@@ -414,7 +416,7 @@ static int add_operands(struct ku_lower *l, ku_id id, const ku_id *result)
         struct ku_operand o = ku_lower_operand(l, v, buffer, is_cut ? blocks : g->value[v].layout);
         if (is_cut)
             o.first_block = first_block;
-        if (l->fold[v].is_stack && l->micro >= 0)
+        if (l->accumulate[v].is_concat && l->micro >= 0)
             o.slot = l->mb;
         KU_ASSERT(buffer != 0);
         KU_TRY(add_operand(l->p, &o, l->p->n_instrs));
@@ -455,9 +457,9 @@ int ku_lower_compute(struct ku_lower *l, ku_id id)
     KU_TRY(add_operands(l, id, result));
     KU_TRY(add_instr(l->p, &instr));
     for (int i = 0; i < n->n_out && is_later && !accumulates; i++) {
-        const struct ku_fold_state *f = &l->fold[ku_out(g, id, i)];
-        if (f->convert && !f->is_stack && !f->by_micro)
-            KU_TRY(ku_lower_fold(l, ku_out(g, id, i), sum[i], result[i], 0));
+        const struct ku_accumulation *f = &l->accumulate[ku_out(g, id, i)];
+        if (f->convert && !f->is_concat && !f->by_micro)
+            KU_TRY(ku_lower_accumulate(l, ku_out(g, id, i), sum[i], result[i], 0));
     }
     return KUMI_OK;
 }

@@ -74,7 +74,7 @@ static int add_state(struct ku_lower *l)
         const ku_id written = ku_state_written(g, t);
         const int arena = store.arena;
         ku_id b = store.is_kept
-                      ? ku_lower_kept_buffer(l, x->value, store.blocks, arena, cls[x->kind])
+                      ? ku_lower_local_buffer(l, x->value, store.blocks, arena, cls[x->kind])
                       : ku_lower_buffer(l, x->value, arena, cls[x->kind]);
         if (b == 0)
             return ku_err_get()->status;
@@ -84,9 +84,9 @@ static int add_state(struct ku_lower *l)
         p->buffer[b].micro = -1;
         const int pp = l->pipe ? ku_pipe_home(g, l->pipe->s, t) : -1;
         size_t *end = pp < 0 ? &p->arena_bytes[arena] : &used[pp][arena];
-        KU_ASSERT(pp < 0 || arena == KU_AR_SHARD || ku_arena_is_tier(arena));
+        KU_ASSERT(pp < 0 || arena == KU_AR_SHARD || ku_arena_is_offload(arena));
         p->buffer[b].offset = *end;
-        size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
+        size_t align = ku_arena_is_offload(arena) ? KU_OFFLOAD_ALIGN_BYTES : 64;
         KU_TRY(ku_add_size(*end, (p->buffer[b].bytes + align - 1) & ~(align - 1), end));
         if (p->arena_bytes[arena] < *end)
             p->arena_bytes[arena] = *end;
@@ -124,7 +124,7 @@ static int add_port_buffer(struct ku_lower *l, ku_id v)
     struct ku_program *p = l->p;
     const ku_id layout = l->g->value[v].layout;
     const bool is_kept = ku_layout_has(&l->g->layout[layout], KU_Z);
-    ku_id b = is_kept ? ku_lower_kept_buffer(l, v, layout, KU_AR_INPUT, KU_CL_INPUT)
+    ku_id b = is_kept ? ku_lower_local_buffer(l, v, layout, KU_AR_INPUT, KU_CL_INPUT)
                       : ku_lower_buffer(l, v, KU_AR_INPUT, KU_CL_INPUT);
     if (b == 0)
         return ku_err_get()->status;
@@ -165,14 +165,14 @@ static int add_output_rows(struct ku_lower *l)
     return KUMI_OK;
 }
 
-/* Sets per value: accumulation (fold), the parameter that it belongs to (owner), and whether it
- * must be in memory that peers can address (wire). */
+/* Sets per value: how it accumulates, the parameter that it belongs to (owner), and whether it must
+ * be in memory that peers can address (wire). */
 static void analyse(struct ku_lower *l)
 {
     const struct ku_graph *g = l->g;
-    uint32_t n_folds = 0;
+    uint32_t n_accumulated = 0;
     for (ku_id v = 1; v < g->n_values; v++)
-        l->fold[v].bucket = -1;
+        l->accumulate[v].bucket = -1;
     for (ku_id u = 1; u < g->n_uses; u++)
         l->owner[g->use[u].grad] = g->use[u].tensor;
     l->owner[0] = 0;
@@ -197,10 +197,10 @@ static void analyse(struct ku_lower *l)
         if (node->op != KU_OP_convert)
             continue;
         if (is_micro_phase(g->node[g->value[from].def].phase)) {
-            l->fold[from].convert = n;
-            l->fold[from].level = &l->level[(size_t)n_folds++ * (size_t)l->n_levels];
-            l->fold[from].is_stack = g->attr[node->attr].stack > 0;
-            l->fold[from].by_micro = (int)g->attr[node->attr].by_micro;
+            l->accumulate[from].convert = n;
+            l->accumulate[from].level = &l->level[(size_t)n_accumulated++ * (size_t)l->n_levels];
+            l->accumulate[from].is_concat = g->attr[node->attr].concat > 0;
+            l->accumulate[from].by_micro = (int)g->attr[node->attr].by_micro;
         } else if ((l->dp > 1 || ku_lower_axes(l, n)) && !ku_bucket_is_gather(g, n))
             l->wire[from] = 1;
     }
@@ -217,7 +217,8 @@ static void analyse(struct ku_lower *l)
         l->bucket[b].n_open = g->bucket[b].n;
         for (uint32_t i = 0; i < g->bucket[b].n; i++)
             if (g->node[g->refs[g->bucket[b].first + i]].phase == KU_PH_O)
-                l->fold[ku_in(g, &g->node[g->refs[g->bucket[b].first + i]], 0)].bucket = (int32_t)b;
+                l->accumulate[ku_in(g, &g->node[g->refs[g->bucket[b].first + i]], 0)].bucket =
+                    (int32_t)b;
     }
 }
 
@@ -225,13 +226,13 @@ static void analyse(struct ku_lower *l)
  * shard's index has trailing one bits. */
 static int carry(struct ku_lower *l, ku_id value, int shard)
 {
-    struct ku_fold_state *f = &l->fold[value];
+    struct ku_accumulation *f = &l->accumulate[value];
     int level = 0;
     f->sum = *ku_lower_sum(l, value);
     KU_ASSERT(f->convert && f->sum && shard >= 0 && shard < l->n_vs);
     for (; (shard >> level) & 1; level++) {
         KU_ASSERT(f->level[level] != 0);
-        KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
+        KU_TRY(ku_lower_accumulate(l, value, f->level[level], f->sum, 1));
         f->sum = f->level[level];
         f->level[level] = 0;
     }
@@ -242,7 +243,7 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
     }
     for (; level < l->n_levels; level++)
         if (f->level[level]) { /* an unpaired sum goes up unchanged */
-            KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
+            KU_TRY(ku_lower_accumulate(l, value, f->level[level], f->sum, 1));
             f->sum = f->level[level];
             f->level[level] = 0;
         }
@@ -270,7 +271,7 @@ static int lower_micro(struct ku_lower *l, ku_id n, int kind)
     KU_TRY(ku_redistribute_ahead(l, n, kind));
     KU_TRY(ku_lower_compute(l, n));
     for (int i = 0; i < node->n_out; i++) {
-        const struct ku_fold_state *f = &l->fold[ku_out(g, n, i)];
+        const struct ku_accumulation *f = &l->accumulate[ku_out(g, n, i)];
         if (l->sync[ku_out(g, n, i)])
             KU_TRY(ku_redistribute(l, l->sync[ku_out(g, n, i)]));
         if (f->convert && (f->by_micro || l->mb == l->n_mb - 1))
@@ -323,7 +324,7 @@ int ku_lower_convert(struct ku_lower *l, ku_id n)
 {
     const struct ku_graph *g = l->g;
     ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
-    const struct ku_fold_state *f = &l->fold[from];
+    const struct ku_accumulation *f = &l->accumulate[from];
     KU_TRY(ku_lower_settle(l, from));
     l->buffer[to] = f->convert ? f->sum : l->buffer[from];
     KU_ASSERT(l->buffer[to] != 0);
@@ -448,8 +449,8 @@ static void check_complete(const struct ku_lower *l)
     for (ku_id v = 1; v < g->n_values; v++)
         KU_ASSERT(l->pending[v] == 0);
     for (ku_id v = 1; v < g->n_values; v++)
-        for (int level = 0; l->fold[v].convert && level < l->n_levels; level++)
-            KU_ASSERT(l->fold[v].level[level] == 0);
+        for (int level = 0; l->accumulate[v].convert && level < l->n_levels; level++)
+            KU_ASSERT(l->accumulate[v].level[level] == 0);
     for (uint32_t b = 0; b < g->n_buckets && l->dp > 1; b++)
         if (g->node[g->refs[g->bucket[b].first]].phase == KU_PH_O &&
             ku_lower_runs(l, g->refs[g->bucket[b].first]))
@@ -516,7 +517,7 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.state = ku_calloc(g->n_values, sizeof *l.state);
     l.owner = ku_calloc(g->n_values, sizeof *l.owner);
     l.wire = ku_calloc(g->n_values, 1);
-    l.fold = ku_calloc(g->n_values, sizeof *l.fold);
+    l.accumulate = ku_calloc(g->n_values, sizeof *l.accumulate);
     l.bucket = ku_calloc(g->n_buckets + 1, sizeof *l.bucket);
     l.stats = ku_calloc(g->n_values, sizeof *l.stats);
     l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
@@ -528,8 +529,8 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     if (g->mesh.mb_outer)
         l.shard_sum = ku_calloc(g->n_values * (size_t)l.n_vs, sizeof *l.shard_sum);
     int status = KUMI_ENOMEM;
-    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.stats && l.level &&
-        l.workspace && l.reduced && l.sync && l.sync_turn && l.ahead && l.pending &&
+    if (l.buffer && l.state && l.owner && l.wire && l.accumulate && l.bucket && l.stats &&
+        l.level && l.workspace && l.reduced && l.sync && l.sync_turn && l.ahead && l.pending &&
         (l.shard_sum || !g->mesh.mb_outer))
         status = ku_gather_init(&l);
     if (status == KUMI_OK && g->mesh.extent[KU_AX_PP] > 1)
@@ -544,7 +545,7 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     ku_free(l.state);
     ku_free(l.owner);
     ku_free(l.wire);
-    ku_free(l.fold);
+    ku_free(l.accumulate);
     ku_free(l.bucket);
     ku_free(l.stats);
     ku_free(l.level);

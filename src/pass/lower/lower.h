@@ -13,11 +13,11 @@
  *
  *     lower.c               walks the phases A, (F, B) per micro-batch, O; tree over virtual shards
  *     bucket_collectives.c  starts and finishes the collectives of buckets
- *     gather.c              all-gathers of ZeRO stage 3, ahead of their use
+ *     zero_gather.c              all-gathers of ZeRO stage 3, ahead of their use
  *     redistribute.c        collectives on activations and their adjoints
- *     messages.c            sends and receives between the stages of a pipeline
+ *     stage_messages.c            sends and receives between the stages of a pipeline
  *     emit.c                adds buffers, operands and instructions
- *     stream.c              a later program pass: transfers of offloaded tensors
+ *     offload_stream.c              a later program pass: transfers of offloaded tensors
  *
  * One micro-batch of forward and backward, with overlap (start s, wait w):
  *
@@ -32,9 +32,9 @@ enum { KU_CAP_INSTR, KU_CAP_BUFFER, KU_CAP_OPERAND }; /* of ku_program.cap */
  * A value that micro-batches produce and O completes: accumulated over mb, then by the tree over
  * vs. by_micro: the tree over vs and the collective for each micro-batch, then accumulated over mb.
  */
-struct ku_fold_state {
+struct ku_accumulation {
     ku_id convert;  /* in O; 0 = this value is not accumulated */
-    int is_stack;   /* concatenated over mb: buffers have the shape of the convert's result */
+    int is_concat;  /* concatenated over mb: buffers have the shape of the convert's result */
     int by_micro;   /* the reduced sum of each micro-batch is added to `kept` */
     ku_id sum;      /* buffer of the current virtual shard; at the end, of the rank's total */
     ku_id kept;     /* buffer of the local shard of the reduced sum; 0 = in place */
@@ -64,14 +64,14 @@ struct ku_lower {
     const struct ku_compile_opts *o;
     const struct ku_target *target;
     struct ku_program *p;
-    ku_id *buffer;              /* per value: for the current micro-batch, or for the step */
-    ku_id *state;               /* per value: the state buffer whose next version it is, 0 = none */
-    ku_id *owner;               /* per value: the parameter whose gradient it is, 0 = none */
-    unsigned char *wire;        /* per value: in memory that peers address */
-    struct ku_fold_state *fold; /* per value */
-    struct ku_bucket_state *bucket; /* per bucket */
-    uint32_t in_flight[3];          /* buckets to finish in backward, oldest first, + 1; 0 = none */
-    struct ku_unit_state *unit;     /* per bucket */
+    ku_id *buffer;       /* per value: for the current micro-batch, or for the step */
+    ku_id *state;        /* per value: the state buffer whose next version it is, 0 = none */
+    ku_id *owner;        /* per value: the parameter whose gradient it is, 0 = none */
+    unsigned char *wire; /* per value: in memory that peers address */
+    struct ku_accumulation *accumulate; /* per value */
+    struct ku_bucket_state *bucket;     /* per bucket */
+    uint32_t in_flight[3];      /* buckets to finish in backward, oldest first, + 1; 0 = none */
+    struct ku_unit_state *unit; /* per bucket */
     uint32_t *unit_order, n_units;
     uint32_t *unit_of;   /* per node: its bucket, + 1 */
     ku_id *slice;        /* per gather: the convert that retains its Z(g) shard, 0 = none */
@@ -86,7 +86,7 @@ struct ku_lower {
     uint32_t cap_start;
     size_t *workspace; /* per node, bytes + 1; 0 = not queried yet */
     /* attribute ids of accumulations by [reduction][wire + 1], of casts by [dtype + 1]; 0: unset */
-    ku_id fold_attr[KU_FOLD_MAX + 1][KUMI_N_DTYPES + 1], cast_attr[KUMI_N_DTYPES + 1];
+    ku_id accumulate_attr[KU_REDUCE_MAX + 1][KUMI_N_DTYPES + 1], cast_attr[KUMI_N_DTYPES + 1];
     int32_t micro; /* current micro-batch, -1 = once per step */
     int vs, mb;    /* its coordinates on the time axes */
     uint8_t phase; /* given to collectives that start now */
@@ -105,9 +105,9 @@ static inline bool ku_lower_runs(const struct ku_lower *l, ku_id node)
 /* The sum buffer of an accumulated value for the current virtual shard. */
 static inline ku_id *ku_lower_sum(struct ku_lower *l, ku_id value)
 {
-    return l->shard_sum && !l->fold[value].by_micro
+    return l->shard_sum && !l->accumulate[value].by_micro
                ? &l->shard_sum[(size_t)value * (size_t)l->n_vs + (size_t)l->vs]
-               : &l->fold[value].sum;
+               : &l->accumulate[value].sum;
 }
 
 /* bucket_collectives.c */
@@ -148,7 +148,7 @@ bool ku_lower_is_of_block(int phase, int kind);
 /* Waits for the collective that completes `value`, if it is still on its way. */
 KU_STATUS ku_lower_settle(struct ku_lower *l, ku_id value);
 
-/* gather.c */
+/* zero_gather.c */
 KU_STATUS ku_gather_init(struct ku_lower *l);
 void ku_gather_fini(struct ku_lower *l);
 /* Begins phase A, or F, I (or the whole backward) or W of a stage: starts the first gathers. */
@@ -156,7 +156,7 @@ KU_STATUS ku_gather_begin(struct ku_lower *l, int phase, int stage);
 /* Waits for the unit of this convert: its parameters are valid from here on. */
 KU_STATUS ku_gather_use(struct ku_lower *l, ku_id convert);
 
-/* messages.c; all do nothing without a pipeline. */
+/* stage_messages.c; all do nothing without a pipeline. */
 KU_STATUS ku_messages_create(struct ku_lower *l);
 void ku_messages_destroy(struct ku_lower *l);
 /* Starts the receives of a block, and switches to the buffers of its micro-batch. */
@@ -177,7 +177,7 @@ ku_id ku_program_add_buffer(struct ku_program *p, const struct ku_buffer *b); /*
 KU_STATUS ku_lower_compute(struct ku_lower *l, ku_id node);
 /* Adds buffer `from` into buffer `into`. is_tree: sum over virtual shards, which rounds to the
  * convert's wire dtype; else over micro-batches. */
-KU_STATUS ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree);
+KU_STATUS ku_lower_accumulate(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree);
 /* Copies the rank's part of a whole value: a convert C -> S. */
 KU_STATUS ku_lower_part(struct ku_lower *l, ku_id convert);
 /* Copies the local shard of a whole value to a separate buffer: a convert C -> Z. */
@@ -195,7 +195,7 @@ bool ku_lower_is_summed_over_tp(const struct ku_lower *l, ku_id convert);
 KU_STATUS ku_lower_wait(struct ku_lower *l, uint32_t handle);
 ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls);
 /* A buffer for the local shard of a value under placement `layout`: the max size over ranks. */
-ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls);
+ku_id ku_lower_local_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls);
 /* The tensor whose partition a value follows; 0 = none. */
 ku_id ku_lower_owner(const struct ku_lower *l, ku_id value);
 struct ku_operand ku_lower_operand(const struct ku_lower *l, ku_id value, ku_id buffer,

@@ -187,8 +187,8 @@ int ku_redistribute_gradients(struct ku_lower *l, ku_id n)
         part[n_parts++] = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
     }
     if (status == KUMI_OK)
-        status = ku_lower_start(l, KU_X_ALL_REDUCE, 1 << KU_AX_TP, KU_FOLD_SUM, NULL, part, n_parts,
-                                g->node[n].path, &handle);
+        status = ku_lower_start(l, KU_X_ALL_REDUCE, 1 << KU_AX_TP, KU_REDUCE_SUM, NULL, part,
+                                n_parts, g->node[n].path, &handle);
     ku_free(part);
     return status == KUMI_OK ? ku_lower_wait(l, handle) : status;
 }

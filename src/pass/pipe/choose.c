@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "pass/pipe/stages.h"
+#include "pass/pipe/layer_stages.h"
 
 struct best {
     struct ku_pp_schedule *s;

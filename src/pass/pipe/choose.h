@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 #include "ir/graph.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 
 /* What parallel.pp_schedule auto decides from. */
 struct ku_pp_request {

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/str.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 
 /* A number of at most six digits; -1: none. */
 static int number(const char **p, const char *end)

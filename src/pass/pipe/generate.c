@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 
 static int min(int a, int b)
 {

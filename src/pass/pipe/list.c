@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 
 /* Rank r runs stage r. */
 struct list {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "pass/pipe/stages.h"
+#include "pass/pipe/layer_stages.h"
 
 /* Channels of a class: those of messages in A and O share the last. */
 enum { N_CLASS_CHANNELS = 4 };

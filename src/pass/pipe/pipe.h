@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "ir/graph.h"
 #include "ir/program.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 
 /*
  * What a pipeline moves between the coordinates of axis pp, and which coordinate runs which node.

@@ -16,7 +16,7 @@
  */
 #include "base/err.h"
 #include "base/mem.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 
 enum { F_DOWN, F_UP, I_UP, I_DOWN, N_WAYS, PERIOD = 6 };
 

@@ -6,14 +6,14 @@
  *   parameters    R on these axes
  *   KV caches     S(0) on these axes
  *
- * Synchronised batch norm gets its collective here. Axis tp: tensor.h.
+ * Synchronised batch norm gets its collective here. Axis tp: tensor_parallel.h.
  */
 #include "base/err.h"
 #include "ir/placement_rules.h"
 #include "pass/pass.h"
-#include "pass/pipe/schedule.h"
-#include "pass/pipe/stages.h"
-#include "pass/place/tensor.h"
+#include "pass/pipe/block_schedule.h"
+#include "pass/pipe/layer_stages.h"
+#include "pass/place/tensor_parallel.h"
 
 static const int batch_axis[] = {KU_AX_REPLICATE, KU_AX_SHARD, KU_AX_LOCAL, KU_AX_VS, KU_AX_MB};
 enum { N_BATCH_AXES = sizeof batch_axis / sizeof batch_axis[0] };

@@ -6,8 +6,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "op/op.h"
-#include "pass/place/plan.h"
-#include "pass/place/tensor.h"
+#include "pass/place/user_plan.h"
+#include "pass/place/tensor_parallel.h"
 
 struct ku_sequence {
     struct ku_graph *g;

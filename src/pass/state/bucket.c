@@ -17,7 +17,7 @@
 #include "base/mem.h"
 #include "ir/placement_rules.h"
 #include "pass/pass.h"
-#include "pass/pipe/stages.h"
+#include "pass/pipe/layer_stages.h"
 
 /* Sums over ranks, gathers after the update, and gathers of units of parameters. */
 enum kind { SUMS, GATHERS, UNITS };

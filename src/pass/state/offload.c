@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses the offload target (`tier`) of each state tensor: separate host memory or a file
+ * Chooses the offload target (`target`) of each state tensor: separate host memory or a file
  * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021).
  *
  *     optimizer   optimizer state, and masters of parameters that forward reads through a copy
@@ -15,14 +15,14 @@
 #include "ir/state.h"
 #include "pass/zero.h"
 
-struct tiers {
+struct targets {
     const struct ku_graph *g;
     const struct ku_compile_opts *o;
     unsigned char *reads; /* ku_zero_note_reads */
     double *so_far, all;  /* elements of all parameters up to each tensor; of all */
 };
 
-static int note(struct tiers *x)
+static int note(struct targets *x)
 {
     x->reads = ku_zero_note_reads(x->g);
     x->so_far = ku_calloc(x->g->n_tensors, sizeof *x->so_far);
@@ -38,7 +38,7 @@ static int note(struct tiers *x)
 
 /* offload.ratio of the optimizer state is offloaded, starting with the first parameters: the same
  * choice in every program of a job. */
-static enum ku_tier tier_of(const struct tiers *all, ku_id t)
+static enum ku_offload_target target_of(const struct targets *all, ku_id t)
 {
     const struct ku_graph *g = all->g;
     const struct ku_compile_opts *o = all->o;
@@ -48,24 +48,24 @@ static enum ku_tier tier_of(const struct tiers *all, ku_id t)
     if (x->kind == KU_T_OPTIMIZER ||
         (x->kind == KU_T_PARAM && ku_zero_is_master(g, all->reads, t))) {
         if (ku_state_is_common(&g->mesh) && (all->reads[t] & KU_READ_WHOLE))
-            return KU_TIER_NONE;
+            return KU_OFFLOAD_NONE;
         return all->so_far[x->of ? x->of : t] <= o->offload.ratio * all->all ? o->offload.optimizer
-                                                                             : KU_TIER_NONE;
+                                                                             : KU_OFFLOAD_NONE;
     }
     if (x->kind != KU_T_PARAM && x->kind != KU_T_DERIVED)
-        return KU_TIER_NONE;
+        return KU_OFFLOAD_NONE;
     return (ku_state_owner_axes(&g->mesh) == 0 || is_partitioned) &&
                    ku_shape_count(&g->shape[x->shape]) >= o->persist_below
                ? o->offload.params
-               : KU_TIER_NONE;
+               : KU_OFFLOAD_NONE;
 }
 
-static int assign(struct ku_graph *g, const struct tiers *all)
+static int assign(struct ku_graph *g, const struct targets *all)
 {
     for (ku_id id = 1; id < g->n_tensors; id++) {
         struct ku_tensor *x = &g->tensor[id];
-        x->tier = (uint8_t)tier_of(all, id);
-        if (x->tier == KU_TIER_NONE || !ku_state_is_common(&g->mesh))
+        x->offload = (uint8_t)target_of(all, id);
+        if (x->offload == KU_OFFLOAD_NONE || !ku_state_is_common(&g->mesh))
             continue;
         ku_id kept = ku_zero_in_blocks(g, g->value[x->value].layout, 1 << KU_AX_LOCAL);
         if (kept == 0)
@@ -77,7 +77,7 @@ static int assign(struct ku_graph *g, const struct tiers *all)
 
 int ku_pass_offload(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
 {
-    struct tiers all = {.g = g, .o = o};
+    struct targets all = {.g = g, .o = o};
     (void)t;
     if (!o->offload.optimizer && !o->offload.params)
         return KUMI_OK;

@@ -19,7 +19,7 @@
 #include "ir/placement_rules.h"
 #include "ir/state.h"
 #include "ir/uses.h"
-#include "pass/pipe/schedule.h"
+#include "pass/pipe/block_schedule.h"
 #include "pass/unit.h"
 #include "pass/zero.h"
 

@@ -42,18 +42,18 @@ static int track(struct ku_graph *g, const struct ku_compile_opts *o, ku_id node
     for (int i = 0; i < 3; i++)
         tensor[i] = g->value[ku_in(g, &g->node[node], i + 1)].tensor;
     a.axes = (1 << KU_N_AXES) - 1;
-    a.stack = k;
-    ku_id stack = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
-                                                     .phase = KU_PH_O,
-                                                     .n_in = 1,
-                                                     .in = {seen},
-                                                     .attr = &a,
-                                                     .path = g->name[g->node[node].path]});
-    if (stack == 0)
+    a.concat = k;
+    ku_id concat = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                      .phase = KU_PH_O,
+                                                      .n_in = 1,
+                                                      .in = {seen},
+                                                      .attr = &a,
+                                                      .path = g->name[g->node[node].path]});
+    if (concat == 0)
         return ku_err_get()->status;
-    KU_TRY(ku_place_complete(g, stack));
+    KU_TRY(ku_place_complete(g, concat));
     rule.scale = 1.0 / n_shards;
-    KU_TRY(move(g, KU_OP_batch_norm_track, &rule, tensor, 2, ku_out(g, stack, 0), node));
+    KU_TRY(move(g, KU_OP_batch_norm_track, &rule, tensor, 2, ku_out(g, concat, 0), node));
     a = ku_attrs_default;
     a.words = k;
     KU_TRY(move(g, KU_OP_count_up, &a, tensor + 2, 1, 0, node));

@@ -35,8 +35,8 @@ static ku_id convert(struct ku_graph *g, ku_id value, const struct ku_attrs *a, 
     return node && ku_place_complete(g, node) == KUMI_OK ? ku_out(g, node, 0) : 0;
 }
 
-static ku_id complete(struct ku_graph *g, ku_id value, int axes, enum ku_fold reduce, int wire,
-                      int by_micro, const char *path)
+static ku_id complete(struct ku_graph *g, ku_id value, int axes, enum ku_node_reduce reduce,
+                      int wire, int by_micro, const char *path)
 {
     struct ku_attrs a = ku_attrs_default;
     a.axes = axes;
@@ -84,7 +84,7 @@ static ku_id gradient_of_use(struct ku_graph *g, const struct ku_compile_opts *o
 {
     const char *path = g->tensor[tensor].name;
     const bool is_part = g->layout[g->value[grad].layout].at[KU_AX_TP].kind == KU_P;
-    const ku_id sum = complete(g, grad, is_part ? ALL_AXES & ~TP : ALL_AXES, KU_FOLD_SUM,
+    const ku_id sum = complete(g, grad, is_part ? ALL_AXES & ~TP : ALL_AXES, KU_REDUCE_SUM,
                                wire_of(g, o, tensor, grad), g->mesh.mb_outer, path);
     return sum && is_part ? ku_update_sum_over(g, sum, TP, path) : sum;
 }
@@ -138,8 +138,8 @@ static int complete_outputs(struct ku_graph *g)
         if (!ku_layout_has(&g->layout[v->layout], KU_P))
             continue;
         int is_max = strncmp(g->output[i].name, "metric.max.", 11) == 0;
-        ku_id done = complete(g, g->output[i].value, ALL_AXES, is_max ? KU_FOLD_MAX : KU_FOLD_SUM,
-                              -1, 0, g->output[i].name);
+        ku_id done = complete(g, g->output[i].value, ALL_AXES,
+                              is_max ? KU_REDUCE_MAX : KU_REDUCE_SUM, -1, 0, g->output[i].name);
         if (done == 0)
             return ku_err_get()->status;
         g->output[i].value = done;
@@ -300,7 +300,7 @@ static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
     }
     ku_id stats = node ? ku_out(g, node, 0) : 0;
     if (stats && ku_layout_has(&g->layout[g->value[stats].layout], KU_P))
-        stats = complete(g, stats, ALL_AXES, KU_FOLD_SUM, -1, 0, "norm");
+        stats = complete(g, stats, ALL_AXES, KU_REDUCE_SUM, -1, 0, "norm");
     return stats;
 }
 

@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "ps/remote/messages.h"
+#include "ps/remote/service_messages.h"
 
 #define SECOND INT64_C(1000000000)
 enum { FIRST_BACK_OFF_MS = 20, MAX_BACK_OFF_MS = 1000 };

@@ -4,7 +4,7 @@
 
 #include "ps/rpc/private.h"
 
-/* What channel.c and stream.c share. */
+/* What channel.c and rpc_stream.c share. */
 struct ku_rpc_channel {
     grpc_channel *grpc;
     struct ku_rpc_address address;

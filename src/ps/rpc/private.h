@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 
 #include "base/os/socket.h"
-#include "ps/rpc/limits.h"
+#include "ps/rpc/rpc_limits.h"
 #include "ps/rpc/rpc.h"
 
 /* What the files of this layer share. */
@@ -93,7 +93,7 @@ struct ku_rpc_conn {
     bool is_used, is_ending;
     bool is_gone;     /* out of the list; freed with its last call */
     int64_t since_ns; /* of the last change of n_calls, or of the beginning */
-    /* Bytes received that are accounted for (guard.c), TCP alone; and what calls added since. */
+    /* Bytes received that are accounted for (accept_guard.c), TCP alone; what calls added since. */
     int64_t ceiling;
     _Atomic int64_t credit;
     bool is_unix, has_settled; /* has_settled: n_calls has become 0 */

@@ -23,7 +23,7 @@
  * one, so the transport's window closes and the sender waits. A send queue holds at most
  * KU_RPC_MAX_QUEUED messages; ku_rpc_send refuses more. No queue grows with the peer's speed.
  *
- * What the server defends against, and how (limits: ps/rpc/limits.h, ku_rpc_limits):
+ * What the server defends against, and how (limits: ps/rpc/rpc_limits.h, ku_rpc_limits):
  *
  *     strangers                  a Unix socket with mode 0600, or loopback; any other address needs
  *                                mutual TLS or a token. Loopback TCP is open to every user of the
@@ -37,7 +37,7 @@
  *     a peer that vanished       keepalive pings
  *     floods of metadata and announced messages, which gRPC 1.51 stores without a bound: the bytes
  *                                of a TCP connection are held against what its calls take
- *                                (guard.c); gRPC's buffers have a quota in all
+ *                                (accept_guard.c); gRPC's buffers have a quota in all
  *     compressed messages        refused: none can grow
  *     gRPC 1.51's listener, which stops for good when the process is out of descriptors: plain
  *                                connections are accepted here and handed over
@@ -149,7 +149,7 @@ struct ku_rpc_method {
     void (*close)(void *ctx, struct ku_rpc_call *call, int status);
 };
 
-/* Bounds of a server; 0: the default of ps/rpc/limits.h. */
+/* Bounds of a server; 0: the default of ps/rpc/rpc_limits.h. */
 struct ku_rpc_limits {
     size_t message_bytes; /* of a received message */
     int metadata_bytes;   /* of all metadata of a call */

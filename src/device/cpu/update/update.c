@@ -294,19 +294,19 @@ int ku_cpu_bind_max_all(struct ku_kernel *k)
     return bind_reduce(k, tile_max, tile_max_last);
 }
 
-/* Op fold: a += b, or a = max(a, b) with a NaN kept. */
+/* Op accumulate: a += b, or a = max(a, b) with a NaN kept. */
 #define FOLD(type)                                                                                 \
     do {                                                                                           \
         type *a = (type *)c->out[0].data + from;                                                   \
         const type *b = (const type *)c->in[1].data + from;                                        \
-        if (k->attr.reduce == KU_FOLD_MAX)                                                         \
+        if (k->attr.reduce == KU_REDUCE_MAX)                                                       \
             for (int64_t i = 0; i < n; i++)                                                        \
                 a[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i];                                  \
         else                                                                                       \
             for (int64_t i = 0; i < n; i++)                                                        \
                 a[i] += b[i];                                                                      \
     } while (0)
-static void tile_fold(const struct ku_kernel *k, int64_t tile, int thread)
+static void tile_accumulate(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_call *c = &k->call;
     int64_t from, n;
@@ -326,7 +326,7 @@ static void tile_fold(const struct ku_kernel *k, int64_t tile, int thread)
  * A node of the sum tree whose wire dtype is narrower: the same rounding as between two ranks
  * (comm/sum.h).
  */
-static void tile_fold_wire(const struct ku_kernel *k, int64_t tile, int thread)
+static void tile_accumulate_wire(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const enum kumi_dtype wire = (enum kumi_dtype)k->attr.wire;
     float *a = k->call.out[0].data, *other = ku_cpu_scratch(k, thread);
@@ -341,26 +341,27 @@ static void tile_fold_wire(const struct ku_kernel *k, int64_t tile, int thread)
         a[i] += other[i];
     ku_round_through(a, wire, n);
 }
-int ku_cpu_bind_fold(struct ku_kernel *k)
+int ku_cpu_bind_accumulate(struct ku_kernel *k)
 {
     const struct ku_call *c = &k->call;
     const enum kumi_dtype dtype = c->out[0].dtype;
     const int is_narrow = dtype != KUMI_F32 && dtype != KUMI_F64 && dtype != KUMI_I64;
     if (is_narrow)
         KU_TRY(ku_cpu_check_float(k, "sum", &c->out[0]));
-    if ((is_narrow || k->attr.wire >= 0) && k->attr.reduce != KU_FOLD_SUM)
-        return KU_ERR(KUMI_EINVAL, "device cpu: fold: max of %s; it takes f32, f64, i64",
+    if ((is_narrow || k->attr.wire >= 0) && k->attr.reduce != KU_REDUCE_SUM)
+        return KU_ERR(KUMI_EINVAL, "device cpu: accumulate: max of %s; it takes f32, f64, i64",
                       kumi_dtype_name(dtype));
     if (k->attr.wire >= 0)
         KU_TRY(ku_cpu_check(k, "sum", &c->out[0], KUMI_F32));
     KU_TRY(ku_cpu_check(k, "first part", &c->in[0], dtype));
     KU_TRY(ku_cpu_check(k, "second part", &c->in[1], dtype));
     if (c->in[0].data != c->out[0].data)
-        return KU_ERR(KUMI_EINVAL, "device cpu: fold: the first part is updated in place; give one "
-                                   "buffer");
+        return KU_ERR(KUMI_EINVAL,
+                      "device cpu: accumulate: the first part is updated in place; give one "
+                      "buffer");
     k->count = ku_cpu_count(&c->out[0]);
     k->per_tile = KU_CPU_TILE_COUNT;
-    ku_cpu_phase(k, k->attr.wire >= 0 ? tile_fold_wire : tile_fold,
+    ku_cpu_phase(k, k->attr.wire >= 0 ? tile_accumulate_wire : tile_accumulate,
                  ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
 }

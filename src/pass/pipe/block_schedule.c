@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks and costs of schedules: what each block waits for, and when the lists come to an end. */
+#include "pass/pipe/block_schedule.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+char ku_block_letter(int kind)
+{
+    KU_ASSERT(kind >= 0 && kind < KU_N_BLOCK_KINDS);
+    return "FBIW"[kind];
+}
+
+void ku_pp_schedule_destroy(struct ku_pp_schedule *s)
+{
+    if (s == NULL)
+        return;
+    ku_free(s->rank_of);
+    ku_free(s->first);
+    ku_free(s->block);
+    ku_free(s->column);
+    ku_free(s);
+}
+
+int ku_pp_schedule_empty(int n_ranks, int n_stages, int n_micro, struct ku_pp_schedule **out)
+{
+    struct ku_pp_schedule *s = ku_calloc(1, sizeof *s);
+    if (s == NULL)
+        return KUMI_ENOMEM;
+    *s = (struct ku_pp_schedule){.n_ranks = n_ranks, .n_stages = n_stages, .n_micro = n_micro};
+    s->rank_of = ku_calloc((size_t)n_stages, sizeof *s->rank_of);
+    s->first = ku_calloc((size_t)n_ranks + 1, sizeof *s->first);
+    s->block = ku_calloc(3 * (size_t)n_stages * (size_t)n_micro, sizeof *s->block);
+    if (s->rank_of && s->first && s->block) {
+        *out = s;
+        return KUMI_OK;
+    }
+    ku_pp_schedule_destroy(s);
+    return KUMI_ENOMEM;
+}
+
+int ku_pp_schedule_forward(const struct ku_pp_schedule *s, struct ku_pp_schedule **out)
+{
+    struct ku_pp_schedule *f;
+    KU_TRY(ku_pp_schedule_empty(s->n_ranks, s->n_stages, s->n_micro, &f));
+    memcpy(f->rank_of, s->rank_of, (size_t)s->n_stages * sizeof *f->rank_of);
+    uint32_t n = 0;
+    for (int r = 0; r < s->n_ranks; r++) {
+        for (int u = 0; u < s->n_micro; u++)
+            for (int stage = 0; stage < s->n_stages; stage++)
+                if (s->rank_of[stage] == r)
+                    f->block[n++] = (struct ku_block){KU_BL_F, (int16_t)stage, u};
+        f->first[r + 1] = n;
+    }
+    *out = f;
+    return KUMI_OK;
+}
+
+/* Index of an instance of a kind among those of all stages and micro-batches. */
+static size_t index_of(const struct ku_pp_schedule *s, int kind, int stage, int micro)
+{
+    return ((size_t)kind * (size_t)s->n_stages + (size_t)stage) * (size_t)s->n_micro +
+           (size_t)micro;
+}
+
+/*
+ * When a block may begin: the end of the blocks that it depends on, and the transfer from other
+ * ranks. < 0: one has not run. end: per instance, -1 = not run; B counts as I and as W.
+ */
+static double ready(const struct ku_pp_schedule *s, const struct ku_block *b, double comm,
+                    const double *end)
+{
+    const int own = s->rank_of[b->stage];
+    const double f = end[index_of(s, KU_BL_F, b->stage, b->micro)];
+    int before = b->stage - 1, kind = KU_BL_F;
+    double at = 0;
+    if (b->kind == KU_BL_W)
+        return end[index_of(s, KU_BL_I, b->stage, b->micro)];
+    if (b->kind != KU_BL_F) {
+        if (f < 0)
+            return -1;
+        at = f;
+        before = b->stage + 1, kind = KU_BL_I;
+        if (before == s->n_stages)
+            return at;
+    }
+    if (before < 0)
+        return at;
+    const double other = end[index_of(s, kind, before, b->micro)];
+    if (other < 0)
+        return -1;
+    const double arrived = other + (s->rank_of[before] == own ? 0 : comm);
+    return arrived > at ? arrived : at;
+}
+
+double ku_block_cost(const struct ku_block_cost *c, int stage, int kind)
+{
+    const struct ku_stage_cost all = {c->f, c->i, c->w}, *const x = c->of ? &c->of[stage] : &all;
+    return kind == KU_BL_F ? x->f : kind == KU_BL_I ? x->i : kind == KU_BL_W ? x->w : x->i + x->w;
+}
+
+double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
+                          double *begin, double *end, uint32_t *stuck)
+{
+    const size_t n = (size_t)KU_N_BLOCK_KINDS * (size_t)s->n_stages * (size_t)s->n_micro;
+    double *done = ku_calloc(n, sizeof *done),
+           *clock = ku_calloc((size_t)s->n_ranks, sizeof *clock);
+    uint32_t *next = ku_calloc((size_t)s->n_ranks, sizeof *next);
+    double most = done && clock && next ? 0 : -1;
+    bool moved = true;
+    for (size_t i = 0; i < n && most == 0; i++)
+        done[i] = -1;
+    while (moved && most >= 0) {
+        moved = false;
+        for (int r = 0; r < s->n_ranks; r++)
+            while (s->first[r] + next[r] < s->first[r + 1]) {
+                const uint32_t at = s->first[r] + next[r];
+                const struct ku_block *b = &s->block[at];
+                const double from = ready(s, b, cost->comm, done);
+                if (from < 0)
+                    break;
+                const double start = from > clock[r] ? from : clock[r];
+                clock[r] = start + ku_block_cost(cost, b->stage, b->kind);
+                done[index_of(s, b->kind, b->stage, b->micro)] = clock[r];
+                if (b->kind == KU_BL_B)
+                    done[index_of(s, KU_BL_I, b->stage, b->micro)] = clock[r];
+                if (begin)
+                    begin[at] = start;
+                if (end)
+                    end[at] = clock[r];
+                most = clock[r] > most ? clock[r] : most;
+                next[r]++;
+                moved = true;
+            }
+    }
+    for (int r = 0; r < s->n_ranks && most >= 0; r++)
+        if (s->first[r] + next[r] < s->first[r + 1]) {
+            if (stuck)
+                *stuck = s->first[r] + next[r];
+            most = -1;
+        }
+    ku_free(done);
+    ku_free(clock);
+    ku_free(next);
+    return most;
+}
+
+double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, const double *end)
+{
+    double most = 0;
+    for (int r = 0; r < s->n_ranks; r++) {
+        const uint32_t first = s->first[r], last = s->first[r + 1] - 1;
+        KU_ASSERT(first <= last);
+        most = end[last] - begin[first] > most ? end[last] - begin[first] : most;
+    }
+    return most;
+}
+
+double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
+                             bool is_joint)
+{
+    const uint32_t n = s->first[s->n_ranks];
+    double *begin = ku_calloc(n, sizeof *begin), *end = ku_calloc(n, sizeof *end), work = 0;
+    double span = begin && end ? ku_pp_schedule_run(s, cost, begin, end, NULL) : -1;
+    if (span > 0 && !is_joint)
+        span = ku_pp_schedule_span(s, begin, end);
+    for (uint32_t i = 0; i < n; i++)
+        work += ku_block_cost(cost, s->block[i].stage, s->block[i].kind);
+    ku_free(begin);
+    ku_free(end);
+    return span < 0 ? -1 : span > 0 ? 1 - work / (span * s->n_ranks) : 0;
+}
+
+int ku_pp_schedule_peak(const struct ku_pp_schedule *s, int rank)
+{
+    int now = 0, most = 0;
+    for (uint32_t i = s->first[rank]; i < s->first[rank + 1]; i++) {
+        now += s->block[i].kind == KU_BL_F;
+        most = now > most ? now : most;
+        now -= s->block[i].kind == KU_BL_B || s->block[i].kind == KU_BL_W;
+    }
+    return most;
+}
+
+/* A cell as "pipe.csv: row 1, cell 4: 0F2: ". */
+static const char *cell(const struct ku_pp_schedule *s, const char *name, uint32_t at, char *text,
+                        size_t bytes)
+{
+    int r = 0;
+    while (s->first[r + 1] <= at)
+        r++;
+    snprintf(text, bytes, "%s: row %d, cell %u: %d%c%d", name, r + 1,
+             s->column ? (uint32_t)s->column[at] : at - s->first[r] + 1, s->block[at].stage,
+             ku_block_letter(s->block[at].kind), s->block[at].micro);
+    return text;
+}
+
+/* Every instance once, in the order of micro-batches, and after what it depends on in its list. */
+static int check_lists(const struct ku_pp_schedule *s, const char *name, int32_t *next)
+{
+    char text[160];
+    for (uint32_t i = 0; i < s->first[s->n_ranks]; i++) {
+        const struct ku_block *b = &s->block[i];
+        int32_t *own = &next[b->stage * KU_N_BLOCK_KINDS];
+        const bool splits = b->kind == KU_BL_I || b->kind == KU_BL_W;
+        if (b->micro != own[b->kind])
+            return KU_ERR(KUMI_EINVAL, "%s: the next %c of stage %d is that of micro-batch %d",
+                          cell(s, name, i, text, sizeof text), ku_block_letter(b->kind), b->stage,
+                          own[b->kind]);
+        if ((splits && own[KU_BL_B]) || (b->kind == KU_BL_B && (own[KU_BL_I] || own[KU_BL_W])))
+            return KU_ERR(KUMI_EINVAL, "%s: stage %d has B and I or W; use B, or I and W, for all",
+                          cell(s, name, i, text, sizeof text), b->stage);
+        own[b->kind]++;
+        if (own[KU_BL_B] > own[KU_BL_F] || own[KU_BL_I] > own[KU_BL_F] ||
+            own[KU_BL_W] > own[KU_BL_I])
+            return KU_ERR(KUMI_EINVAL, "%s: comes before the %c that it needs",
+                          cell(s, name, i, text, sizeof text), b->kind == KU_BL_W ? 'I' : 'F');
+    }
+    return KUMI_OK;
+}
+
+int ku_pp_schedule_check(const struct ku_pp_schedule *s, const char *name)
+{
+    const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
+    int32_t *next = ku_calloc((size_t)s->n_stages * KU_N_BLOCK_KINDS, sizeof *next);
+    uint32_t stuck = 0;
+    char text[160];
+    int status = next ? check_lists(s, name, next) : KUMI_ENOMEM;
+    for (int stage = 0; stage < s->n_stages && status == KUMI_OK; stage++) {
+        const int32_t *own = &next[stage * KU_N_BLOCK_KINDS];
+        for (int k = 0; k < KU_N_BLOCK_KINDS && status == KUMI_OK; k++) {
+            const bool is_used = k == KU_BL_F || (own[KU_BL_B] ? k == KU_BL_B : k != KU_BL_B);
+            if (is_used && own[k] < s->n_micro)
+                status = KU_ERR(KUMI_EINVAL, "%s: row %d: %d%c%d is missing", name,
+                                s->rank_of[stage] + 1, stage, ku_block_letter(k), own[k]);
+        }
+    }
+    ku_free(next);
+    if (status == KUMI_OK && ku_pp_schedule_run(s, &unit, NULL, NULL, &stuck) < 0)
+        status = KU_ERR(KUMI_EINVAL, "%s: waits for ever: a block that it depends on comes later",
+                        cell(s, name, stuck, text, sizeof text));
+    return status;
+}
