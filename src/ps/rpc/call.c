@@ -138,7 +138,7 @@ void ku_rpc_next(struct ku_rpc_call *c)
 void ku_rpc_finish(struct ku_rpc_call *c, int status, struct ku_rpc_buf *reply)
 {
     struct ku_rpc_buf empty = {0};
-    if (status < 0)
+    if (status < 0 && status != KUMI_ESTOPPED) /* the end of a run is no failure */
         ku_rpc_say(c->server, c->peer, c->path, "%s", ku_err_get()->text);
     pthread_mutex_lock(&c->lock);
     if (!c->is_finished && status == KUMI_OK && !c->method->is_stream)
@@ -234,20 +234,20 @@ static void on_recv(struct ku_rpc_call *c, int success)
 
 static void on_sent(struct ku_rpc_call *c, int success)
 {
-    ku_rpc_conn_credit(c->conn, 0, c->sending_bytes);
     pthread_mutex_lock(&c->lock);
+    ku_rpc_conn_credit(c->conn, 0, c->sending_bytes);
     if (c->sending)
         grpc_byte_buffer_destroy(c->sending);
     c->sending = NULL;
     c->sending_bytes = 0;
     c->is_sending = false;
     c->send_ns = INT64_MAX;
-    const bool is_last = c->has_status;
+    const bool is_last = c->has_status || c->is_over;
     const int n = c->n_queued;
     if (success)
         pump(c);
     pthread_mutex_unlock(&c->lock);
-    if (success && !is_last && c->method && c->method->sent && !c->is_over)
+    if (success && !is_last && c->method && c->method->sent)
         c->method->sent(c->server->ctx, c, n);
 }
 
