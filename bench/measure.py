@@ -72,7 +72,7 @@ class Bench:
                 thread.join()
         if p.returncode:
             lines = [line for line in re.split("[\r\n]", err) if line.strip()]
-            raise Failed(f"{' '.join(argv[:4])} …: {lines[-1][:160] if lines else p.returncode}")
+            raise Failed(f"{' '.join((os.path.basename(argv[0]), *argv[1:4]))} …: {lines[-1][:160] if lines else p.returncode}")
         return out + err if with_messages else out
 
     def json_lines(self, argv, **how):
