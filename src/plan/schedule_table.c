@@ -73,12 +73,12 @@ static void print_row(const struct ku_plan_schedule *t, int r, double per_unit, 
 /* Time of the shortest block. */
 static double shortest(const struct ku_plan_schedule *t)
 {
-    double least = t->makespan;
+    double min = t->makespan;
     for (uint32_t i = 0; i < t->s->first[t->s->n_ranks]; i++) {
         const double own = t->end[i] - t->begin[i];
-        least = own > 0 && own < least ? own : least;
+        min = own > 0 && own < min ? own : min;
     }
-    return least;
+    return min;
 }
 
 /* "F 0.98, I 1.10, W 0.97" of the stages of a coordinate. */

@@ -85,7 +85,7 @@ size_t ku_proto_n_double(uint32_t field);
 uint8_t *ku_proto_put_varint(uint8_t *at, uint64_t value);
 uint8_t *ku_proto_put_uint(uint8_t *at, uint32_t field, uint64_t value);
 uint8_t *ku_proto_put_double(uint8_t *at, uint32_t field, double value);
-/* Key and length alone: the caller writes the bytes behind them. */
+/* Key and length alone: the caller writes the bytes after them. */
 uint8_t *ku_proto_put_head(uint8_t *at, uint32_t field, uint64_t bytes);
 uint8_t *ku_proto_put_bytes(uint8_t *at, uint32_t field, const void *data, size_t bytes);
 

@@ -48,7 +48,7 @@ int ps_cmd_serve(struct cli *c)
         return cli_usage("kumi ps serve: --out, --shard, --journal-sync and --keep-journal go only "
                          "with CONFIG");
     if (o.vector.count == 0)
-        return cli_usage("kumi ps serve: --vector: give the number of elements");
+        return cli_usage("kumi ps serve: --vector: give a number of elements of at least 1");
     o.vector.set = c->list;
     o.vector.n_set = c->n_list;
     int status = ps_server_opts(&server, "127.0.0.1:50051", texts, &copy, &o.rpc);

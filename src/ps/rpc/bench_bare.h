@@ -5,7 +5,7 @@
 #include "ps/rpc/client.h"
 
 /*
- * The least that gRPC's C API needs for a unary call and a stream of frames: what the benchmark
+ * The minimum that gRPC's C API needs for a unary call and a stream of frames: what the benchmark
  * compares this layer with. It handles one call at a time and no failure: a failed operation is an
  * assertion.
  */
