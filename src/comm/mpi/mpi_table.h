@@ -19,7 +19,7 @@
  * Functions that return int return 0 or an MPI error code. No function blocks, except start and
  * finish. One thread calls them.
  */
-enum { KU_MPI_ABI = 1, KU_MPI_PIECES = 5 };
+enum { KU_MPI_ABI = 2, KU_MPI_PIECES = 5 };
 #define KU_MPI_TABLE "ku_mpi_table" /* the plug-in's one symbol */
 
 /* MPI exists once in a process and cannot be started again after its end. */
@@ -31,7 +31,8 @@ enum ku_mpi_phase {
     KU_MPI_FAILED  /* closed after one: ranks may be missing, and messages left over */
 };
 struct ku_mpi_process {
-    int phase; /* enum ku_mpi_phase; the engine writes it */
+    int phase;  /* enum ku_mpi_phase; the engine writes it */
+    int pmi_fd; /* socket to hydra, MPICH's launcher, or 0; the engine writes it */
     int rank, n, max_tag;
 };
 struct ku_mpi_piece {

@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "comm/mpi/private.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -99,6 +100,8 @@ int ku_mpi_start(const struct ku_mpi_table *table, const struct ku_mpi_place *pl
                       table->make);
     p->phase = KU_MPI_IN_USE;
     KU_TRY(ku_mpi_keep(&kept));
+    const char *pmi_fd = ku_env("HYDI_CONTROL_FD") ? ku_env("PMI_FD") : NULL;
+    p->pmi_fd = pmi_fd && strcmp(table->make, "mpich") == 0 ? (int)strtol(pmi_fd, NULL, 10) : 0;
     int error = table->start();
     ku_mpi_restore(&kept);
     if (error)

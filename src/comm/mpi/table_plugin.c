@@ -6,8 +6,10 @@
 #include "comm/mpi/mpi_table.h"
 
 #include <mpi.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +55,41 @@ static void error_text(int error, char *text, size_t cap)
     snprintf(text, cap, "%.*s", (int)strcspn(why, "\n"), why);
 }
 
+/*
+ * Sends a line of hydra's wire protocol (PMI-1), and calls MPI, which makes progress, until the
+ * answer is there. False: hydra answers something else, or nothing.
+ */
+static bool pmi_call(const char *line, const char *expected)
+{
+    struct pollfd socket = {.fd = process.pmi_fd, .events = POLLIN};
+    char answer[32] = "";
+    size_t n = 0, len = strlen(expected);
+    if (write(process.pmi_fd, line, strlen(line)) != (ssize_t)strlen(line))
+        return false;
+    for (int ms = 0; ms < BARRIER_MS && n < len; ms++) {
+        int flag;
+        if (MPI_Iprobe(MPI_ANY_SOURCE, process.max_tag, state.comm, &flag, MPI_STATUS_IGNORE))
+            return false;
+        if (poll(&socket, 1, 1) != 1)
+            continue;
+        ssize_t got = read(process.pmi_fd, answer + n, len - n);
+        if (got <= 0)
+            return false;
+        n += (size_t)got;
+    }
+    return strcmp(answer, expected) == 0;
+}
+
+/*
+ * With hydra, MPICH's launcher: ends this rank in its eyes in place of MPI_Finalize. After the
+ * barrier all ranks have left MPI's, so no message is under way.
+ */
+static bool leave_hydra(void)
+{
+    return process.pmi_fd > 0 && pmi_call("cmd=barrier_in\n", "cmd=barrier_out\n") &&
+           pmi_call("cmd=finalize\n", "cmd=finalize_ack\n");
+}
+
 /* Ends the process with its status if MPI_Finalize does not return. */
 static void *watch_finalize(void *status)
 {
@@ -69,10 +106,10 @@ static void *watch_finalize(void *status)
  * a failure the process ends without MPI_Finalize, which waits for dead ranks too; launchers notice
  * that.
  *
- * MPI_Finalize of MPICH 4.0 over UCX on TCP closes each connection with a message that the peer
- * must answer, then waits for the other ranks without answering. A rank that answers one before it
- * sends its own therefore waits forever. So all ranks come to a barrier, call MPI no more for a
- * while, and then finalize at about the same time; a watchdog takes care of the rest.
+ * MPI_Finalize of MPICH 4.0 over UCX on TCP flushes each connection with a message that the peer
+ * must answer, then waits for the other ranks without answering: a rank that comes 10 ms late waits
+ * forever. With hydra it is therefore not called. Elsewhere all ranks come to a barrier, call MPI
+ * no more for a while, and then finalize at about the same time; a watchdog takes care of the rest.
  */
 static void finish_at_exit(int status, void *unused)
 {
@@ -89,7 +126,7 @@ static void finish_at_exit(int status, void *unused)
             return;
         usleep(1000);
     }
-    if (!is_done)
+    if (!is_done || leave_hydra())
         return;
     usleep(PAUSE_US);
     if (pthread_create(&thread, NULL, watch_finalize, (void *)(intptr_t)status) == 0) {
