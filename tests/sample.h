@@ -28,7 +28,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "base/random.h"
+#include "base/math/random.h"
 
 enum sample_build { SAMPLE_PLAIN, SAMPLE_ADDRESS, SAMPLE_THREAD };
 #if defined(__SANITIZE_ADDRESS__)

@@ -11,7 +11,7 @@
 #include <xxhash.h>
 
 #include "base/arg.h"
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/err.h"
 #include "base/json/json.h"
 #include "base/mem.h"

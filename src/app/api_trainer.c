@@ -16,7 +16,7 @@
 #include "base/os/os.h"
 #include "base/str.h"
 #include "ckpt/digest.h"
-#include "comm/api.h"
+#include "comm/api/api.h"
 #include "nn/builder.h"
 #include "comm/consensus.h"
 #include "app/api_options.h"

@@ -19,11 +19,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/socket.h"
-#include "base/sort.h"
+#include "base/math/sort.h"
 #include "comm/arena.h"
 #include "comm/coll.h"
 #include "comm/world.h"

@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "app/host_probe.h"
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/os/socket.h"
-#include "base/sort.h"
+#include "base/math/sort.h"
 #include "base/str.h"
 #include "job/control/address.h"
 #include "job/hosts.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "check/proof.h"

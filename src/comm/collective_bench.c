@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/sort.h"
+#include "base/math/sort.h"
 #include "comm/private.h"
 #include "tensor/blocks.h"
 

@@ -18,7 +18,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/search.h"
+#include "base/math/search.h"
 #include "base/str.h"
 
 #include <pthread.h>

@@ -2,7 +2,7 @@
 #include "data/sampler.h"
 
 #include "base/err.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "base/str.h"
 
 int ku_last_batch_parse(const char *name, enum ku_last_batch *out)

@@ -2,8 +2,8 @@
 #ifndef KU_DEVICE_DEVICE_H
 #define KU_DEVICE_DEVICE_H
 
-#include "base/caches.h"
-#include "base/cpu_features.h"
+#include "base/cpu/caches.h"
+#include "base/cpu/cpu_features.h"
 #include "op/target.h"
 
 /* Bytes of workspace of the ops of one family (op/op.h): a pure function of the case. */
@@ -48,7 +48,7 @@ struct ku_call {
     int op, n_in, n_out;
     int accumulate; /* output 0 (layer_norm_dgb: both outputs) is added to, not overwritten */
     const struct ku_attrs *attr;
-    /* Stream id of a random op: part of the key of base/random.h, with the seed and the step. */
+    /* Stream id of a random op: part of base/math/random.h's key, with the seed and the step. */
     uint32_t stream;
     struct ku_view in[KU_MAX_IN], out[KU_MAX_OUT];
     void *workspace; /* ku_target_op.workspace_bytes, 64-byte aligned; undefined at entry */

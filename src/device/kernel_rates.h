@@ -2,7 +2,7 @@
 #ifndef KU_DEVICE_KERNEL_RATES_H
 #define KU_DEVICE_KERNEL_RATES_H
 
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/err.h"
 #include "kumi/dtype.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "op/loss_scaler.h"
 #include "op/schedule.h"
 #include "tensor/dtype.h"

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "base/err.h"
-#include "base/random.h"
+#include "base/math/random.h"
 
 enum { STREAM = 0x73616d70 /* "samp" */ };
 

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "base/sort.h"
+#include "base/math/sort.h"
 #include "base/str.h"
 
 enum { MAX_KEPT = 4096, MAX_METRICS_BYTES = 1 << 30 };

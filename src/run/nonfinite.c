@@ -13,7 +13,7 @@
 #include <math.h>
 
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "base/mem.h"
 #include "comm/consensus.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/env.h"
 #include "base/hash.h"
 #include "base/json/json.h"

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/json/json.h"

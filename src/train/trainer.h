@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "exec/exec.h"
 #include "kumi/run.h"

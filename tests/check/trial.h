@@ -5,7 +5,7 @@
 /* Runs programs, with ranks as threads: the digest of the state after two steps. */
 #include <assert.h>
 
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
 #include "exec/exec.h"

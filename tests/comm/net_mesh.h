@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/os/ipc.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/net.h"
 #include "comm/private.h"
 #include "comm/tcp/tcp.h"

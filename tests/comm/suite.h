@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "comm/coll.h"
 #include "comm/world.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 

@@ -6,7 +6,7 @@
 #include "suite.h"
 
 #include "base/clock.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "tensor/blocks.h"
 
 #include <setjmp.h>

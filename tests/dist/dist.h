@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/world.h"
 #include "kumi/model.h"
 #include "nn/builder.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/os/os.h"
-#include "comm/api.h"
+#include "comm/api/api.h"
 #include "comm/world.h"
 #include "dist.h"
 #include "kumi/comm.h"

@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 #include "base/os/os.h"
-#include "comm/api.h"
+#include "comm/api/api.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
 #include "kumi/comm.h"

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "comm/api.h"
+#include "comm/api/api.h"
 #include "comm/world.h"
 #include "kumi/launch.h"
 #include "kumi/model.h"

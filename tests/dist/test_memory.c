@@ -16,7 +16,7 @@
 #include "kumi/comm.h"
 #include "kumi/launch.h"
 #include "base/os/os.h"
-#include "comm/api.h"
+#include "comm/api/api.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { IS_SANITIZED = 1 };

@@ -14,7 +14,7 @@
 
 #include "base/err.h"
 #include "base/os/os.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/world.h"
 #include "kumi/model.h"
 #include "nn/builder.h"

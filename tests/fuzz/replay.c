@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/random.h"
+#include "base/math/random.h"
 
 /* Runs each file of a folder as it is. Those with names of their own also run cut at up to 64
  * places, and 64 times with one to four bits flipped; those that libFuzzer found (names of 40

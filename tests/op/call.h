@@ -14,9 +14,9 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "base/mem.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "base/str.h"
 #include "device/device.h"
 #include "op/loss_scaler.h"

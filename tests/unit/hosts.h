@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/exchange.h"
 
 enum { MAX_MEMBERS = 512 };

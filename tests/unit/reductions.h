@@ -2,7 +2,7 @@
 #ifndef TESTS_UNIT_REDUCTIONS_H
 #define TESTS_UNIT_REDUCTIONS_H
 
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/sum.h"
 #include "tensor/dtype.h"
 

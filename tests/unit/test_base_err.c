@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/log.h"

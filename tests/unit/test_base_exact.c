@@ -11,8 +11,8 @@
 #include <float.h>
 #include <math.h>
 
-#include "base/exact.h"
-#include "base/random.h"
+#include "base/math/exact.h"
+#include "base/math/random.h"
 
 /*
  * The oracle: one bit an array element, weight 2^(i - 1074), two's complement, rippled by hand; its

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "base/random.h"
+#include "base/math/random.h"
 
 /* Random123's own vectors for philox4x32-10. */
 static void test_known_answers(void **state)

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "infer/beam.h"
 
 enum { VOCAB = 4, END = 1, FIRST = 2, MAX_TOKENS = 6, MAX_ROWS = 4096, MAX_TEXTS = 4096 };

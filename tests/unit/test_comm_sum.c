@@ -2,9 +2,9 @@
 /* links: comm job tensor base */
 /* The reduction kernels: every instruction set gives the bits of the base one; the tree; wires;
  * NaN; blocks and owners. */
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/mem.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/sum.h"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"

@@ -4,7 +4,7 @@
  * Nodes of the neighbour tree: the cover of a set of leaves against all nodes, level by level; and
  * sums over nodes against the sum over the leaves, bit by bit.
  */
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/sum.h"
 #include "comm/tree.h"
 #include "tensor/dtype.h"

@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "ckpt/digest.h"
 #include "device/peak_bench.h"
-#include "app/bench_report.h"
+#include "app/bench/bench_report.h"
 #include "plan/picture.h"
 #include "sim/machine_limits.h"
 

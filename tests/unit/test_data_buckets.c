@@ -12,7 +12,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "data/pairs/buckets.h"
 #include "data/sampler.h"
 

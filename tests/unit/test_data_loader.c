@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/os/os.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "data/image/image.h"
 #include "data/loader.h"
 #include "data/text/token_files.h"

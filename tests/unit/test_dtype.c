@@ -10,7 +10,7 @@
 #include <math.h>
 
 #include "base/err.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "tensor/dtype.h"
 
 static uint32_t bits32(float x)

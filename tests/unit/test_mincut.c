@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "base/random.h"
+#include "base/math/random.h"
 #include "pass/remat/mincut.h"
 
 enum { MAX_VERTICES = 9, MAX_EDGES = 40 };

@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/tiling.h"
 #include "device/device.h"

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "base/utf8.h"
 #include "data/tokenizer/words.h"
 

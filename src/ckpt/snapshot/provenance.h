@@ -2,7 +2,7 @@
 #ifndef KU_CKPT_SNAPSHOT_PROVENANCE_H
 #define KU_CKPT_SNAPSHOT_PROVENANCE_H
 
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/err.h"
 #include "ckpt/snapshot/snapshot.h"
 

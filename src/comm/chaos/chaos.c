@@ -11,7 +11,7 @@
  * (they report a mismatch), or kill the rank.
  */
 #include "base/clock.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/private.h"
 
 #include <signal.h>

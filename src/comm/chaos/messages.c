@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "comm/net.h"
 #include "comm/private.h"
 

@@ -17,7 +17,7 @@
  */
 #include "comm/sum.h"
 
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 #include "base/err.h"
 #include "comm/message_stream.h"
 

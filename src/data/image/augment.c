@@ -2,7 +2,7 @@
 #include "data/image/augment.h"
 
 #include "base/err.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "base/str.h"
 
 #include <math.h>

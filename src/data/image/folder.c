@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "base/search.h"
+#include "base/math/search.h"
 
 #include <fcntl.h>
 #include <stdio.h>

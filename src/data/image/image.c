@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/random.h"
+#include "base/math/random.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "base/search.h"
+#include "base/math/search.h"
 #include "data/input_file.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/search.h"
+#include "base/math/search.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "data/pairs/bucket_shapes.h"
 
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/reserve.h"
-#include "base/search.h"
+#include "base/math/search.h"
 #include "data/tokenizer/bpe.h"
 #include "data/text/line_feed.h"
 #include "data/lines.h"

@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/random.h"
+#include "base/math/random.h"
 
 enum { TOKENS, TARGETS, TYPES, LENGTHS, N_PORTS };
 

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "base/search.h"
+#include "base/math/search.h"
 #include "data/input_file.h"
 #include "data/text/token_stream.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/search.h"
+#include "base/math/search.h"
 #include "data/input_file.h"
 
 enum { FILES_MAX = 1 << 20, VERIFY_STEP_BYTES = 1 << 20 };

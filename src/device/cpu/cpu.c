@@ -96,7 +96,7 @@ struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k)
                            .stream = k->call.stream,
                            .least = (uint32_t)ceil(k->attr.p * 0x1p24),
                            .scale = (float)(1.0 / (1.0 - k->attr.p))};
-    for (uint32_t i = 0; i < 10; i++) { /* key schedule of base/random.c */
+    for (uint32_t i = 0; i < 10; i++) { /* key schedule of base/math/random.c */
         d.key[i][0] = (uint32_t)d.seed + i * 0x9E3779B9u;
         d.key[i][1] = (uint32_t)(d.seed >> 32) + i * 0xBB67AE85u;
     }

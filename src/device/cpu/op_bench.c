@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "base/mem.h"
 #include "device/cpu/bench.h"
 #include "device/cpu/cpu.h"

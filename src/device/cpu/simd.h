@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "kumi/dtype.h"
-#include "base/random.h"
+#include "base/math/random.h"
 
 #if defined(__AVX512F__) || defined(__F16C__)
 #include <immintrin.h>
@@ -470,8 +470,8 @@ INLINE vf reciprocal(vf x)
 }
 
 /*
- * Philox-4x32-10 (base/random.h) for sixteen counters {c0, c1, step, stream}: w[0] .. w[3] of each
- * lane's block.
+ * Philox-4x32-10 (base/math/random.h) for sixteen counters {c0, c1, step, stream}: w[0] .. w[3] of
+ * each lane's block.
  */
 #if defined(__AVX512F__)
 INLINE void mul_wide(vu a, uint32_t m, vu *hi, vu *lo)

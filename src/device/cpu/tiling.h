@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/caches.h"
+#include "base/cpu/caches.h"
 
 /*
  * Shapes of tiles as pure functions of the caches, the op's shape, the kernel and the threads. No

@@ -2,7 +2,7 @@
 /* Ops on one element at a time, and copies of rows. */
 #include <math.h>
 
-#include "base/random.h"
+#include "base/math/random.h"
 #include "device/ref/ref.h"
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters without an f32 master copy: widened to f32 for the update, rounded when stored. */
-#include "base/random.h"
+#include "base/math/random.h"
 #include "device/ref/ref.h"
 
 /* widen: p, with the placement of `like` */

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "device/ref/ref.h"
 #include "device/step_scalars.h"
 #include "op/schedule.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Type inference of Adafactor's ops. */
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "op/type.h"
 
 /*

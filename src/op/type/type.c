@@ -2,7 +2,7 @@
 /* Type inference: one function for each way in which result types follow from operand types. */
 #include <string.h>
 
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "op/type.h"
 #include "op/loss_scaler.h"
 

@@ -16,7 +16,7 @@
  * gradients of two micro-batches never exist at once.
  */
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "base/mem.h"
 #include "ir/placement_rules.h"
 #include "pass/lower/lower.h"

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "base/mem.h"
 #include "pass/update.h"
 

@@ -15,7 +15,7 @@
  * tensors, their sums are reduced between the two groups of make_norms.
  */
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "base/mem.h"
 #include "pass/update.h"
 

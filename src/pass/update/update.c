@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "ir/placement_rules.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which elements dropout keeps (base/random.h, docs/internals/numerics.md), as bits. Included once
- * per instruction set after elem_body.h.
+ * Which elements dropout keeps (base/math/random.h, docs/internals/numerics.md), as bits. Included
+ * once per instruction set after elem_body.h.
  *
  * With AVX-512 each 64-bit lane is one Philox counter. The next round reads only the lower halves
  * of the lanes c0 .. c3. So the 64-bit products serve directly as the next c1 and c3, and shifted

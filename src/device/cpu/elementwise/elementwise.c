@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/random.h"
+#include "base/math/random.h"
 #include "device/cpu/cpu.h"
 #include "tensor/dtype.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/exact.h"
+#include "base/math/exact.h"
 #include "device/cpu/cpu.h"
 #include "device/step_scalars.h"
 #include "op/schedule.h"

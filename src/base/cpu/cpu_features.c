@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/cpu_features.h"
+#include "base/cpu/cpu_features.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_BASE_EXACT_H
-#define KU_BASE_EXACT_H
+#ifndef KU_BASE_MATH_EXACT_H
+#define KU_BASE_MATH_EXACT_H
 
 #include <stdbool.h>
 #include <stdint.h>

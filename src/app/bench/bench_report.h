@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_APP_BENCH_REPORT_H
-#define KU_APP_BENCH_REPORT_H
+#ifndef KU_APP_BENCH_BENCH_REPORT_H
+#define KU_APP_BENCH_BENCH_REPORT_H
 
 #include <jansson.h>
 #include <stdint.h>

@@ -8,7 +8,7 @@
 #include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "comm/api.h"
+#include "comm/api/api.h"
 #include "comm/private.h"
 #include "comm/world.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures how training scales: runs `kumi train --trial` once per rank count, then combines the
- * step times that each rank has written (exec/step_times.h, app/scaling.h).
+ * step times that each rank has written (exec/step_times.h, app/bench/scaling.h).
  */
 #include "kumi/run.h"
 
@@ -17,9 +17,9 @@
 #include "base/os/os.h"
 #include "job/launch/hostlist.h"
 #include "kumi/launch.h"
-#include "app/bench_report.h"
+#include "app/bench/bench_report.h"
 #include "train/configure.h"
-#include "app/scaling.h"
+#include "app/bench/scaling.h"
 #include "train/session.h"
 
 enum { MAX_COUNTS = 16, MAX_STEPS = 100000, DEFAULT_STEPS = 18, MAX_RANK_BYTES = 1 << 26 };

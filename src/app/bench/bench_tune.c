@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "app/bench_report.h"
-#include "base/caches.h"
+#include "app/bench/bench_report.h"
+#include "base/cpu/caches.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_COMM_API_H
-#define KU_COMM_API_H
+#ifndef KU_COMM_API_API_H
+#define KU_COMM_API_API_H
 
 #include "base/err.h"
 #include "job/job.h"

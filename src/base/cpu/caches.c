@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/caches.h"
+#include "base/cpu/caches.h"
 
 #include <hwloc.h>
 #include <pthread.h>

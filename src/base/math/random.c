@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/random.h"
+#include "base/math/random.h"
 
 #include <math.h>
 #include <string.h>
@@ -18,7 +18,7 @@ typedef void batch_fn(const struct ku_normals *of, uint64_t block, float *out);
 #define NAME(x) x##_base
 #define TARGET
 #define ROOT(x) sqrt(x)
-#include "base/random_body.h"
+#include "base/math/random_body.h"
 
 float ku_random_normal(uint64_t seed, uint32_t step, uint32_t stream, uint64_t index)
 {
@@ -63,7 +63,7 @@ static void batch_base(const struct ku_normals *of, uint64_t block, float *out)
         _mm_storeu_ps(to, a), _mm_storeu_ps((to) + 4, b);                                          \
         _mm_storeu_ps((to) + 8, c), _mm_storeu_ps((to) + 12, d);                                   \
     } while (0)
-#include "base/random_body.h"
+#include "base/math/random_body.h"
 
 #define LANES        8
 #define NAME(x)      x##_avx512
@@ -82,7 +82,7 @@ static void batch_base(const struct ku_normals *of, uint64_t block, float *out)
         _mm512_storeu_pd(to, _mm512_permutex2var_pd(low, first, high));                            \
         _mm512_storeu_pd((to) + 16, _mm512_permutex2var_pd(low, last, high));                      \
     } while (0)
-#include "base/random_body.h"
+#include "base/math/random_body.h"
 
 static batch_fn *batch_here(void)
 {

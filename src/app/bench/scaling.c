@@ -9,7 +9,7 @@
  *   + kernels      the rest
  *   = T
  */
-#include "app/scaling.h"
+#include "app/bench/scaling.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/sort.h"
+#include "base/math/sort.h"
 
 enum { N_FIRST = 3 /* steps until memory, caches and thread pool are warm */ };
 

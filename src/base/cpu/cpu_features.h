@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_BASE_CPU_FEATURES_H
-#define KU_BASE_CPU_FEATURES_H
+#ifndef KU_BASE_CPU_CPU_FEATURES_H
+#define KU_BASE_CPU_CPU_FEATURES_H
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_BASE_SORT_H
-#define KU_BASE_SORT_H
+#ifndef KU_BASE_MATH_SORT_H
+#define KU_BASE_MATH_SORT_H
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_BASE_SEARCH_H
-#define KU_BASE_SEARCH_H
+#ifndef KU_BASE_MATH_SEARCH_H
+#define KU_BASE_MATH_SEARCH_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -16,7 +16,7 @@
 #include "device/memory_bench.h"
 #include "device/op_bench.h"
 #include "device/peak_bench.h"
-#include "app/bench_report.h"
+#include "app/bench/bench_report.h"
 #include "sim/kernel_choice.h"
 #include "sim/machine_limits.h"
 

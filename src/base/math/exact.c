@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/exact.h"
+#include "base/math/exact.h"
 
 #include <math.h>
 #include <string.h>

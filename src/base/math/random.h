@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_BASE_RANDOM_H
-#define KU_BASE_RANDOM_H
+#ifndef KU_BASE_MATH_RANDOM_H
+#define KU_BASE_MATH_RANDOM_H
 
 #include <stdint.h>
 

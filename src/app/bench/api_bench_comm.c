@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "comm/collective_bench.h"
 #include "comm/world.h"
-#include "app/bench_report.h"
+#include "app/bench/bench_report.h"
 
 static int print_rows(const struct ku_bench_out *o, const struct ku_job *job,
                       const struct ku_bench_comm_row *row, int n)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_APP_SCALING_H
-#define KU_APP_SCALING_H
+#ifndef KU_APP_BENCH_SCALING_H
+#define KU_APP_BENCH_SCALING_H
 
 #include <jansson.h>
 #include <stdint.h>
