@@ -181,10 +181,10 @@ static int check_extent(const struct ku_ps_extent *x, const char *dir, int64_t v
     return KUMI_OK;
 }
 
-static int allocate(struct ku_ps_plan *p, size_t space, size_t payload)
+static int allocate(struct ku_ps_plan *p, const struct ku_ps_space *space)
 {
     const size_t n = (size_t)p->identity.n_workers;
-    KU_TRY(ku_ps_ledger_init(&p->ledger, (int)n, p->identity.is_sync, p->version, space, payload));
+    KU_TRY(ku_ps_ledger_init(&p->ledger, (int)n, p->identity.is_sync, p->version, space));
     p->next = ku_calloc(n, sizeof *p->next);
     p->open = ku_calloc(n, sizeof *p->open);
     for (size_t w = 0; p->next && w < n; w++)
@@ -193,12 +193,12 @@ static int allocate(struct ku_ps_plan *p, size_t space, size_t payload)
 }
 
 int ku_ps_plan_read(const char *dir, int64_t version, const struct ku_ps_identity *identity,
-                    size_t space, size_t payload, struct ku_ps_plan *p)
+                    const struct ku_ps_space *space, struct ku_ps_plan *p)
 {
     struct ku_ps_extent x;
     *p = (struct ku_ps_plan){.version = version, .base = -1, .identity = *identity};
     KU_TRY(ku_ps_journal_measure(dir, &x, &p->end));
-    KU_TRY(allocate(p, space, payload));
+    KU_TRY(allocate(p, space));
     if (x.base < 0 || x.last < version || (x.last == version && !is_equal(&x.identity, identity))) {
         if (x.base >= 0)
             KU_MESSAGE(WARN, "kumi: %s: ends at update %lld, before the checkpoint: begun anew",

@@ -24,7 +24,9 @@ struct ku_ps_service {
     int server;
     int64_t timeout_ns;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* an update, stop */
+    pthread_cond_t changed;          /* an update, stop */
+    struct ku_remote_extent *extent; /* [space.n_parts] of the push space */
+    struct ku_ps_space space;
     struct ku_ps_ledger ledger;
     struct ku_ps_journal *journal;  /* NULL: a replay */
     struct ku_ps_presence *present; /* [n_workers] */

@@ -279,8 +279,10 @@ static int read_journal(struct ku_ps_service *s, const struct ku_run_served *x)
                                          .group_ms = s->o.group_ms,
                                          .segment_bytes = s->o.segment_bytes,
                                          .keeps = s->o.keeps};
-    KU_TRY(ku_ps_plan_read(s->dir, x->opts->version, &identity, s->layout->push_bytes[s->server],
-                           s->layout->push_payload[s->server], &s->plan));
+    s->space.bytes = s->layout->push_bytes[s->server];
+    KU_TRY(ku_remote_extents(s->layout, s->server, &s->extent, &s->space.n_parts));
+    s->space.part = s->extent;
+    KU_TRY(ku_ps_plan_read(s->dir, x->opts->version, &identity, &s->space, &s->plan));
     KU_TRY(agree(s, x->job));
     if (s->o.replayed == NULL)
         KU_TRY(remove_old(s));
@@ -349,6 +351,8 @@ void ku_ps_detach(void *service, struct ku_remote_engine *e)
     ku_ps_plan_fini(&s->plan);
     ku_ps_ledger_fini(&s->ledger);
     ku_free(s->applied);
+    ku_free(s->extent);
+    s->extent = NULL;
     ku_free(s->numerics);
     ku_free(s->dir);
     s->applied = NULL, s->numerics = s->dir = NULL;

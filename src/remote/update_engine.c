@@ -58,7 +58,9 @@ struct ku_remote_engine {
     const struct ku_sum_kernels *kernels;
     int server, n_workers;
     size_t payload;
-    struct slot *slot;           /* [n_workers] */
+    struct slot *slot;               /* [n_workers] */
+    struct ku_remote_extent *extent; /* [n_extents] of the push space */
+    uint32_t n_extents;
     struct ku_remote_part *push; /* [n_push] this server's */
     struct ku_remote_part *pull; /* [n_pull] */
     struct ku_range *port;       /* [n_push] input ports */
@@ -138,6 +140,7 @@ static int find_memory(struct ku_remote_engine *e)
 static int allocate(struct ku_remote_engine *e)
 {
     const struct ku_remote_layout *l = e->layout;
+    KU_TRY(ku_remote_extents(l, e->server, &e->extent, &e->n_extents));
     e->slot = ku_calloc((size_t)e->n_workers, sizeof *e->slot);
     e->push = ku_calloc(l->n_push + 1, sizeof *e->push);
     e->pull = ku_calloc(l->n_pull + 1, sizeof *e->pull);
@@ -198,6 +201,7 @@ void ku_remote_engine_destroy(struct ku_remote_engine *e)
         ku_free(e->slot[w].kept);
     }
     ku_free(e->slot);
+    ku_free(e->extent);
     ku_free(e->push);
     ku_free(e->pull);
     ku_free(e->port);
@@ -217,8 +221,8 @@ static int failure_of(const struct ku_remote_engine *e)
 }
 
 /* Notes that bytes arrive; *at NULL: they came too late and are dropped. lock is held. */
-static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t offset, size_t bytes,
-                 unsigned char **at)
+static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                 size_t counted, unsigned char **at)
 {
     struct slot *x = &e->slot[worker];
     const bool is_late = step < x->next && e->o.mode == KU_REMOTE_SYNC && e->o.backup > 0;
@@ -230,7 +234,7 @@ static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t of
         return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes step %lld; server %d expects step %lld",
                       worker, (long long)step, e->server,
                       (long long)(x->received ? x->step : x->next));
-    if (x->received + bytes > e->payload)
+    if (x->received + counted > e->payload)
         return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes more than the %zu bytes of step %lld",
                       worker, e->payload, (long long)step);
     x->step = step;
@@ -249,7 +253,8 @@ int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size
         return KU_ERR(KUMI_EINVAL, "ps: bytes %zu to %zu of a push of %zu bytes", offset,
                       offset + bytes, space);
     pthread_mutex_lock(&e->lock);
-    int status = admit(e, worker, step, offset, bytes, &at);
+    const size_t counted = ku_remote_bytes_in(e->extent, e->n_extents, offset, offset + bytes);
+    int status = admit(e, worker, step, offset, counted, &at);
     pthread_mutex_unlock(&e->lock);
     if (status < 0 || at == NULL)
         return status;
@@ -257,7 +262,7 @@ int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size
     pthread_mutex_lock(&e->lock);
     struct slot *x = &e->slot[worker];
     if (x->step == step && x->next <= step) {
-        x->received += bytes;
+        x->received += counted;
         if (x->received == e->payload)
             pthread_cond_broadcast(&e->changed);
     }

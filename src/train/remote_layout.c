@@ -22,6 +22,11 @@ static size_t wire_bytes(const struct ku_remote_entry *x, int64_t count)
     return (size_t)count * kumi_dtype_bytes(x->wire);
 }
 
+static size_t padded(size_t bytes)
+{
+    return (bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1);
+}
+
 static void range_of(const struct ku_remote_layout *l, const struct ku_remote_entry *x, int server,
                      struct ku_remote_part *part)
 {
@@ -42,7 +47,7 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
         range_of(l, &entry[i], server, &part);
         part.offset = at;
         const size_t bytes = wire_bytes(&entry[i], part.end - part.begin);
-        at += (bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1);
+        at += padded(bytes);
     }
     return part;
 }
@@ -59,9 +64,51 @@ static size_t space_of(const struct ku_remote_layout *l, bool is_push, int serve
         range_of(l, &entry[i], server, &part);
         const size_t bytes = wire_bytes(&entry[i], part.end - part.begin);
         *payload += bytes;
-        total += (bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1);
+        total += padded(bytes);
     }
     return total;
+}
+
+int ku_remote_extents(const struct ku_remote_layout *l, int server,
+                      struct ku_remote_extent **extent, uint32_t *n)
+{
+    struct ku_remote_extent *x = ku_calloc(l->n_push + 1, sizeof *x);
+    size_t at = 0;
+    if (x == NULL)
+        return KUMI_ENOMEM;
+    *n = 0;
+    for (uint32_t i = 0; i < l->n_push; i++) {
+        struct ku_remote_part part;
+        range_of(l, &l->push[i], server, &part);
+        const size_t bytes = wire_bytes(&l->push[i], part.end - part.begin);
+        if (bytes && *n && x[*n - 1].end == at)
+            x[*n - 1].end += bytes;
+        else if (bytes)
+            x[(*n)++] = (struct ku_remote_extent){at, at + bytes};
+        at += padded(bytes);
+    }
+    *extent = x;
+    return KUMI_OK;
+}
+
+size_t ku_remote_bytes_in(const struct ku_remote_extent *extent, uint32_t n, size_t begin,
+                          size_t end)
+{
+    uint32_t low = 0, high = n;
+    size_t bytes = 0;
+    while (low < high) {
+        const uint32_t mid = low + (high - low) / 2;
+        if (extent[mid].end <= begin)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    for (; low < n && extent[low].begin < end; low++) {
+        const size_t from = extent[low].begin > begin ? extent[low].begin : begin;
+        const size_t to = extent[low].end < end ? extent[low].end : end;
+        bytes += to - from;
+    }
+    return bytes;
 }
 
 /* Per tensor the server that owns the first odd chunk, as pass zero sets first_block. */

@@ -88,6 +88,22 @@ struct ku_graph;
 KU_STATUS ku_remote_layout_create(const struct ku_graph *g, const struct ku_compile_opts *o,
                                   struct ku_remote_layout **layout);
 void ku_remote_layout_destroy(struct ku_remote_layout *l); /* NULL is allowed */
+/* Bytes of a space that belong to parts. Between two of them is a gap of up to 63 bytes. */
+struct ku_remote_extent {
+    size_t begin, end;
+};
+/*
+ * The extents of a server's push space, in order; neighbours without a gap are one.
+ *
+ *   extent   out: [*n], freed with ku_free
+ *
+ * Errors: KUMI_ENOMEM.
+ */
+KU_STATUS ku_remote_extents(const struct ku_remote_layout *l, int server,
+                            struct ku_remote_extent **extent, uint32_t *n);
+/* Bytes that [begin, end) and the extents have in common. */
+size_t ku_remote_bytes_in(const struct ku_remote_extent *extent, uint32_t n, size_t begin,
+                          size_t end);
 /* The part of push entry i (is_push) or pull entry i in the space of a server. O(i). */
 struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool is_push, uint32_t i,
                                         int server);

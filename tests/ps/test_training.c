@@ -164,11 +164,11 @@ static int send_one(const struct frame *f)
     return status;
 }
 
-/* A whole step, as far as the payload goes. */
+/* A whole step: the push space, gaps between parts included. */
 static int send_step(uint64_t incarnation, uint64_t step, float value)
 {
     struct ku_rpc_stream *s = open_stream();
-    const size_t all = welcome[KU_PS_R_PUSH_PAYLOAD];
+    const size_t all = welcome[KU_PS_R_PUSH_BYTES];
     int status = 0;
     for (size_t at = 0; at < all && status == 0; at += 4096) {
         const size_t bytes = all - at < 4096 ? all - at : 4096;
