@@ -120,6 +120,7 @@ static int take(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t
     s->state.repeated += !is_new;
     if (!is_new)
         return KUMI_OK;
+    KU_TRY(ku_remote_check(s->engine, from->worker, offset, data, bytes));
     KU_TRY(
         ku_ps_journal_push(s->journal, from->worker, from->incarnation, step, offset, data, bytes));
     KU_TRY(ku_remote_receive(s->engine, from->worker, step, offset, data, bytes));

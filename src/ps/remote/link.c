@@ -586,7 +586,7 @@ int ku_ps_link_create(const struct ku_ps_link_opts *o, struct ku_ps_link **out)
     if (l == NULL)
         return KUMI_ENOMEM;
     l->o = *o;
-    l->link = (struct ku_remote_link){.ops = &ops, .ctx = l, .worker = o->worker};
+    l->link = (struct ku_remote_link){.ops = &ops, .ctx = l, .worker = o->worker, .out = o->out};
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     l->peer = ku_calloc((size_t)o->n_servers, sizeof *l->peer);
