@@ -55,7 +55,7 @@ static void settle(struct ku_ps_plan *p, int worker, bool is_dropped)
 static int take_push(struct ku_ps_plan *p, const struct ku_ps_record *r)
 {
     bool is_new;
-    if (ku_ps_ledger_check(&p->ledger, r->worker, r->incarnation, r->step, r->offset, r->bytes,
+    if (ku_ps_ledger_check(&p->ledger, r->worker, r->incarnation, r->step, r->offset, r->extent,
                            &is_new) < 0)
         return damage(r, "a push that was not to be taken");
     if (!is_new)
@@ -64,7 +64,7 @@ static int take_push(struct ku_ps_plan *p, const struct ku_ps_record *r)
     if (p->ledger.worker[r->worker].received == 0)
         p->open[r->worker] = p->n_pushed;
     p->pushed[p->n_pushed++] = (struct ku_ps_pushed){.number = r->number, .worker = r->worker};
-    ku_ps_ledger_note(&p->ledger, r->worker, r->offset, r->bytes);
+    ku_ps_ledger_note(&p->ledger, r->worker, r->offset, r->extent);
     return KUMI_OK;
 }
 
@@ -134,6 +134,7 @@ static int visit(void *ctx, const struct ku_ps_record *r)
     case KU_PS_SEGMENT:
         return take_segment(p, r);
     case KU_PS_PUSH:
+    case KU_PS_ROWS:
         return take_push(p, r);
     case KU_PS_UPDATE:
         return take_update(p, r);

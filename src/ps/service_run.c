@@ -149,6 +149,9 @@ static int feed(void *ctx, const struct ku_ps_record *r)
         return KUMI_OK;
     if (!await_turn(f->s, r->worker, r->step))
         return KUMI_ESTOPPED;
+    if (r->kind == KU_PS_ROWS)
+        return ku_remote_receive_sparse(f->s->engine, r->worker, r->step, r->offset, r->body,
+                                        r->extent);
     return ku_remote_receive(f->s->engine, r->worker, r->step, r->offset, r->body, r->bytes);
 }
 

@@ -32,6 +32,7 @@
 #include "exec/exec.h"
 #include "ir/state.h"
 #include "remote/compress.h"
+#include "remote/sparse.h"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 #include "train/remote_update.h"
@@ -75,7 +76,7 @@ struct ku_remote_engine {
     int64_t version;
     int status; /* < 0: it failed */
     struct kumi_error error;
-    bool is_stopped;
+    bool is_stopped, has_topk;
 };
 
 /* What an update applies, equal on all servers. */
@@ -124,6 +125,7 @@ static int find_memory(struct ku_remote_engine *e)
     const struct ku_program *p = e->t->program[KU_PROG_TRAIN];
     for (uint32_t i = 0; i < l->n_push; i++) {
         e->push[i] = ku_remote_part_of(l, true, i, e->server);
+        e->has_topk |= l->push[i].form == KU_REMOTE_TOPK;
         e->port[i] = ku_exec_port(e->t->exec[KU_PROG_TRAIN], 1, l->push[i].name);
         KU_ASSERT(e->port[i].bytes >=
                   (size_t)(e->push[i].end - e->push[i].begin) * kumi_dtype_bytes(l->push[i].dtype));
@@ -272,8 +274,8 @@ static int check_records(const struct ku_remote_engine *e, int worker, uint32_t 
     return KUMI_OK;
 }
 
-int ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset, const void *data,
-                    size_t bytes)
+static int check_dense(const struct ku_remote_engine *e, int worker, size_t offset,
+                       const void *data, size_t bytes)
 {
     for (uint32_t i = 0; i < e->layout->n_push; i++) {
         const struct ku_remote_entry *x = &e->layout->push[i];
@@ -288,8 +290,25 @@ int ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset,
     return KUMI_OK;
 }
 
-int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
-                      const void *data, size_t bytes)
+int ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset, const void *data,
+                    size_t bytes, bool is_sparse)
+{
+    if (!e->has_topk)
+        return KUMI_OK;
+    if (!is_sparse)
+        return check_dense(e, worker, offset, data, bytes);
+    void *expanded = ku_malloc(bytes);
+    if (expanded == NULL)
+        return KUMI_ENOMEM;
+    ku_sparse_expand(data, expanded);
+    const int status = check_dense(e, worker, offset, expanded, bytes);
+    ku_free(expanded);
+    return status;
+}
+
+/* bytes: of the push; a body stands for them if is_sparse. */
+static int receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                   const void *data, size_t bytes, bool is_sparse)
 {
     const size_t space = e->layout->push_bytes[e->server];
     unsigned char *at;
@@ -304,7 +323,10 @@ int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size
     pthread_mutex_unlock(&e->lock);
     if (status < 0 || at == NULL)
         return status;
-    memcpy(at, data, bytes); /* the slot is not read before it is complete */
+    if (is_sparse)
+        ku_sparse_expand(data, at);
+    else
+        memcpy(at, data, bytes); /* the slot is not read before it is complete */
     pthread_mutex_lock(&e->lock);
     struct slot *x = &e->slot[worker];
     if (x->step == step && x->next <= step) {
@@ -314,6 +336,18 @@ int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size
     }
     pthread_mutex_unlock(&e->lock);
     return KUMI_OK;
+}
+
+int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                      const void *data, size_t bytes)
+{
+    return receive(e, worker, step, offset, data, bytes, false);
+}
+
+int ku_remote_receive_sparse(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                             const void *body, size_t extent)
+{
+    return receive(e, worker, step, offset, body, extent, true);
 }
 
 void ku_remote_begin_at(struct ku_remote_engine *e, int worker, int64_t step)

@@ -203,11 +203,21 @@ int ku_remote_engine_server(const struct ku_remote_engine *e);
 KU_STATUS ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                             const void *data, size_t bytes);
 /*
+ * The same of a body that ku_sparse_check accepted (remote/sparse.h), which stands for `extent`
+ * bytes.
+ */
+KU_STATUS ku_remote_receive_sparse(struct ku_remote_engine *e, int worker, int64_t step,
+                                   size_t offset, const void *body, size_t extent);
+/*
  * Whether bytes of a push can be received: whole records of compressed tensors, with indices that
- * are within the chunk. Before a push is logged. Threads: any. Errors: KUMI_EINVAL.
+ * are within the chunk. Before a push is logged.
+ *
+ *   data        bytes, or a body of remote/sparse.h that stands for them
+ *
+ * Threads: any. Errors: KUMI_EINVAL, ENOMEM.
  */
 KU_STATUS ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset,
-                          const void *data, size_t bytes);
+                          const void *data, size_t bytes, bool is_sparse);
 /*
  * Before any push: the first step of a worker, where it differs from the version of the options
  * (async, ssp).

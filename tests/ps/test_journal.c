@@ -89,7 +89,7 @@ static int push(struct ku_ps_journal *j, int w, int64_t step, size_t offset, siz
     KU_TRY(ku_ps_ledger_check(&ledger, w, 1, step, offset, bytes, &is_new));
     if (!is_new)
         return KUMI_OK;
-    KU_TRY(ku_ps_journal_push(j, w, 1, step, offset, data, bytes));
+    KU_TRY(ku_ps_journal_push(j, w, 1, step, offset, data, bytes, false));
     ku_ps_ledger_note(&ledger, w, offset, bytes);
     return KUMI_OK;
 }
