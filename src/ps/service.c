@@ -191,6 +191,7 @@ void ku_ps_present(struct ku_ps_service *s, const struct ku_ps_hello *from, bool
     if (s->present && from->worker >= 0 && from->worker < s->ledger.n_workers) {
         struct ku_ps_presence *x = &s->present[from->worker];
         x->count += is_here ? 1 : -1;
+        x->was_here = true;
         if (x->count == 0)
             x->gone_ns = ku_clock_ns();
     }

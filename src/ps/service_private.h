@@ -11,7 +11,8 @@
 /* The connection of one worker. */
 struct ku_ps_presence {
     int count;       /* of its connections */
-    int64_t gone_ns; /* since then there is none; 0: it never was */
+    int64_t gone_ns; /* since then there is none */
+    bool was_here, is_told;
 };
 
 struct ku_ps_service {

@@ -185,6 +185,26 @@ static int n_away(const struct ku_ps_service *s, int *first)
     return n;
 }
 
+/* Names a worker that the others wait for, when it has gone, and when it is back. lock is held. */
+static void tell_away(struct ku_ps_service *s)
+{
+    enum { PATIENCE_NS = 1000 * 1000 * 1000 }; /* a connection that was lost is made again */
+    const int64_t now = ku_clock_ns();
+    for (int w = 0; w < s->layout->n_workers; w++) {
+        struct ku_ps_presence *x = &s->present[w];
+        const bool is_away = x->was_here && x->count == 0 && now - x->gone_ns > PATIENCE_NS;
+        if (is_away && !x->is_told)
+            KU_MESSAGE(WARN,
+                       "kumi: ps: worker %d is away, and the others wait for it%s; without it the "
+                       "servers end in %.0f s (parallel.timeout_s)",
+                       w, s->engine_opts.mode == KU_REMOTE_SSP ? " (ps.staleness)" : "",
+                       (double)(s->timeout_ns - (now - x->gone_ns)) * 1e-9);
+        if (!is_away && x->is_told && x->count > 0)
+            KU_MESSAGE(INFO, "kumi: ps: worker %d is back", w);
+        x->is_told = is_away || (x->is_told && x->count == 0);
+    }
+}
+
 /* Ends the run when so many workers are away for so long that no update can come. */
 static void watch_workers(struct ku_ps_service *s)
 {
@@ -194,8 +214,11 @@ static void watch_workers(struct ku_ps_service *s)
                                                                : 0;
     int first = -1, away = 0;
     pthread_mutex_lock(&s->lock);
-    while (!s->is_stopping && (away = n_away(s, &first)) <= spare)
+    while (!s->is_stopping && (away = n_away(s, &first)) <= spare) {
+        if (spare == 0 && n > 1 && s->server == 0)
+            tell_away(s);
         wait_a_slice(s);
+    }
     const bool is_stopping = s->is_stopping;
     pthread_mutex_unlock(&s->lock);
     if (!is_stopping)

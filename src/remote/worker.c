@@ -36,6 +36,7 @@ struct ku_remote_worker {
     unsigned char *pulled[KU_REMOTE_MAX_SERVERS]; /* [pull_bytes] */
     int64_t seen[KU_REMOTE_MAX_SERVERS];
     int64_t step;
+    int64_t asked; /* the step whose pulls are under way; -1: none */
     bool has_pushed;
     double report[KU_REPORT_WORDS];
 };
@@ -213,6 +214,7 @@ int ku_remote_worker_create(struct ku_trainer *t, const struct ku_remote_link *l
     w->link = link;
     w->layout = t->remote;
     w->kernels = ku_sum_choose();
+    w->asked = -1;
     if (o)
         w->o = *o;
     int status = t->n_shapes == 1
@@ -269,6 +271,17 @@ static int scatter(struct ku_remote_worker *w, uint32_t i)
     return KUMI_OK;
 }
 
+/* Starts the pulls of the next step: the servers answer as soon as they have its parameters. */
+static int ask_ahead(struct ku_remote_worker *w, int64_t step)
+{
+    for (int s = 0; s < w->layout->n_servers; s++) {
+        w->seen[s] = -1;
+        KU_TRY(w->link->ops->pull(w->link->ctx, s, step, w->pulled[s], &w->seen[s]));
+    }
+    w->asked = step;
+    return KUMI_OK;
+}
+
 /* Pulls from all servers, until those that apply one push of each worker are at one update. */
 static int pull_all(struct ku_remote_worker *w, int64_t *step)
 {
@@ -277,10 +290,14 @@ static int pull_all(struct ku_remote_worker *w, int64_t *step)
     bool is_even = false;
     if (!w->has_pushed && w->link->first_step > *step)
         *step = w->link->first_step;
-    for (int s = 0; s < n; s++)
+    bool is_asked = w->asked == *step;
+    if (w->asked >= 0 && !is_asked)
+        KU_TRY(ops->wait(w->link->ctx));
+    w->asked = -1;
+    for (int s = 0; s < n && !is_asked; s++)
         w->seen[s] = -1;
-    while (!is_even) {
-        for (int s = 0; s < n; s++)
+    for (; !is_even; is_asked = false) {
+        for (int s = 0; s < n && !is_asked; s++)
             if (w->seen[s] < *step || w->layout->is_single)
                 KU_TRY(ops->pull(w->link->ctx, s, *step, w->pulled[s], &w->seen[s]));
         KU_TRY(ops->wait(w->link->ctx));
@@ -325,5 +342,7 @@ int ku_remote_step(struct ku_remote_worker *w, int64_t step)
     KU_TRY(begin_residual(w, step));
     w->has_pushed = true;
     KU_TRY(ku_trainer_step(w->t, step, &ignored));
+    if (w->link->ops->awaits)
+        KU_TRY(ask_ahead(w, step + 1));
     return w->link->ops->flush(w->link->ctx);
 }

@@ -143,6 +143,8 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
  *           this worker begins `step` (ku_remote_read); *seen is the number of updates in them.
  *           Both are valid after `wait`.
  *   wait    blocks until all pulls so far are complete
+ *   awaits  whether a pull may be started before its step can begin: the link asks at once, and
+ *           reads while the worker flushes. Else pull itself blocks.
  *
  * Errors: of any call the first error of the transport: KUMI_EPEER (a server died), ETIMEDOUT,
  * EMISMATCH (checksum), or that of the server's engine. After an error the link is dead.
@@ -155,6 +157,7 @@ struct ku_remote_link_ops {
     KU_STATUS (*flush)(void *link);
     KU_STATUS (*pull)(void *link, int server, int64_t step, void *data, int64_t *seen);
     KU_STATUS (*wait)(void *link);
+    bool awaits;
 };
 struct ku_remote_link {
     const struct ku_remote_link_ops *ops;

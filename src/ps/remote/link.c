@@ -589,7 +589,8 @@ static const struct ku_remote_link_ops ops = {.name = "grpc",
                                               .push = link_push,
                                               .flush = link_flush,
                                               .pull = link_pull,
-                                              .wait = link_wait};
+                                              .wait = link_wait,
+                                              .awaits = true};
 
 int ku_ps_link_create(const struct ku_ps_link_opts *o, struct ku_ps_link **out)
 {
