@@ -53,9 +53,11 @@ int ku_far_create(struct ku_comm *c, uint64_t stream)
     c->priv->far = far;
     far->comm = c;
     far->stream = stream;
-    far->chunk_bytes = KU_EXCHANGE_CHUNK_BYTES;
     KU_TRY(find_topology(far));
     KU_TRY(ku_exchange_plan(&far->topology, NULL, &far->exchange));
+    const size_t full_rate_bytes = c->job->comm->net->full_rate_bytes;
+    far->chunk_bytes = ku_exchange_chunk_bytes(&far->exchange, full_rate_bytes);
+    far->gather_bytes = full_rate_bytes ? FAR_WHOLE_BYTES : far->chunk_bytes;
     ku_small_plan(&far->topology, NULL, &far->small);
     return make_room(far);
 }

@@ -20,7 +20,9 @@
  */
 enum {
     FAR_SEGMENTS = KU_NET_PIECES, /* so that a chunk can be sent from where it lies */
-    FAR_DEPTH = 2                 /* chunks under way: one travels, one is summed */
+    FAR_DEPTH = 2,                /* chunks under way: one travels, one is summed */
+    /* Chunk of a gather where the length of a message matters: it needs no memory of its own */
+    FAR_WHOLE_BYTES = 32 << 20
 };
 struct far_segment {
     int dest, part;
@@ -88,7 +90,7 @@ struct ku_far {
     int n_sources;
     struct ku_tree_node *node; /* [max_nodes]: what this host sends */
     int n_nodes;
-    size_t chunk_bytes;
+    size_t chunk_bytes, gather_bytes;
     unsigned char *staging, *kept; /* kept: a chunk of this member's partial sums */
     /* Requests of broadcasts, small exchanges and pairs */
     struct far_request *req;
