@@ -277,18 +277,22 @@ static int post_pair(struct ku_work *w, int d, bool is_send, const void *at, int
     return (is_send ? net->ops->send : net->ops->recv)(link, r);
 }
 
+int ku_far_copy_room(struct ku_far *far, size_t bytes)
+{
+    if (bytes <= far->copy_bytes)
+        return 0;
+    ku_free(far->copy);
+    far->copy = ku_malloc(bytes);
+    far->copy_bytes = far->copy ? bytes : 0;
+    return far->copy ? 0 : KUMI_ENOMEM;
+}
+
 /* In place, what is received would overwrite what is not sent yet. */
 static int copy_input(struct ku_work *w, const unsigned char **in)
 {
     struct ku_far *far = w->comm->priv->far;
     const size_t bytes = (size_t)(w->coll.count * w->comm->n) * ku_far_each(w);
-    if (bytes > far->copy_bytes) {
-        ku_free(far->copy);
-        far->copy = ku_malloc(bytes);
-        far->copy_bytes = far->copy ? bytes : 0;
-        if (!far->copy)
-            return KUMI_ENOMEM;
-    }
+    KU_TRY(ku_far_copy_room(far, bytes));
     if (bytes)
         memcpy(far->copy, *in, bytes);
     *in = far->copy;

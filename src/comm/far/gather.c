@@ -132,6 +132,8 @@ int ku_far_gather(struct ku_work *w)
             break;
         KU_TRY(open_stage(w, far->stage - 1));
     }
+    if (w->path == KU_PATH_FAR_LONE_SUM)
+        ku_far_lone_end(w);
     far->is_open = false;
     return 0;
 }
