@@ -102,6 +102,7 @@ static const uint8_t steps[][MAX_STEPS] = {
                                 KU_STEP_FAR_GATHER, KU_STEP_FREED, KU_STEP_RESULT, FILLED,
                                 KU_STEP_DRAIN, KU_STEP_FREED, KU_STEP_NEXT, KU_STEP_DONE,
                                 KU_STEP_END},
+    [KU_PATH_FAR_LONE_SUM] = {KU_STEP_FAR_REDUCE, KU_STEP_FAR_GATHER, OVER},
     [KU_PATH_FAR_STAGED_SCATTER] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, FILLED, KU_STEP_FAR_REDUCE,
                                     KU_STEP_FREED, KU_STEP_NEXT, KU_STEP_DONE, KU_STEP_END},
     [KU_PATH_FAR_STAGED_BROADCAST] = {KU_STEP_AWAIT_FREE, KU_STEP_FILL, KU_STEP_FAR_BROADCAST,
@@ -224,10 +225,11 @@ enum ku_coll_path ku_coll_far_path(const struct ku_coll *c, int n, int max_near)
     return fits_stage(c, n) ? KU_PATH_FAR_INLINE_GATHER : KU_PATH_PUBLIC;
 }
 
-enum ku_coll_path ku_coll_far_choice(const struct ku_coll *c)
+enum ku_coll_path ku_coll_far_choice(const struct ku_coll *c, int max_near)
 {
     switch (c->kind) {
     case KU_COLL_ALL_REDUCE:
+        return max_near == 1 ? KU_PATH_FAR_LONE_SUM : KU_PATH_FAR_STAGED_SUM;
     case KU_COLL_REDUCE:
         return KU_PATH_FAR_STAGED_SUM;
     case KU_COLL_REDUCE_SCATTER:

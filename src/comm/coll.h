@@ -312,6 +312,7 @@ enum ku_coll_path {
     KU_PATH_FAR_HOST_GATHER,    /* into memory that the near members share */
     KU_PATH_FAR_STAGED_GATHER,  /* more: through the stages; programs and public calls */
     KU_PATH_FAR_STAGED_SUM,     /* public calls: all_reduce, reduce */
+    KU_PATH_FAR_LONE_SUM,       /* public all_reduce, one member on each host: in its output */
     KU_PATH_FAR_STAGED_SCATTER, /* reduce_scatter */
     KU_PATH_FAR_STAGED_BROADCAST,
     KU_PATH_FAR_PAIRS, /* gather, scatter, all_to_all: then STAGED or STAGED_V among near members */
@@ -326,7 +327,7 @@ enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n, int me);
 /* As ku_coll_path, for a comm with members on several hosts, at most max_near of them on one */
 enum ku_coll_path ku_coll_far_path(const struct ku_coll *coll, int n, int max_near);
 /* What CHOOSE chooses for a public call of such a comm */
-enum ku_coll_path ku_coll_far_choice(const struct ku_coll *coll);
+enum ku_coll_path ku_coll_far_choice(const struct ku_coll *coll, int max_near);
 /*
  * Elements of `each` bytes in a section of a stage that is cut into n_sections. A section begins at
  * a cache line if every section has room for a line. 0: not even one element fits.

@@ -224,6 +224,11 @@ void ku_exchange_slice(const struct ku_exchange_slices *slices, int d, int64_t *
 int ku_exchange_place(const struct ku_exchange *x, int d);
 
 /*
+ * Bytes of a chunk of the reduce half: KU_EXCHANGE_CHUNK_BYTES, and up to full_rate_bytes (of
+ * struct ku_net) where the pool stays as small as that of 16 hosts. Equal on all members.
+ */
+size_t ku_exchange_chunk_bytes(const struct ku_exchange *x, size_t full_rate_bytes);
+/*
  * Elements that fit in a chunk with all their nodes; a multiple of a cache line if a line fits.
  * Equal on all members, so that chunk c of every peer is for the same elements.
  *

@@ -16,7 +16,7 @@
  *     host 0                                     host 1
  *     member 0  member 1                         member 2  member 3
  *     [0|2|1|3] [0|2|1|3]                        [0|2|1|3] [0|2|1|3]     slices by destination
- *          └── 3 ──┤ sum of both, in chunks of 256 KiB ───────> │        FAR_REDUCE
+ *          └── 3 ──┤ sum of both, chunk by chunk ────────────> │        FAR_REDUCE
  *          └── 1 ──┤ <─────────────────── sum of both ──────────┤
  *                  │ sums: node 01 of its own, node 23 received │
  *          <── 1 ──┤ ─────────────────────> 1 ──> both copies   │        FAR_GATHER

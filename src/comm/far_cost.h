@@ -31,8 +31,14 @@ KU_STATUS ku_hosts_of_job(const struct ku_job *job, struct ku_host_ranks **host)
  */
 KU_STATUS ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *host,
                             int n_hosts, double *reduce, double *gather);
-/* Bytes of the chunk pool that member `me` allocates (ku_far_reserve); 0 on one host. */
+/*
+ * Bytes of the chunk pool that member `me` allocates (ku_far_reserve); 0 on one host.
+ *
+ *   full_rate_bytes   of the engine (struct ku_net): ku_far_full_rate
+ */
 KU_STATUS ku_far_cost_pool(const struct ku_members *c, const struct ku_host_ranks *host,
-                           int n_hosts, int me, size_t *bytes);
+                           int n_hosts, int me, size_t full_rate_bytes, size_t *bytes);
+/* full_rate_bytes of a job's engine; without a job (NULL) of parallel.transport, auto as tcp. */
+size_t ku_far_full_rate(const struct ku_job *job, const char *transport);
 
 #endif

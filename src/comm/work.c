@@ -130,7 +130,7 @@ static int check_sections(const struct ku_work *w)
 {
     if (!w->comm->priv->far || w->path != KU_PATH_PUBLIC)
         return 0;
-    const int n = n_sections(w, ku_coll_far_choice(&w->coll));
+    const int n = n_sections(w, ku_coll_far_choice(&w->coll, ku_far_max_near(w->comm)));
     const int each = (int)kumi_dtype_bytes(w->coll.dtype);
     if (ku_coll_piece_count(n, each) > 0)
         return 0;
@@ -448,8 +448,8 @@ static void choose(struct ku_work *w)
     if (w->path == KU_PATH_STAGED_V) {
         take_path(w, KU_PATH_STAGED);
     } else if (w->path == KU_PATH_PUBLIC && w->comm->priv->far) {
-        take_path(w, ku_coll_far_choice(&w->coll));
-        if (w->path == KU_PATH_FAR_PAIRS)
+        take_path(w, ku_coll_far_choice(&w->coll, ku_far_max_near(w->comm)));
+        if (w->path == KU_PATH_FAR_PAIRS || w->path == KU_PATH_FAR_LONE_SUM)
             return;
         cut_pieces(w);
     } else {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resolves the stage from zero or strategy, then replicate and shard from each other and the number
- * of ranks. A refusal lists all admissible splits.
+ * Resolves the stage from zero, strategy or the number of hosts, then replicate and shard from each
+ * other and the number of ranks. A refusal lists all admissible splits.
  */
 #include "config/sharding.h"
 
@@ -52,11 +52,39 @@ static int refuse_product(const struct ku_config *c, const char *key, int64_t va
     return status;
 }
 
-/* The ZeRO stage, and whether the strategy is hybrid. */
-static int read_stage(const struct ku_config *c, int *zero, int *is_hybrid)
+/*
+ * The stage without parallel.zero and strategy for n data-parallel ranks: 1 on several hosts. There
+ * it stores the optimizer state once in the job, and sends at most as many bytes as stage 0: of a
+ * parameter in bf16 2 instead of 4 to hand out the result. 0 where nothing can be partitioned.
+ */
+static int default_stage(const struct ku_config *c, int n, int host_ranks, const char **why)
+{
+    *why = NULL;
+    if (host_ranks == 0)
+        return 0;
+    *why = "one rank stores each part of the model";
+    if (n <= 1)
+        return 0;
+    *why = "parallel.replicate and parallel.shard leave no state to partition";
+    if (c->parallel_replicate == n || c->parallel_shard == 1)
+        return 0;
+    *why = "stages 1 and 2 do not support memory.offload.params";
+    if (c->memory_offload.params)
+        return 0;
+    *why = "the default on several hosts: one copy of the optimizer state in the job; "
+           "parallel.zero=0 stores a copy on each host";
+    return 1;
+}
+
+/* The stage, why if it is a default of several hosts, and whether the strategy is hybrid. */
+static int read_stage(const struct ku_config *c, int n, int host_ranks, int *zero, const char **why,
+                      int *is_hybrid)
 {
     int given = c->parallel_zero != KU_NULL;
-    *zero = given ? (int)c->parallel_zero : 0;
+    *why = NULL;
+    *zero = given                  ? (int)c->parallel_zero
+            : c->parallel_strategy ? 0
+                                   : default_stage(c, n, host_ranks, why);
     *is_hybrid = 0;
     for (int i = 0; c->parallel_strategy && i < N_STRATEGIES; i++) {
         if (strcmp(c->parallel_strategy, strategy_row[i].name) != 0)
@@ -114,6 +142,12 @@ static int check_host_state(const struct ku_config *c)
     return ku_config_refuse(c, "parallel.share_host_state", alias, wanted);
 }
 
+void ku_sharding_print_default(const struct ku_sharding *s, struct ku_str *out)
+{
+    if (s->default_why)
+        ku_str_add(out, "parallel.zero %d: %s", s->zero, s->default_why);
+}
+
 void ku_sharding_print_effect(const struct ku_sharding *s, struct ku_str *out)
 {
     if (s->zero > 0 && s->local > 1 && s->shard == 1)
@@ -135,7 +169,9 @@ int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
     const char *no = is_alias ? "false" : "private";
     char wanted[160] = "";
     const bool is_auto = alias == NULL && strcmp(c->parallel_host_state, "auto") == 0;
-    if (host_ranks == 0 || (host_ranks == 1 && s->zero > 0)) /* a host's copy has one reader */
+    if (host_ranks == 0) /* the ranks of one host share already */
+        return KUMI_OK;
+    if (host_ranks == 1 && is_even && s->zero > 0) /* a host's copy has one reader */
         return KUMI_OK;
     if (s->tp > 1 || s->pp > 1) /* check_tp and check_pp have refused `shared` */
         return KUMI_OK;
@@ -245,8 +281,9 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
     int64_t replicate = c->parallel_replicate, shard = c->parallel_shard;
     const int tp = (int)c->parallel_tp, pp = (int)c->parallel_pp, n = n_ranks / (tp * pp);
     int zero, is_hybrid;
+    const char *why;
     KU_TRY(check_host_state(c));
-    KU_TRY(read_stage(c, &zero, &is_hybrid));
+    KU_TRY(read_stage(c, n, host_ranks, &zero, &why, &is_hybrid));
     KU_TRY(check_pp(c, n_ranks));
     KU_TRY(check_tp(c, n_ranks));
     if (zero == 0 && shard != KU_NULL && shard != 1)
@@ -283,8 +320,8 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
         reshard = shard;
     if (shard % reshard != 0)
         return refuse_reshard(c, reshard, shard);
-    *out = (struct ku_sharding){zero, (int)replicate, (int)shard, 1, tp, (int)reshard, pp};
+    *out = (struct ku_sharding){zero, (int)replicate, (int)shard, 1, tp, (int)reshard, pp, why};
     if (tp == 1 && pp == 1 && !(host_ranks && host_ranks < n) && ku_host_state_is_shared(c))
-        *out = (struct ku_sharding){zero, 1, 1, n, 1, 1, 1};
+        *out = (struct ku_sharding){zero, 1, 1, n, 1, 1, 1, why};
     return KUMI_OK;
 }

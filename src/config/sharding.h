@@ -30,13 +30,16 @@ struct ku_sharding {
     int reshard; /* stage 3: ranks that partition a module between forward and backward: shard, a
                     divisor of it, or 1: not partitioned then */
     int pp;      /* coordinates of axis pp, outermost: groups of ranks with stages of their own */
+    /* why `zero` is what it is, where parallel.zero was omitted on several hosts; else NULL */
+    const char *default_why;
 };
 
 /*
  * Resolve parallel.pp, tp, zero, strategy, replicate, shard, reshard_after_forward and host_state
  * for n_ranks ranks. With pp or tp above 1 or with several hosts each rank has memory of its own:
  * host_state auto is private, and on several hosts ku_sharding_share lets the ranks of a host
- * share. The shards of a copy may be on several hosts.
+ * share. The shards of a copy may be on several hosts. An omitted parallel.zero is 1 on several
+ * hosts where the ranks can partition the state, else 0.
  *
  *   host_ranks   ranks of a host, of hosts of different sizes their greatest common divisor; 0: all
  *                ranks are on one host
@@ -62,6 +65,9 @@ KU_STATUS ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_e
 /* Whether the ranks of a host share one copy of the state: parallel.host_state, or its older name
  * parallel.share_host_state. */
 bool ku_host_state_is_shared(const struct ku_config *c);
+
+/* Which stage an omitted parallel.zero means on several hosts, and why. Else adds nothing. */
+void ku_sharding_print_default(const struct ku_sharding *s, struct ku_str *out);
 
 /* Why a stage above 0 has no effect: the ranks share one copy. Adds nothing where it has one. */
 void ku_sharding_print_effect(const struct ku_sharding *s, struct ku_str *out);

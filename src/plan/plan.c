@@ -116,7 +116,8 @@ static int plan_exchange(struct ku_plan *p)
     for (int r = 0; p->host && r < p->host[largest].n; r++) {
         size_t bytes;
         KU_TRY(ku_plan_far_pool(&p->program[KU_PROG_TRAIN]->mesh, p->host, p->n_hosts,
-                                p->host[largest].first + r, &bytes));
+                                p->host[largest].first + r,
+                                ku_far_full_rate(NULL, p->s.cfg.parallel_transport), &bytes));
         p->exchange_bytes = bytes > p->exchange_bytes ? bytes : p->exchange_bytes;
     }
     return KUMI_OK;

@@ -74,6 +74,9 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
     if (s->zero > 0 && s->local > 1 && s->shard == 1)
         ku_str_add(out, "\n  ");
     ku_sharding_print_effect(s, out);
+    if (s->default_why)
+        ku_str_add(out, "\n  ");
+    ku_sharding_print_default(s, out);
     ku_str_add(out, "\n  %-17s %-16s %12s %12s %12s%s\n", "per step and rank", "mesh axis",
                "elements", "ring sends", "shm writes", p->host ? "  between hosts" : "");
     int n = rows_of(p, row);
@@ -122,14 +125,17 @@ json_t *ku_plan_volumes_json(const struct ku_plan *p)
             json_object_set_new(json_array_get(list, (size_t)i), "far_bytes",
                                 json_real(row[i].far_bytes));
     }
-    struct ku_str why = {0};
+    struct ku_str why = {0}, stage = {0};
     ku_sharding_print_effect(&p->s.sharding, &why);
-    json_t *root =
-        json_pack("{s:i, s:i, s:i, s:i, s:s*, s:f, s:f, s:f, s:o}", "zero", p->s.sharding.zero,
-                  "replicate", p->s.sharding.replicate, "shard", p->s.sharding.shard, "local",
-                  p->s.sharding.local, "no_effect", why.bytes ? ku_str_get(&why) : NULL,
-                  "planned_bytes", p->step.stored, "planned_far_bytes", p->step.far,
-                  "message_bytes", p->step.messages + p->step.far_messages, "a_step", list);
+    ku_sharding_print_default(&p->s.sharding, &stage);
+    json_t *root = json_pack("{s:i, s:i, s:i, s:i, s:s*, s:s*, s:f, s:f, s:f, s:o}", "zero",
+                             p->s.sharding.zero, "replicate", p->s.sharding.replicate, "shard",
+                             p->s.sharding.shard, "local", p->s.sharding.local, "no_effect",
+                             why.bytes ? ku_str_get(&why) : NULL, "default",
+                             stage.bytes ? ku_str_get(&stage) : NULL, "planned_bytes",
+                             p->step.stored, "planned_far_bytes", p->step.far, "message_bytes",
+                             p->step.messages + p->step.far_messages, "a_step", list);
     ku_str_fini(&why);
+    ku_str_fini(&stage);
     return root;
 }

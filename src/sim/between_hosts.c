@@ -119,7 +119,7 @@ int ku_plan_step_bytes(const struct ku_program *p, const struct ku_host_ranks *h
 }
 
 int ku_plan_far_pool(const struct ku_mesh *m, const struct ku_host_ranks *host, int n_hosts,
-                     int rank, size_t *bytes)
+                     int rank, size_t full_rate_bytes, size_t *bytes)
 {
     /* all ranks; with groups the ranks of one, and those with equal shards; with stages or slices
      * the data-parallel ranks of one, and the ranks that divide a layer */
@@ -136,7 +136,8 @@ int ku_plan_far_pool(const struct ku_mesh *m, const struct ku_host_ranks *host, 
     for (int i = 0; i < n && n_hosts > 1; i++) {
         const struct ku_members c = members_of(m, axes[i], 0, rank);
         size_t more;
-        KU_TRY(ku_far_cost_pool(&c, host, n_hosts, (rank - c.first) / c.stride, &more));
+        KU_TRY(ku_far_cost_pool(&c, host, n_hosts, (rank - c.first) / c.stride, full_rate_bytes,
+                                &more));
         *bytes += more;
     }
     return KUMI_OK;

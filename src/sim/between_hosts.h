@@ -32,8 +32,8 @@ struct ku_step_bytes {
 };
 KU_STATUS ku_plan_step_bytes(const struct ku_program *p, const struct ku_host_ranks *host,
                              int n_hosts, struct ku_step_bytes *out);
-/* Bytes of a rank's chunk pools. Errors: KUMI_ENOMEM. */
+/* Bytes of a rank's chunk pools; full_rate_bytes: ku_far_full_rate. Errors: KUMI_ENOMEM. */
 KU_STATUS ku_plan_far_pool(const struct ku_mesh *m, const struct ku_host_ranks *host, int n_hosts,
-                           int rank, size_t *bytes);
+                           int rank, size_t full_rate_bytes, size_t *bytes);
 
 #endif

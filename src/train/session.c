@@ -367,6 +367,18 @@ static void tell_common(const struct ku_session *s, const struct ku_job *job)
                "parameters; to offload them, use parallel.host_state private and parallel.zero 3");
 }
 
+/* Says which stage an omitted parallel.zero means on several hosts. */
+static void tell_default(const struct ku_session *s, const struct ku_job *job)
+{
+    struct ku_str why = {0};
+    if (job->rank != 0 || s->is_eval_only)
+        return;
+    ku_sharding_print_default(&s->sharding, &why);
+    if (why.bytes)
+        KU_LOG(TRAIN, INFO, "%s", ku_str_get(&why));
+    ku_str_fini(&why);
+}
+
 /* Warns where the ranks that divide a layer are on several hosts: it waits for the link in each. */
 static void tell_span(const struct ku_session *s, const struct ku_job *job)
 {
@@ -407,6 +419,7 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     o.target = (struct ku_offload_file_opts){s->cfg.memory_offload.path,
                                              (enum ku_aio_kind)s->cfg.memory_offload.io};
     tell_common(s, job);
+    tell_default(s, job);
     tell_span(s, job);
     int n_sharing;
     ku_comm_cores(job, &n_sharing, &o.device_opts.n_cpus);

@@ -381,7 +381,8 @@ static int plan_hosts(struct ku_trainer *t, const struct ku_graph *g)
     KU_TRY(ku_hosts_of_job(job, &host));
     for (int r = 0; r < job->local_n && host && status == KUMI_OK; r++) {
         size_t bytes;
-        status = ku_plan_far_pool(&p->mesh, host, job->n_hosts, job->first_rank + r, &bytes);
+        status = ku_plan_far_pool(&p->mesh, host, job->n_hosts, job->first_rank + r,
+                                  ku_far_full_rate(job, NULL), &bytes);
         t->pool_bytes += status == KUMI_OK ? bytes : 0;
     }
     if (status == KUMI_OK)

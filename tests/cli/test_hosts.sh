@@ -8,7 +8,7 @@ head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
 config=(configs/shakespeare-fast.json --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=2 --set model.n_embd=96
     --set train.threads=1 --set train.virtual_shards=8 --set train.micro_batch=1 --set train.global_batch=16 --set train.steps=3
     --set train.eval_tokens=128 --set data.seq_len=32 --set parallel.persist_below=0)
-private=(--set parallel.host_state=private)
+private=(--set parallel.host_state=private --set parallel.zero=0)
 shared=(--set parallel.host_state=shared)
 # train NAME HOSTS more..: HOSTS as a:2,b:2, or -n 4 as 4
 train() {
@@ -30,16 +30,18 @@ train one 1
 train two a:1,b:1 "${private[@]}"
 train square a:2,b:2 --set parallel.bucket_mb=0.01 "${private[@]}"
 train four a:1,b:1,c:1,d:1 "${private[@]}"
-train uneven a:1,b:3
+train uneven a:1,b:3 --set parallel.zero=0
+train divided a:1,b:3 # zero 1
 train three a:2,b:1,c:1 --set parallel.overlap=false
 train eight a:4,b:4 --set parallel.zero=3 --set parallel.shard=4
 train hybrid a:2,b:2 --set parallel.zero=2 --set parallel.shard=2 --set checkpoint.async=true --set checkpoint.every=1
-same one two square four uneven three eight hybrid
+same one two square four uneven divided three eight hybrid
 # the ranks of each host share one copy of the state
-train shared a:2,b:2 --set parallel.bucket_mb=0.01 --set train.verify_every=1
-train shared-async a:2,b:2,c:2,d:2 "${shared[@]}" --set checkpoint.async=true --set checkpoint.every=1
+train shared a:2,b:2 --set parallel.zero=0 --set parallel.bucket_mb=0.01 --set train.verify_every=1
+train default a:2,b:2 --set parallel.bucket_mb=0.01 --set train.verify_every=1 # zero 1
+train shared-async a:2,b:2,c:2,d:2 "${shared[@]}" --set parallel.zero=0 --set checkpoint.async=true --set checkpoint.every=1
 train shared-one a:1,b:1 "${shared[@]}"
-same one shared shared-async shared-one
+same one shared default shared-async shared-one
 six=(--set train.virtual_shards=6 --set train.global_batch=12)
 train six 1 "${six[@]}"
 train six-hosts a:2,b:2,c:2 "${six[@]}" "${shared[@]}"
@@ -59,7 +61,7 @@ same narrow narrow-hosts narrow-four narrow-shared
 cmp -s "$dir/one.digest" "$dir/narrow.digest" && say "bf16 and f32 have one digest"
 
 # bytes between hosts: those planned were sent, to the byte on even hosts
-for name in two square four shared hybrid eight narrow-hosts narrow-shared uneven; do
+for name in two square four shared default hybrid eight narrow-hosts narrow-shared uneven; do
     python3 - "$dir/$name/summary.json" $name <<'EOF' || say "$name: bytes between hosts"
 import json, sys
 step = json.load(open(sys.argv[1]))["exchanged_a_step"]
@@ -84,10 +86,10 @@ assert len(plan["hosts"]) > 1
 EOF
 }
 planned two -H a:1,b:1 "${private[@]}"
-planned shared -H a:2,b:2 --set parallel.bucket_mb=0.01 --set train.verify_every=1
+planned shared -H a:2,b:2 --set parallel.zero=0 --set parallel.bucket_mb=0.01 --set train.verify_every=1
 planned eight -H a:4,b:4 --set parallel.zero=3 --set parallel.shard=4
 "$kumi" plan "${config[@]}" -H a:2,b:2 >"$dir/plan" 2>&1
-grep -q '^memory plan: 4 ranks on 2 hosts' "$dir/plan" && grep -q 'between hosts' "$dir/plan" || say "plan -H: $(cat "$dir/plan")"
+grep -q '^memory plan: 4 ranks on 2 hosts' "$dir/plan" && grep -q 'parallel.zero 1: the default on several hosts' "$dir/plan" && grep -q 'between hosts' "$dir/plan" || say "plan -H: $(cat "$dir/plan")"
 for bad in '-H a:2,b:2 -n 5' '-H a:x' '-H a:2,b:2 --roofline' '-H a:2,b:1 --set parallel.host_state=shared'; do
     # shellcheck disable=SC2086
     "$kumi" plan "${config[@]}" $bad >"$dir/plan" 2>&1

@@ -853,7 +853,7 @@ static void check_cost(const struct world *w)
         .exchange = &w->x[0], .count = 16 * w->n, .line_count = 16};
     struct ku_host_ranks host[MAX_MEMBERS];
     double bytes[2];
-    size_t pool;
+    size_t pool, first_chunk = 0;
     for (int h = 0; h < w->n_hosts; h++)
         host[h] = (struct ku_host_ranks){ku_topology_member(&w->hosts.all, h, 0),
                                          ku_topology_local_n(&w->hosts.all, h)};
@@ -867,9 +867,19 @@ static void check_cost(const struct world *w)
     for (int m = 0; m < w->n; m++) {
         struct ku_exchange x;
         assert_int_equal(ku_exchange_plan(&w->hosts.as[m], NULL, &x), 0);
-        assert_int_equal(ku_far_cost_pool(&all, host, w->n_hosts, m, &pool), 0);
+        assert_int_equal(ku_far_cost_pool(&all, host, w->n_hosts, m, 0, &pool), 0);
         assert_int_equal(pool, ku_exchange_staging_bytes(&x, KU_EXCHANGE_CHUNK_BYTES) +
                                    KU_EXCHANGE_CHUNK_BYTES);
+        /* messages that run at full rate: all members cut alike, the pool stays bounded */
+        const size_t chunk = ku_exchange_chunk_bytes(&x, 2 << 20);
+        assert_true(m == 0 || chunk == first_chunk);
+        first_chunk = chunk;
+        assert_true(chunk >= KU_EXCHANGE_CHUNK_BYTES && chunk <= 2 << 20);
+        assert_true(w->n_hosts > 2 || !w->hosts.all.per_host || chunk == 2 << 20);
+        assert_int_equal(ku_far_cost_pool(&all, host, w->n_hosts, m, 2 << 20, &pool), 0);
+        assert_int_equal(pool, ku_exchange_staging_bytes(&x, chunk) + chunk);
+        assert_true(chunk == KU_EXCHANGE_CHUNK_BYTES ||
+                    pool <= (4 * KU_EXCHANGE_RADIX + 8) * (size_t)KU_EXCHANGE_CHUNK_BYTES);
         ku_exchange_fini(&x);
     }
 }

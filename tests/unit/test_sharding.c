@@ -176,12 +176,16 @@ static void hosts_share(void **state)
         int host, is_uneven, replicate, shard, local; /* local 0: refused */
         const char *text;
     } row[] = {
-        {"", 4, 0, 2, 1, 4, ""},
+        {"\"zero\":0", 4, 0, 2, 1, 4, ""},
+        {"\"zero\":0", 2, 1, 0, 0, 0,
+         "not supported on hosts with different numbers of ranks; give private"},
+        {"", 4, 0, 1, 2, 4, ""},
         {"", 2, 1, 0, 0, 0, "not supported on hosts with different numbers of ranks; give private"},
         {"\"zero\":1", 4, 0, 1, 2, 4, ""},
         {"\"zero\":2", 2, 0, 1, 4, 2, ""},
         {"\"zero\":2", 2, 1, 0, 0, 0, "not supported on hosts with different numbers"},
         {"\"zero\":2", 1, 0, 1, 8, 1, ""},
+        {"\"zero\":1", 1, 1, 0, 0, 0, "not supported on hosts with different numbers"},
         {"\"zero\":3,\"reshard_after_forward\":2", 1, 0, 1, 8, 1, ""},
         {"\"zero\":3", 4, 0, 1, 2, 4, ""},
         {"\"zero\":3,\"reshard_after_forward\":false", 4, 0, 1, 2, 4, ""},
@@ -198,7 +202,7 @@ static void hosts_share(void **state)
         const bool is_auto = i % 2, is_even = !row[k].is_uneven;
         /* parts of hosts keep their stage; what cannot be shared is not */
         const bool is_private =
-            is_auto && (!row[k].local || (strstr(row[k].keys, "zero") && row[k].shard == 1));
+            is_auto && (!row[k].local || (row[k].shard == 1 && !strstr(row[k].keys, "\"zero\":0")));
         struct ku_config c;
         struct ku_sharding s, before;
         char text[256];
@@ -220,6 +224,63 @@ static void hosts_share(void **state)
     }
 }
 
+/* parallel.zero omitted: 1 on several hosts, where there is something to partition. */
+static void default_stage(void **state)
+{
+    static const struct {
+        const char *keys;
+        int n, host, zero, replicate, shard;
+        const char *why; /* NULL: nothing is said */
+    } row[] = {
+        {"", 8, 0, 0, 8, 1, NULL},
+        {"", 1, 0, 0, 1, 1, NULL},
+        {"", 8, 4, 1, 1, 8, "parallel.zero 1: the default on several hosts"},
+        {"", 2, 1, 1, 1, 2, "parallel.zero 1: the default on several hosts"},
+        {"", 3, 1, 1, 1, 3, "parallel.zero 1: "}, /* all ranks need not be a power of two */
+        {"\"zero\":null", 4, 2, 1, 1, 4, "parallel.zero 1: "},
+        {"\"zero\":0", 8, 4, 0, 8, 1, NULL},
+        {"\"zero\":2", 8, 4, 2, 1, 8, NULL},
+        {"\"strategy\":\"NO_SHARD\"", 8, 4, 0, 8, 1, NULL},
+        {"\"strategy\":\"FULL_SHARD\"", 8, 4, 3, 1, 8, NULL},
+        {"\"replicate\":2", 8, 4, 1, 2, 4, "parallel.zero 1: "},
+        {"\"shard\":4", 8, 4, 1, 2, 4, "parallel.zero 1: "},
+        {"\"replicate\":8", 8, 4, 0, 8, 1,
+         "parallel.zero 0: parallel.replicate and parallel.shard"},
+        {"\"shard\":1", 8, 4, 0, 8, 1, "parallel.zero 0: parallel.replicate and parallel.shard"},
+        {"\"tp\":4", 8, 4, 1, 1, 2, "parallel.zero 1: "},
+        {"\"pp\":2", 8, 4, 1, 1, 4, "parallel.zero 1: "},
+        {"\"pp\":2,\"tp\":4", 8, 4, 0, 1, 1, "parallel.zero 0: one rank stores each part"},
+        {"},\"memory\":{\"offload\":{\"params\":\"host\"}", 8, 4, 0, 8, 1,
+         "parallel.zero 0: stages 1 and 2 do not support memory.offload.params"},
+        {"},\"memory\":{\"offload\":{\"optimizer\":\"host\"}", 8, 4, 1, 1, 8, "parallel.zero 1: "},
+    };
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof row / sizeof row[0]; i++) { /* also with host_state private */
+        const size_t k = i / 2;
+        struct ku_config c;
+        struct ku_sharding s;
+        struct ku_str said = {0};
+        char text[256];
+        snprintf(text, sizeof text, "%s%s%s", i % 2 ? OWN : "",
+                 i % 2 && row[k].keys[0] && row[k].keys[0] != '}' ? "," : "", row[k].keys);
+        read_config(text, NULL, &c);
+        if (row[k].host == 0 && i % 2 == 0) { /* one host: shared */
+            ku_config_fini(&c);
+            continue;
+        }
+        if (ku_sharding_resolve(&c, row[k].n, row[k].host, &s) != KUMI_OK)
+            fail_msg("%s: %s", text, ku_err_get()->text);
+        ku_sharding_print_default(&s, &said);
+        if (s.zero != row[k].zero || s.replicate != row[k].replicate || s.shard != row[k].shard ||
+            (said.bytes > 0) != (row[k].why != NULL) ||
+            (row[k].why && strstr(ku_str_get(&said), row[k].why) == NULL))
+            fail_msg("%s: zero %d, %d x %d: '%s'", text, s.zero, s.replicate, s.shard,
+                     said.bytes ? ku_str_get(&said) : "");
+        ku_str_fini(&said);
+        ku_config_fini(&c);
+    }
+}
+
 static void contradiction(void **state)
 {
     struct ku_sharding s;
@@ -232,8 +293,9 @@ static void contradiction(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(host_state), cmocka_unit_test(hosts_share),
-                                       cmocka_unit_test(admits), cmocka_unit_test(refuses),
-                                       cmocka_unit_test(contradiction)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(host_state),    cmocka_unit_test(hosts_share),
+        cmocka_unit_test(admits),        cmocka_unit_test(refuses),
+        cmocka_unit_test(contradiction), cmocka_unit_test(default_stage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

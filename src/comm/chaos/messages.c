@@ -318,6 +318,7 @@ int ku_net_chaos(struct ku_net *inner, const struct ku_chaos *options, int rank,
     if (!chaos)
         return KUMI_ENOMEM;
     chaos->base.ops = &chaos_ops;
+    chaos->base.full_rate_bytes = inner->full_rate_bytes;
     chaos->inner = inner;
     chaos->options = *options;
     chaos->rank = rank;

@@ -14,6 +14,9 @@
 #include "comm/exchange.h"
 #include "job/hosts.h"
 #include "job/job.h"
+#include "comm/private.h"
+
+#include <string.h>
 
 int ku_hosts_of_job(const struct ku_job *job, struct ku_host_ranks **host)
 {
@@ -64,16 +67,25 @@ int ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *ho
 }
 
 int ku_far_cost_pool(const struct ku_members *c, const struct ku_host_ranks *host, int n_hosts,
-                     int me, size_t *bytes)
+                     int me, size_t full_rate_bytes, size_t *bytes)
 {
     struct ku_topology t = {0};
     struct ku_exchange x = {0};
     KU_TRY(find_topology(c, host, n_hosts, me, &t));
     const int status = ku_exchange_plan(&t, NULL, &x);
     *bytes = 0;
-    if (status == KUMI_OK && t.n_hosts > 1) /* and what a member keeps of its own, as there */
-        *bytes = ku_exchange_staging_bytes(&x, KU_EXCHANGE_CHUNK_BYTES) + KU_EXCHANGE_CHUNK_BYTES;
+    if (status == KUMI_OK && t.n_hosts > 1) { /* and what a member keeps of its own, as there */
+        const size_t chunk_bytes = ku_exchange_chunk_bytes(&x, full_rate_bytes);
+        *bytes = ku_exchange_staging_bytes(&x, chunk_bytes) + chunk_bytes;
+    }
     ku_exchange_fini(&x);
     ku_topology_fini(&t);
     return status;
+}
+
+size_t ku_far_full_rate(const struct ku_job *job, const char *transport)
+{
+    if (job)
+        return job->comm && job->comm->net ? job->comm->net->full_rate_bytes : 0;
+    return strcmp(transport, "mpi") == 0 ? KU_NET_MPI_FULL_RATE_BYTES : 0;
 }

@@ -146,6 +146,20 @@ void ku_exchange_fini(struct ku_exchange *x)
     *x = (struct ku_exchange){0};
 }
 
+size_t ku_exchange_chunk_bytes(const struct ku_exchange *x, size_t full_rate_bytes)
+{
+    int n_peers = 1;
+    for (int s = 0; s < x->n_stages; s++)
+        n_peers = x->stage[s].radix - 1 > n_peers ? x->stage[s].radix - 1 : n_peers;
+    if (x->topology->per_host == 0) /* a small host's member may talk to all of a large one */
+        n_peers *= x->topology->max_local;
+    size_t bytes = KU_EXCHANGE_CHUNK_BYTES;
+    while (2 * bytes <= full_rate_bytes &&
+           2 * bytes * (size_t)n_peers <= (size_t)KU_EXCHANGE_RADIX * KU_EXCHANGE_CHUNK_BYTES)
+        bytes *= 2;
+    return bytes;
+}
+
 int64_t ku_exchange_chunk_count(const struct ku_exchange *x, enum ku_half half, size_t each_bytes,
                                 size_t chunk_bytes)
 {

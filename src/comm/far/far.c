@@ -53,9 +53,11 @@ int ku_far_create(struct ku_comm *c, uint64_t stream)
     c->priv->far = far;
     far->comm = c;
     far->stream = stream;
-    far->chunk_bytes = KU_EXCHANGE_CHUNK_BYTES;
     KU_TRY(find_topology(far));
     KU_TRY(ku_exchange_plan(&far->topology, NULL, &far->exchange));
+    const size_t full_rate_bytes = c->job->comm->net->full_rate_bytes;
+    far->chunk_bytes = ku_exchange_chunk_bytes(&far->exchange, full_rate_bytes);
+    far->gather_bytes = full_rate_bytes ? FAR_WHOLE_BYTES : far->chunk_bytes;
     ku_small_plan(&far->topology, NULL, &far->small);
     return make_room(far);
 }
@@ -275,18 +277,22 @@ static int post_pair(struct ku_work *w, int d, bool is_send, const void *at, int
     return (is_send ? net->ops->send : net->ops->recv)(link, r);
 }
 
+int ku_far_copy_room(struct ku_far *far, size_t bytes)
+{
+    if (bytes <= far->copy_bytes)
+        return 0;
+    ku_free(far->copy);
+    far->copy = ku_malloc(bytes);
+    far->copy_bytes = far->copy ? bytes : 0;
+    return far->copy ? 0 : KUMI_ENOMEM;
+}
+
 /* In place, what is received would overwrite what is not sent yet. */
 static int copy_input(struct ku_work *w, const unsigned char **in)
 {
     struct ku_far *far = w->comm->priv->far;
     const size_t bytes = (size_t)(w->coll.count * w->comm->n) * ku_far_each(w);
-    if (bytes > far->copy_bytes) {
-        ku_free(far->copy);
-        far->copy = ku_malloc(bytes);
-        far->copy_bytes = far->copy ? bytes : 0;
-        if (!far->copy)
-            return KUMI_ENOMEM;
-    }
+    KU_TRY(ku_far_copy_room(far, bytes));
     if (bytes)
         memcpy(far->copy, *in, bytes);
     *in = far->copy;

@@ -22,12 +22,20 @@ static void locate(const struct ku_work *w, struct far_chunk *chunk)
     }
 }
 
+/* What is copied for others of this host is cut as finely as sums are: it is still in cache. */
+static size_t chunk_bytes(const struct ku_work *w)
+{
+    const struct ku_far *far = w->comm->priv->far;
+    const bool is_copied = w->path == KU_PATH_FAR_ALL_REDUCE && far->topology.max_local > 1;
+    return is_copied ? far->chunk_bytes : far->gather_bytes;
+}
+
 static int post_more(struct ku_work *w, struct far_lane *lane, bool is_send)
 {
     struct ku_far *far = w->comm->priv->far;
     struct ku_net *net = w->comm->job->comm->net;
     const int64_t max =
-        ku_exchange_chunk_count(&far->exchange, KU_HALF_GATHER, ku_far_each(w), far->chunk_bytes);
+        ku_exchange_chunk_count(&far->exchange, KU_HALF_GATHER, ku_far_each(w), chunk_bytes(w));
     while (!lane->is_at_end && lane->n_posted - lane->n_done < FAR_DEPTH) {
         struct far_chunk *chunk = &lane->chunk[lane->n_posted % FAR_DEPTH];
         if (!ku_far_next_chunk(w, is_send ? &far->keep : &lane->peer.set, &lane->at, max, chunk)) {
@@ -124,6 +132,8 @@ int ku_far_gather(struct ku_work *w)
             break;
         KU_TRY(open_stage(w, far->stage - 1));
     }
+    if (w->path == KU_PATH_FAR_LONE_SUM)
+        ku_far_lone_end(w);
     far->is_open = false;
     return 0;
 }

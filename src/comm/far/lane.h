@@ -20,7 +20,9 @@
  */
 enum {
     FAR_SEGMENTS = KU_NET_PIECES, /* so that a chunk can be sent from where it lies */
-    FAR_DEPTH = 2                 /* chunks under way: one travels, one is summed */
+    FAR_DEPTH = 2,                /* chunks under way: one travels, one is summed */
+    /* Chunk of a gather where the length of a message matters: it needs no memory of its own */
+    FAR_WHOLE_BYTES = 32 << 20
 };
 struct far_segment {
     int dest, part;
@@ -88,12 +90,12 @@ struct ku_far {
     int n_sources;
     struct ku_tree_node *node; /* [max_nodes]: what this host sends */
     int n_nodes;
-    size_t chunk_bytes;
+    size_t chunk_bytes, gather_bytes;
     unsigned char *staging, *kept; /* kept: a chunk of this member's partial sums */
     /* Requests of broadcasts, small exchanges and pairs */
     struct far_request *req;
     int n_reqs, req_cap;
-    unsigned char *copy; /* of the blocks that an all_to_all in place sends */
+    unsigned char *copy; /* of what an all_to_all in place sends, or of a sum that is not aligned */
     size_t copy_bytes;
     unsigned char *small_room; /* nodes of small reductions */
     int step;                  /* of a broadcast, pairs, small exchange */
@@ -111,10 +113,16 @@ KU_STATUS ku_far_request_state(struct ku_work *w, const struct ku_net_req *req, 
 /* n requests of the work that runs, zeroed. KUMI_ENOMEM. */
 KU_STATUS ku_far_requests(struct ku_far *far, int n);
 
+/* At least `bytes` of far->copy, whose contents are lost. KUMI_ENOMEM. */
+KU_STATUS ku_far_copy_room(struct ku_far *far, size_t bytes);
+
 /* Where the elements of the running work lie (view.c) */
 int ku_far_n_parts(const struct ku_work *w);
 /* Elements of destination d in a part */
 void ku_far_range(const struct ku_work *w, int part, int d, int64_t *begin, int64_t *end);
+/* KU_PATH_FAR_LONE_SUM: the input to where it is summed, before; the sums to the output, after */
+KU_STATUS ku_far_lone_begin(struct ku_work *w);
+void ku_far_lone_end(struct ku_work *w);
 /* Near member k's copy of element `at` of a part, before the reduction */
 unsigned char *ku_far_leaf(const struct ku_work *w, int k, int part, int64_t at);
 /* Where this member keeps the partial sums of a destination, in the wire dtype, between stages */

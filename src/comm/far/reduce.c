@@ -244,8 +244,11 @@ int ku_far_reduce(struct ku_work *w)
 {
     struct ku_far *far = w->comm->priv->far;
     for (;;) {
-        if (!far->is_open)
+        if (!far->is_open) {
+            if (w->path == KU_PATH_FAR_LONE_SUM)
+                KU_TRY(ku_far_lone_begin(w));
             KU_TRY(ku_far_open_stage(w, KU_HALF_REDUCE, 0));
+        }
         int is_over_budget = 0, status;
         for (int i = 0; i < far->n_recvs; i++)
             KU_TRY(post_receives(w, &far->recv[i]));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where the elements of a work lie that exchanges with other hosts. Programs: at the parts' offsets
- * of the near members' arenas. Public calls: in the current piece of the near members' stages; a
+ * of the near members' arenas. A public all_reduce of one member on each host: in its output, or in
+ * an aligned copy of it. Other public calls: in the current piece of the near members' stages; a
  * piece of reduce_scatter has a section for each member, one of all_gather for each block that a
  * member brings in (ku_far_n_sections).
  */
@@ -151,6 +152,9 @@ void ku_far_range(const struct ku_work *w, int part, int d, int64_t *begin, int6
         return;
     }
     switch (w->path) {
+    case KU_PATH_FAR_LONE_SUM:
+        slice(w, w->coll.count, 0, d, begin, end);
+        return;
     case KU_PATH_FAR_STAGED_SUM:
         slice(w, piece_of(w, w->coll.count), 0, d, begin, end);
         return;
@@ -166,12 +170,44 @@ void ku_far_range(const struct ku_work *w, int part, int d, int64_t *begin, int6
     *end = *begin + piece_of(w, block_count(w, d));
 }
 
+/* Sums need elements at multiples of their size. */
+static bool is_aligned(const struct ku_work *w)
+{
+    return (uintptr_t)w->coll.out % ku_far_each(w) == 0;
+}
+
+static unsigned char *lone_sum(const struct ku_work *w)
+{
+    return is_aligned(w) ? w->coll.out : w->comm->priv->far->copy;
+}
+
+int ku_far_lone_begin(struct ku_work *w)
+{
+    const size_t bytes = (size_t)w->coll.count * ku_far_each(w);
+    if (!is_aligned(w))
+        KU_TRY(ku_far_copy_room(w->comm->priv->far, bytes));
+    unsigned char *to = lone_sum(w);
+    if (w->coll.reduce == KUMI_PREMUL_SUM)
+        ku_sum_scale(to, w->coll.in, w->coll.count, w->coll.dtype, w->coll.scale);
+    else if (to != w->coll.in)
+        memcpy(to, w->coll.in, bytes);
+    return 0;
+}
+
+void ku_far_lone_end(struct ku_work *w)
+{
+    if (!is_aligned(w))
+        memcpy(w->coll.out, lone_sum(w), (size_t)w->coll.count * ku_far_each(w));
+}
+
 unsigned char *ku_far_leaf(const struct ku_work *w, int k, int part, int64_t at)
 {
     const struct ku_comm *c = w->comm;
     if (is_program(w))
         return ku_move_ref(c->job, &w->coll.part[part].in, ku_comm_near(c, k)) +
                (size_t)at * ku_far_each(w);
+    if (w->path == KU_PATH_FAR_LONE_SUM)
+        return lone_sum(w) + (size_t)at * ku_far_each(w);
     return ku_move_stage(w, k) + (size_t)at * ku_far_each(w);
 }
 
@@ -236,6 +272,8 @@ unsigned char *ku_far_gathered(const struct ku_work *w, const struct far_segment
         return ku_move_ref(c->job, &p->out, ku_comm_near(c, me)) +
                offset_of(w, s, w->coll.n_owners ? p->kept & KU_KEPT_OUT : 0);
     }
+    if (w->path == KU_PATH_FAR_LONE_SUM)
+        return lone_sum(w) + (size_t)s->begin * ku_far_each(w);
     /* sums of a staged call lie in the piece after the one that holds its input */
     return ku_move_stage_piece(w, me, w->stage + (w->path == KU_PATH_FAR_STAGED_SUM)) +
            (size_t)s->begin * ku_far_each(w);

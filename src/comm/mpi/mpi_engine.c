@@ -11,8 +11,8 @@
  *     a longer one
  *       tag 2s     ┌ wire ┐                 ──>       compared; only then the receives for the
  *                  └──────┘                           payload are posted, into the request's pieces
- *       tag 2s+1   ┌ 4 MiB ┬ 4 MiB ┬ rest ┐ ──>
- *                  └───────┴───────┴──────┘
+ *       tag 2s+1   ┌ 64 MiB ┬ 64 MiB ┬ rest ┐ ──>
+ *                  └────────┴────────┴──────┘
  *
  * s is the slot of the communicator. MPI delivers messages of one tag in order, and the receives of
  * a stream are posted in order, so a message needs no number. A receive is posted only for a
@@ -35,8 +35,8 @@
 enum {
     /* A copy of 4 KiB costs less than a second message. */
     INLINE_BYTES = 4096,
-    /* MPI counts in int. A message this long runs at full rate. */
-    SEGMENT_BYTES = 4 << 20,
+    /* MPI counts in int. Each segment costs a handshake, so none is shorter than it must be. */
+    SEGMENT_BYTES = 64 << 20,
     /*
      * Headers of a side that are under way, and as many segments. With 4 of each, 256 messages of
      * 256 KiB took 2 to 4 times as long as bare MPI on busy cores, with 16 as long. The bounce
@@ -632,6 +632,7 @@ int ku_mpi_open(const struct ku_mpi_table *table, struct ku_job *job, struct ku_
     }
     table->process->phase = KU_MPI_OPEN;
     net->base.ops = strcmp(table->make, "mpich") == 0 ? &ku_net_mpich : &ku_net_openmpi;
+    net->base.full_rate_bytes = KU_NET_MPI_FULL_RATE_BYTES;
     net->table = table;
     net->rank = job->rank;
     net->n = job->n;
