@@ -42,6 +42,13 @@ bool ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind)
     return ku_layout_axes(l, kind) != 0;
 }
 
+/* Whether tp and tpi split one dim: as an axis that has the ranks of both. */
+static bool splits_as_one(const struct ku_layout *l)
+{
+    const struct ku_place outer = l->at[KU_AX_TP], inner = l->at[KU_AX_TPI];
+    return outer.kind == KU_S && inner.kind == KU_S && outer.dim == inner.dim;
+}
+
 void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
                  const struct ku_layout *layout, const struct ku_coord *coord, struct ku_slice *out)
 {
@@ -49,11 +56,16 @@ void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
         out->start[d] = 0;
         out->count[d] = shape->dim[d].count;
     }
+    const bool as_one = splits_as_one(layout);
     for (int a = 0; a < KU_N_AXES; a++) {
-        if (layout->at[a].kind != KU_S)
+        if (layout->at[a].kind != KU_S || (as_one && a == KU_AX_TP))
             continue;
         int d = layout->at[a].dim;
         int64_t n = mesh->extent[a], i = coord->at[a];
+        if (as_one && a == KU_AX_TPI) {
+            i += n * coord->at[KU_AX_TP];
+            n *= mesh->extent[KU_AX_TP];
+        }
         int64_t each = out->count[d] / n, more = out->count[d] % n;
         out->start[d] += i * each + (i < more ? i : more);
         out->count[d] = each + (i < more);
@@ -81,9 +93,17 @@ struct ku_runs ku_runs_of(const struct ku_mesh *mesh, const struct ku_shape *sha
     int64_t inner = 1;
     ku_slice_of(mesh, shape, layout, coord, &s);
     for (int d = shape->ndim - 1; d >= 0; d--) {
-        if (s.count[d] != shape->dim[d].count)
-            return (struct ku_runs){s.count[d] * inner, shape->dim[d].count * inner,
-                                    s.start[d] * inner};
+        if (s.count[d] != shape->dim[d].count) {
+            struct ku_runs r = {s.count[d] * inner, shape->dim[d].count * inner,
+                                s.start[d] * inner};
+            for (d--; d >= 0 && s.count[d] == 1; d--) {
+                r.base += s.start[d] * r.pitch;
+                r.pitch *= shape->dim[d].count;
+            }
+            for (; d >= 0; d--)
+                KU_ASSERT(s.count[d] == shape->dim[d].count);
+            return r;
+        }
         inner *= shape->dim[d].count;
     }
     return (struct ku_runs){0};
