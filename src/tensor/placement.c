@@ -86,27 +86,35 @@ void ku_local_shape(const struct ku_mesh *mesh, const struct ku_shape *shape,
     }
 }
 
+struct ku_runs ku_runs_of_slice(int ndim, const int64_t *whole, const int64_t *start,
+                                const int64_t *count)
+{
+    int64_t inner = 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (count[d] != whole[d]) {
+            struct ku_runs r = {count[d] * inner, whole[d] * inner, start[d] * inner};
+            for (d--; d >= 0 && count[d] == 1; d--) {
+                r.base += start[d] * r.pitch;
+                r.pitch *= whole[d];
+            }
+            for (; d >= 0; d--)
+                KU_ASSERT(count[d] == whole[d]);
+            return r;
+        }
+        inner *= whole[d];
+    }
+    return (struct ku_runs){0};
+}
+
 struct ku_runs ku_runs_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
                           const struct ku_layout *layout, const struct ku_coord *coord)
 {
     struct ku_slice s;
-    int64_t inner = 1;
+    int64_t whole[KU_MAX_DIMS];
     ku_slice_of(mesh, shape, layout, coord, &s);
-    for (int d = shape->ndim - 1; d >= 0; d--) {
-        if (s.count[d] != shape->dim[d].count) {
-            struct ku_runs r = {s.count[d] * inner, shape->dim[d].count * inner,
-                                s.start[d] * inner};
-            for (d--; d >= 0 && s.count[d] == 1; d--) {
-                r.base += s.start[d] * r.pitch;
-                r.pitch *= shape->dim[d].count;
-            }
-            for (; d >= 0; d--)
-                KU_ASSERT(s.count[d] == shape->dim[d].count);
-            return r;
-        }
-        inner *= shape->dim[d].count;
-    }
-    return (struct ku_runs){0};
+    for (int d = 0; d < shape->ndim; d++)
+        whole[d] = shape->dim[d].count;
+    return ku_runs_of_slice(shape->ndim, whole, s.start, s.count);
 }
 
 char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char *out, size_t bytes)

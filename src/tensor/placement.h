@@ -74,6 +74,10 @@ static inline int64_t ku_runs_at(const struct ku_runs *r, int64_t j)
 struct ku_runs ku_runs_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
                           const struct ku_layout *layout, const struct ku_coord *coord);
 
+/* The same by the extents of the tensor and the indices of the slice; [ndim]. */
+struct ku_runs ku_runs_of_slice(int ndim, const int64_t *whole, const int64_t *start,
+                                const int64_t *count);
+
 /* Prints "{replicate:S(n) vs:S(n) mb:S(n)}"; axes with C are left out. */
 char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char *out, size_t bytes);
 

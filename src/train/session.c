@@ -190,12 +190,10 @@ static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
 static int check_tp(const struct ku_session *s, const struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
-    if (s->sharding.tp == 1 && o->tp_exact == 0)
-        return KUMI_OK;
-    if (o->optimizer == KU_OP_adafactor)
+    if (o->tp_exact && o->optimizer == KU_OP_adafactor)
         return ku_config_refuse(c, "optimizer.type", ku_json_at(c->root, "optimizer.type"),
-                                "its factors of whole matrices are not supported with parallel.tp "
-                                "above 1 or parallel.tp_exact; use another optimizer");
+                                "its sums of squares of updates are not in the slices of "
+                                "parallel.tp_exact; use null or another optimizer");
     return KUMI_OK;
 }
 

@@ -336,8 +336,6 @@ static inline struct layout over_tp(struct layout l, int tp)
 {
     l.tp = tp;
     l.offload = l.hosts = 0, l.is_private = 1;
-    if (l.optimizer == KU_OP_lamb || l.optimizer == KU_OP_lars || l.optimizer == KU_OP_adafactor)
-        l.optimizer = KU_OP_adamw;
     return l;
 }
 /* A layout with its sequences divided over axis tp. */
@@ -356,7 +354,7 @@ static inline struct layout over_heads(struct layout l, int i)
     l = over_tp(l, 4);
     l.model = i % 2 ? one_key_head : grouped;
     l.pp = l.tp_exact = 0, l.sp = i % 3 == 0;
-    l.optimizer = i % 5 == 0 ? KU_OP_lamb : l.optimizer;
+    l.optimizer = i % 5 == 0 ? KU_OP_lamb : i % 5 == 1 ? KU_OP_adafactor : l.optimizer;
     return l;
 }
 
@@ -380,10 +378,8 @@ static inline void draw_pipeline(struct layout *l, uint64_t *seed)
     l->mb = l->pp * (1 + DRAW(2)) / l->vs;
     l->is_private = 1;
     l->offload = l->hosts = l->by_micro = l->group = 0;
-    if (!l->tp && DRAW(6) == 0)
+    if (DRAW(6) == 0)
         l->optimizer = KU_OP_adafactor;
-    else if (l->tp && l->optimizer == KU_OP_adafactor)
-        l->optimizer = KU_OP_adamw;
 }
 
 static inline struct layout random_layout(uint64_t *seed)

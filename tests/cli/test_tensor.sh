@@ -108,7 +108,11 @@ train lamb 2 "${tp[@]}" "${grouped[@]}" --set optimizer.type=lamb
 train lamb-zero 4 "${tp[@]}" "${grouped[@]}" --set optimizer.type=lamb --set parallel.zero=1
 same lamb lamb-zero
 refused 'optimizer.type' -n 1 "${exact[@]}" --set optimizer.type=adafactor
-refused 'optimizer.type' -n 2 "${tp[@]}" --set optimizer.type=adafactor
+# Adafactor's means of rows and columns are of whole matrices, of which each rank has a slice
+train adafactor 2 "${tp[@]}" --set optimizer.type=adafactor
+train adafactor-zero 4 "${tp[@]}" --set optimizer.type=adafactor --set parallel.zero=1
+train adafactor-stages 4 "${tp[@]}" --set optimizer.type=adafactor --set parallel.pp=2
+for run in zero stages; do same adafactor adafactor-$run; done
 "$kumi" check "${config[@]}" -n 4 "${tp[@]}" >"$dir/log" 2>&1 || say "check: $(cat "$dir/log")"
 
 # another tp is another numerics class

@@ -109,6 +109,8 @@ static void layouts(void **state)
     equal_bits(2, 1, "cpu", KUMI_F32, KU_OP_lars);
     equal_bits(4, 1, "cpu", KUMI_BF16, KU_OP_lamb);
     equal_bits(2, 1, "ref", KUMI_F32, KU_OP_adamw);
+    equal_bits(2, 0, "cpu", KUMI_F32, KU_OP_adafactor);
+    equal_bits(4, 1, "cpu", KUMI_BF16, KU_OP_adafactor);
 }
 
 /* Copies of the state, each partitioned over two of the data-parallel ranks, and groups of two;
@@ -164,12 +166,12 @@ static void expect_close(const struct dist_case *whole, const struct dist_case *
 static void agrees(void **state)
 {
     (void)state;
-    static const int optimizer[] = {KU_OP_adamw, KU_OP_lamb, KU_OP_lars};
-    for (int i = 0; i < 12; i++) {
+    static const int optimizer[] = {KU_OP_adamw, KU_OP_lamb, KU_OP_lars, KU_OP_adafactor};
+    for (int i = 0; i < 16; i++) {
         const int tp = i % 2 ? 4 : 2;
         struct dist_case whole = base_case(1, 0, "ref", KUMI_F64);
-        struct dist_case c = base_case(tp, i / 6, "ref", KUMI_F64);
-        whole.optimizer = c.optimizer = optimizer[i / 2 % 3];
+        struct dist_case c = base_case(tp, i / 8, "ref", KUMI_F64);
+        whole.optimizer = c.optimizer = optimizer[i / 2 % 4];
         whole.smoothing = c.smoothing = tp == 2 ? 0.1 : 0;
         dist_run(&whole);
         dist_run(&c);
@@ -184,9 +186,10 @@ static void shared_heads(void **state)
     static const struct {
         int key_heads, tp, sp, optimizer;
         enum kumi_dtype compute;
-    } row[] = {{2, 4, 0, KU_OP_adamw, KUMI_F32}, {2, 4, 1, KU_OP_lamb, KUMI_BF16},
-               {1, 2, 1, KU_OP_adamw, KUMI_F32}, {1, 4, 0, KU_OP_lamb, KUMI_F32},
-               {1, 2, 0, KU_OP_lars, KUMI_BF16}, {1, 4, 1, KU_OP_lars, KUMI_F32}};
+    } row[] = {{2, 4, 0, KU_OP_adamw, KUMI_F32},      {2, 4, 1, KU_OP_lamb, KUMI_BF16},
+               {1, 2, 1, KU_OP_adamw, KUMI_F32},      {1, 4, 0, KU_OP_lamb, KUMI_F32},
+               {1, 2, 0, KU_OP_lars, KUMI_BF16},      {1, 4, 1, KU_OP_lars, KUMI_F32},
+               {2, 4, 0, KU_OP_adafactor, KUMI_BF16}, {1, 4, 1, KU_OP_adafactor, KUMI_F32}};
     static const int other[] = {1, 3, 7, 9, 12, 14}; /* of `layout` */
     struct sample pick = {.address = 2, .thread = 4};
     (void)state;

@@ -252,7 +252,7 @@ static void converts(void **state)
         const char *legal; /* from, to */
     } cases[] = {
         {KU_AX_TP, KU_PH_F, "CR Cn Cc PC PR Pn Pc nR nC nc cR cC cn ZC ZR"},
-        {KU_AX_LOCAL, KU_PH_O, "CR Cn Cc PC PR Pn Pc nR nC nc cR cC cn ZC ZR PZ CZ RZ"},
+        {KU_AX_LOCAL, KU_PH_O, "CR Cn Cc PC PR Pn Pc nR nC nc cR cC cn ZC ZR PZ CZ RZ RC"},
         {KU_AX_MB, KU_PH_O, "PC"},
         {KU_AX_MB, KU_PH_F, ""},
     };

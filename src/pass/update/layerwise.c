@@ -54,24 +54,15 @@ static ku_id add_sums(struct layerwise *l, struct ku_update_node *u, ku_id trust
     return ku_out(g, node, u->n_own);
 }
 
-/* The innermost of the axes along which the tensor-parallel ranks divide a tensor; 0: none. */
-static int divided_by(const struct layerwise *l, const struct ku_update_node *u)
-{
-    const struct ku_graph *g = l->g;
-    const int axes = ku_layout_axes(&g->layout[g->value[u->grad].layout], KU_S) & KU_TP_AXES;
-    return axes >> KU_AX_TPI & 1 ? 1 << KU_AX_TPI : axes;
-}
-
-/* Adds the sums of the tensors that are divided up to an axis, and completes all along it. */
+/* Adds the sums of the tensors that are divided up to an axis. */
 static ku_id add_divided(struct layerwise *l, int axis, ku_id trust)
 {
     for (int i = 0; i < l->n && trust; i++)
-        if (divided_by(l, &l->node[i]) == axis)
-            trust = add_sums(l, &l->node[i], trust);
-    const struct ku_graph *g = l->g;
-    const bool is_part =
-        trust && axis && ku_layout_axes(&g->layout[g->value[trust].layout], KU_P) & axis;
-    return is_part ? ku_update_sum_over(l->g, trust, axis, "trust") : trust;
+        if (ku_update_divided_by(l->g, l->node[i].grad) == axis) {
+            trust = ku_update_sum_divided(l->g, trust, axis, "trust");
+            trust = trust ? add_sums(l, &l->node[i], trust) : 0;
+        }
+    return trust;
 }
 
 /*
@@ -86,9 +77,9 @@ static int make_norms(struct layerwise *l)
     ku_id node =
         ku_update_once(l->g, (struct ku_make){.op = KU_OP_stats_zero, .attr = &a, .path = "trust"});
     ku_id trust = node ? ku_out(l->g, node, 0) : 0;
-    trust = add_divided(l, 1 << KU_AX_TPI, trust);
-    trust = add_divided(l, 1 << KU_AX_TP, trust);
-    trust = add_divided(l, 0, trust);
+    for (int k = 0; k < KU_N_DIVISIONS; k++)
+        trust = add_divided(l, ku_update_division[k], trust);
+    trust = trust ? ku_update_sum_divided(l->g, trust, 0, "trust") : 0;
     if (trust == 0)
         return ku_err_get()->status;
     node = ku_update_once(

@@ -53,6 +53,21 @@ ku_id ku_update_sum_over(struct ku_graph *g, ku_id value, int axes, const char *
     return convert(g, value, &a, path);
 }
 
+const int ku_update_division[KU_N_DIVISIONS] = {1 << KU_AX_TPI, 1 << KU_AX_TP, 0};
+
+int ku_update_divided_by(const struct ku_graph *g, ku_id grad)
+{
+    const int axes = ku_layout_axes(&g->layout[g->value[grad].layout], KU_S) & KU_TP_AXES;
+    return axes >> KU_AX_TPI & 1 ? 1 << KU_AX_TPI : axes;
+}
+
+ku_id ku_update_sum_divided(struct ku_graph *g, ku_id sums, int axis, const char *path)
+{
+    const int divided = axis == 1 << KU_AX_TPI ? KU_TP_AXES : axis;
+    const int axes = ku_layout_axes(&g->layout[g->value[sums].layout], KU_P) & KU_TP_AXES;
+    return axes & ~divided ? ku_update_sum_over(g, sums, axes & ~divided, path) : sums;
+}
+
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
 {
     m.phase = KU_PH_O;
