@@ -27,6 +27,7 @@ import tempfile
 
 import hosts
 import measure
+import parameter_server
 import table
 
 TORCH = "torch==2.15.*"
@@ -38,6 +39,8 @@ LINKS = re.compile(r"<!-- tables -->\n.*?<!-- /tables -->", re.S)
 
 
 measure.SECTIONS["hosts"] = hosts.hosts, 9
+measure.SECTIONS["ps"] = parameter_server.ps, 30
+table.ROWS.append(("Parameter server, 2 workers and 1 server", parameter_server.checks))
 table.ROWS.append(("Two hosts in network namespaces", hosts.checks))
 
 

@@ -35,7 +35,8 @@ static bool is_numerics(const struct ku_config *cfg, const struct ku_key *k)
            (k->mark == KU_KEY_TP && cfg->parallel_tp_exact == KU_NULL);
 }
 
-/* Whether a key of tensor parallelism decides no bit, as there is none: its default counts. */
+/* Whether a key decides no bit, as nothing is divided or pushed: its default counts. */
+enum { TOPK = 3 /* the word of ps.compression */ };
 static bool is_idle(const struct ku_config *cfg, const struct ku_key *key)
 {
     static const char *const name[] = {"loss_parallel", "sp", "plan", "tp_reduce"};
@@ -43,7 +44,11 @@ static bool is_idle(const struct ku_config *cfg, const struct ku_key *key)
         if (cfg->parallel_tp == 1 && cfg->parallel_tp_exact == KU_NULL &&
             strcmp(key->name, name[i]) == 0)
             return true;
-    return false;
+    if (strcmp(key->section, "ps") != 0)
+        return false;
+    return (cfg->ps_workers == KU_NULL && strcmp(key->name, "compression") == 0) ||
+           ((cfg->ps_workers == KU_NULL || cfg->ps_compression != TOPK) &&
+            strcmp(key->name, "topk") == 0);
 }
 
 static json_t *flat(const struct ku_config *cfg, bool is_all)

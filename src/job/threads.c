@@ -177,6 +177,18 @@ static int make_hosts(struct group *g, const struct ku_job_client *client, const
     return 0;
 }
 
+/* The root cause: the error of the rank at fault, else what a peer saw of it. 0: there is none. */
+static int put_root(const struct group *g, struct ku_segment *seg)
+{
+    struct kumi_error root;
+    const int culprit = ku_segment_culprit(seg);
+    if (ku_segment_root(seg, &root) == 0)
+        return 0;
+    if (culprit >= 0 && culprit < g->n_started && g->rank[culprit].error.status < 0)
+        root = g->rank[culprit].error;
+    return ku_err_put(&root);
+}
+
 static int run(struct group *g)
 {
     int status = start_ranks(g);
@@ -189,11 +201,10 @@ static int run(struct group *g)
     }
     for (int i = 0; i < g->n_started; i++)
         ku_job_free(g->rank[i].job);
-    struct kumi_error root;
-    for (int h = 0; h < g->n_hosts && status < 0; h++)
-        if (ku_segment_root(g->host[h].seg, &root) < 0)
-            return ku_err_put(&root);
-    return status;
+    int root = 0;
+    for (int h = 0; h < g->n_hosts && status < 0 && !root; h++)
+        root = put_root(g, g->host[h].seg);
+    return root ? root : status;
 }
 
 int ku_job_threads(const struct ku_job_client *client, int n, const struct ku_job_opts *opts,

@@ -46,9 +46,11 @@ struct ku_offload {
  */
 enum ku_update_by { KU_UPDATE_HERE, KU_UPDATE_WORKER, KU_UPDATE_SERVER };
 struct ku_remote_opts {
-    int update_by; /* enum ku_update_by */
-    int n_servers; /* ranks of the servers' job */
-    int is_single; /* an update applies the push of one worker; else of all */
+    int update_by;   /* enum ku_update_by */
+    int n_servers;   /* ranks of the servers' job */
+    int is_single;   /* an update applies the push of one worker; else of all */
+    int compression; /* enum ku_remote_form: of gradients that are pushed */
+    double topk;     /* its elements of a chunk: a number from 1, or below 1 a fraction */
 };
 
 /* Options of the passes: those that define the bits of a result first, then the parallel layout and

@@ -7,6 +7,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "tensor/blocks.h"
 #include "train/configure.h"
 #include "train/remote_update.h"
 #include "train/session.h"
@@ -66,6 +67,7 @@ static int plan_side(const struct kumi_settings *settings, int update_by, struct
 struct bytes {
     uint64_t push, pull;           /* of a worker, all servers */
     uint64_t most_push, most_pull; /* of a worker, on the server with most */
+    uint64_t encoded, residual;    /* of a worker: pushes in another form, error feedback */
 };
 
 static struct bytes add_up(const struct ku_remote_layout *l)
@@ -77,6 +79,14 @@ static struct bytes add_up(const struct ku_remote_layout *l)
         b.most_push = l->push_bytes[s] > b.most_push ? l->push_bytes[s] : b.most_push;
         b.most_pull = l->pull_bytes[s] > b.most_pull ? l->pull_bytes[s] : b.most_pull;
     }
+    for (uint32_t i = 0; i < l->n_push; i++) {
+        const struct ku_remote_entry *x = &l->push[i];
+        const uint64_t bytes = ku_remote_wire_bytes(x, x->count);
+        if (x->form != KU_REMOTE_DENSE)
+            b.residual += 2 * (uint64_t)x->count * sizeof(float);
+        if (x->form != KU_REMOTE_DENSE || x->wire != x->dtype)
+            b.encoded += bytes;
+    }
     return b;
 }
 
@@ -85,12 +95,14 @@ static void print(const struct side side[2], struct ku_str *out)
     const struct ku_remote_layout *l = side[0].layout;
     const struct bytes b = add_up(l);
     const uint64_t n = (uint64_t)l->n_workers, copies = l->is_single ? n : 0;
-    const uint64_t own[2] = {b.pull, n * b.most_push + copies * b.most_pull};
+    const uint64_t own[2] = {b.pull + b.encoded,
+                             n * b.most_push + copies * b.most_pull +
+                                 (b.residual ? n * KU_BLOCK_COUNT * sizeof(float) : 0)};
     char text[2][16];
     ku_str_add(out, "parameter server: %d worker%s, %d server%s; %lld parameters\n", l->n_workers,
                l->n_workers == 1 ? "" : "s", l->n_servers, l->n_servers == 1 ? "" : "s",
                (long long)side[0].n_params);
-    ku_str_add(out, "  %-22s %14s %14s\n", "", "each worker", "each server");
+    ku_str_add(out, "  %-24s %14s %14s\n", "", "each worker", "each server");
     const struct {
         const char *what;
         uint64_t worker, server;
@@ -99,11 +111,15 @@ static void print(const struct side side[2], struct ku_str *out)
         {"parameters, a step", b.pull, n * b.most_pull},
         {"memory of programs", side[0].arena_bytes, side[1].arena_bytes},
         {"memory of messages", own[0], own[1]},
-        {"memory", side[0].arena_bytes + own[0], side[1].arena_bytes + own[1]},
+        {"memory of error feedback", b.residual, 0},
+        {"memory", side[0].arena_bytes + own[0] + b.residual, side[1].arena_bytes + own[1]},
     };
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        ku_str_add(out, "  %-22s %14s %14s\n", row[i].what, ku_text_bytes(row[i].worker, text[0]),
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        if (row[i].worker == 0)
+            continue;
+        ku_str_add(out, "  %-24s %14s %14s\n", row[i].what, ku_text_bytes(row[i].worker, text[0]),
                    ku_text_bytes(row[i].server, text[1]));
+    }
     if (l->is_single)
         ku_str_add(out, "  gradients and parameters are those of one push of every worker\n");
 }
@@ -114,14 +130,14 @@ static json_t *json_of(const struct side side[2])
     const struct bytes b = add_up(l);
     const int64_t n = l->n_workers;
     const int64_t copies = l->is_single ? n : 0;
-    return json_pack("{s:i, s:i, s:{s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I}}", "workers",
-                     l->n_workers, "servers", l->n_servers, "worker", "push_bytes",
-                     (json_int_t)b.push, "pull_bytes", (json_int_t)b.pull, "program_bytes",
-                     (json_int_t)side[0].arena_bytes, "message_bytes", (json_int_t)b.pull, "server",
-                     "push_bytes", (json_int_t)(n * (int64_t)b.most_push), "pull_bytes",
-                     (json_int_t)(n * (int64_t)b.most_pull), "program_bytes",
-                     (json_int_t)side[1].arena_bytes, "message_bytes",
-                     (json_int_t)(n * (int64_t)b.most_push + copies * (int64_t)b.most_pull));
+    return json_pack(
+        "{s:i, s:i, s:{s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I}}", "workers", l->n_workers,
+        "servers", l->n_servers, "worker", "push_bytes", (json_int_t)b.push, "pull_bytes",
+        (json_int_t)b.pull, "program_bytes", (json_int_t)side[0].arena_bytes, "message_bytes",
+        (json_int_t)(b.pull + b.encoded), "feedback_bytes", (json_int_t)b.residual, "server",
+        "push_bytes", (json_int_t)(n * (int64_t)b.most_push), "pull_bytes",
+        (json_int_t)(n * (int64_t)b.most_pull), "program_bytes", (json_int_t)side[1].arena_bytes,
+        "message_bytes", (json_int_t)(n * (int64_t)b.most_push + copies * (int64_t)b.most_pull));
 }
 
 int ku_plan_remote(const struct kumi_settings *settings, int as_json, char **text)

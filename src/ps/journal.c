@@ -231,9 +231,9 @@ static int next_segment(struct ku_ps_journal *j)
 }
 
 int ku_ps_journal_push(struct ku_ps_journal *j, int worker, uint64_t incarnation, int64_t step,
-                       size_t offset, const void *data, size_t bytes)
+                       size_t offset, const void *data, size_t bytes, bool is_sparse)
 {
-    struct ku_ps_head h = {.kind = KU_PS_PUSH,
+    struct ku_ps_head h = {.kind = is_sparse ? KU_PS_ROWS : KU_PS_PUSH,
                            .worker = (uint16_t)worker,
                            .a = incarnation,
                            .b = step,

@@ -35,6 +35,7 @@
  *     body of a segment   u64 checksum of the layout, u64 servers, u64 1 in mode sync;
  *                         per worker u64 incarnation, i64 first step not applied
  *     of a push           its bytes
+ *     of rows (kind 5)    as a push, but remote/sparse.h says which bytes are not zero
  *     of an update        per push that it applies i64 worker, i64 step
  *     of a worker         none: pushes of this worker from the first step on are discarded if
  *                         incomplete, and in any case if that step is not -1
@@ -43,7 +44,7 @@
  * was never acknowledged: recovery cuts it off. Anything else that does not fit is damage, an error
  * with file and offset.
  */
-enum ku_ps_kind { KU_PS_SEGMENT = 1, KU_PS_PUSH, KU_PS_UPDATE, KU_PS_WORKER };
+enum ku_ps_kind { KU_PS_SEGMENT = 1, KU_PS_PUSH, KU_PS_UPDATE, KU_PS_WORKER, KU_PS_ROWS };
 enum {
     KU_PS_HEAD_BYTES = 64,
     KU_PS_MAX_BODY_BYTES = 1 << 20, /* a frame of a push; an update of 1,024 workers takes 16 KiB */
@@ -75,6 +76,7 @@ struct ku_ps_record {
     int64_t step;    /* of a push; of a worker: first step, -1 */
     int64_t version; /* of an update; of a segment: updates before it */
     size_t offset, bytes;
+    size_t extent;                  /* of a push: its bytes; of rows: bytes that they stand for */
     const unsigned char *body;      /* [bytes] borrowed until the callback returns */
     struct ku_ps_identity identity; /* of a segment */
     const char *file;
@@ -125,7 +127,8 @@ void ku_ps_journal_close(struct ku_ps_journal *j); /* NULL is allowed */
  * Threads: one at a time, which is the lock of the ledger. Errors: KUMI_ESTORAGE.
  */
 KU_STATUS ku_ps_journal_push(struct ku_ps_journal *j, int worker, uint64_t incarnation,
-                             int64_t step, size_t offset, const void *data, size_t bytes);
+                             int64_t step, size_t offset, const void *data, size_t bytes,
+                             bool is_sparse);
 KU_STATUS ku_ps_journal_update(struct ku_ps_journal *j, int64_t version, int n,
                                const int32_t *worker, const int64_t *step);
 KU_STATUS ku_ps_journal_worker(struct ku_ps_journal *j, int worker, uint64_t incarnation,

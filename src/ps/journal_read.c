@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "ps/journal_record.h"
+#include "remote/sparse.h"
 #include "train/remote_update.h"
 
 struct reader {
@@ -73,6 +74,7 @@ static bool fits(const struct ku_ps_head *h)
     case KU_PS_SEGMENT:
         return fits_segment(h);
     case KU_PS_PUSH:
+    case KU_PS_ROWS:
         return h->worker < KU_REMOTE_MAX_WORKERS && h->a && h->b >= 0 && h->bytes;
     case KU_PS_UPDATE:
         return h->b >= 1 && h->b <= KU_REMOTE_MAX_WORKERS && h->bytes == 16 * (uint64_t)h->b;
@@ -100,6 +102,7 @@ static int visit(struct reader *r, const struct ku_ps_head *h)
                              .version = (int64_t)(h->kind == KU_PS_UPDATE ? h->a : h->c),
                              .offset = h->c,
                              .bytes = h->bytes,
+                             .extent = h->bytes,
                              .body = r->body,
                              .file = r->path,
                              .at = r->at};
@@ -109,6 +112,8 @@ static int visit(struct reader *r, const struct ku_ps_head *h)
                                              .n_servers = (int)ku_ps_record_word(&x, 1),
                                              .n_workers = (int)h->b,
                                              .is_sync = ku_ps_record_word(&x, 2) != 0};
+    if (h->kind == KU_PS_ROWS && ku_sparse_check(x.body, x.bytes, &x.extent) < 0)
+        return damage(r, "rows that do not fit");
     return r->visit(r->ctx, &x);
 }
 

@@ -7,13 +7,14 @@
 #include "base/mem.h"
 
 int ku_ps_ledger_init(struct ku_ps_ledger *l, int n_workers, bool is_sync, int64_t version,
-                      size_t space, size_t payload)
+                      const struct ku_ps_space *space)
 {
-    *l = (struct ku_ps_ledger){.n_workers = n_workers,
-                               .is_sync = is_sync,
-                               .version = version,
-                               .space = space,
-                               .payload = payload};
+    *l = (struct ku_ps_ledger){
+        .n_workers = n_workers,
+        .is_sync = is_sync,
+        .version = version,
+        .space = *space,
+        .payload = ku_remote_bytes_in(space->part, space->n_parts, 0, space->bytes)};
     l->worker = ku_calloc((size_t)n_workers, sizeof *l->worker);
     if (l->worker == NULL)
         return KUMI_ENOMEM;
@@ -94,11 +95,12 @@ static uint32_t find(const struct ku_ps_worker *x, size_t at)
 
 static int check_range(const struct ku_ps_ledger *l, int worker, size_t offset, size_t bytes)
 {
-    if (offset % KU_PS_ALIGN_BYTES || bytes == 0 || offset > l->space || bytes > l->space - offset)
+    if (offset % KU_PS_ALIGN_BYTES || bytes == 0 || offset > l->space.bytes ||
+        bytes > l->space.bytes - offset)
         return KU_ERR(KUMI_EINVAL,
                       "ps: worker %d pushes bytes %zu to %zu of %zu; a range lies within, and "
                       "begins at a multiple of %d",
-                      worker, offset, offset + bytes, l->space, KU_PS_ALIGN_BYTES);
+                      worker, offset, offset + bytes, l->space.bytes, KU_PS_ALIGN_BYTES);
     return KUMI_OK;
 }
 
@@ -134,8 +136,7 @@ int ku_ps_ledger_check(struct ku_ps_ledger *l, int worker, uint64_t incarnation,
     const uint32_t at = find(x, offset + 1);
     if (at < x->n_ranges && x->range[at].begin <= offset && x->range[at].end >= offset + bytes)
         return KUMI_OK;
-    if ((at < x->n_ranges && x->range[at].begin < offset + bytes) ||
-        bytes > l->payload - x->received)
+    if (at < x->n_ranges && x->range[at].begin < offset + bytes)
         return KU_ERR(KUMI_EINVAL,
                       "ps: worker %d pushes bytes %zu to %zu of step %lld, part of which is there; "
                       "repeat whole ranges",
@@ -150,7 +151,7 @@ void ku_ps_ledger_note(struct ku_ps_ledger *l, int worker, size_t offset, size_t
     struct ku_ps_worker *x = &l->worker[worker];
     uint32_t at = find(x, offset);
     const bool joins = at < x->n_ranges && x->range[at].end == offset;
-    x->received += bytes;
+    x->received += ku_remote_bytes_in(l->space.part, l->space.n_parts, offset, offset + bytes);
     if (joins) {
         x->range[at].end += bytes;
     } else {

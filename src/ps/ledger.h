@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "train/remote_update.h"
 
 /*
  * Which bytes of which push a server of a parameter server has: the reason why a push is applied
@@ -29,13 +30,20 @@ struct ku_ps_worker {
     int64_t next;              /* the first step that is neither applied nor dropped */
     struct ku_ps_range *range; /* [n_ranges] of step `next`: sorted, disjoint, not adjacent */
     uint32_t n_ranges, cap_ranges;
-    size_t received; /* bytes in the ranges; the payload: the step is complete */
+    size_t received; /* bytes of parts in the ranges; the payload: the step is complete */
+};
+/* The push space of a server. Gaps between parts may be sent, and count for nothing. */
+struct ku_ps_space {
+    size_t bytes;
+    const struct ku_remote_extent *part; /* [n_parts] borrowed by the ledger */
+    uint32_t n_parts;
 };
 struct ku_ps_ledger {
     int n_workers;
-    bool is_sync;          /* step t of all workers is part of update t + 1 */
-    int64_t version;       /* number of updates that are decided */
-    size_t space, payload; /* bytes of the push space, and of its parts alone */
+    bool is_sync;    /* step t of all workers is part of update t + 1 */
+    int64_t version; /* number of updates that are decided */
+    struct ku_ps_space space;
+    size_t payload; /* bytes of the parts */
     struct ku_ps_worker *worker;
 };
 
@@ -43,7 +51,7 @@ enum { KU_PS_ALIGN_BYTES = 64 /* of the first byte of a range: parts begin there
 
 /* All workers begin with step `version`. Errors: KUMI_ENOMEM. */
 KU_STATUS ku_ps_ledger_init(struct ku_ps_ledger *l, int n_workers, bool is_sync, int64_t version,
-                            size_t space, size_t payload);
+                            const struct ku_ps_space *space);
 void ku_ps_ledger_fini(struct ku_ps_ledger *l);
 bool ku_ps_ledger_is_complete(const struct ku_ps_ledger *l, int worker);
 /* The first step that the server does not have completely. */

@@ -55,7 +55,7 @@ static void settle(struct ku_ps_plan *p, int worker, bool is_dropped)
 static int take_push(struct ku_ps_plan *p, const struct ku_ps_record *r)
 {
     bool is_new;
-    if (ku_ps_ledger_check(&p->ledger, r->worker, r->incarnation, r->step, r->offset, r->bytes,
+    if (ku_ps_ledger_check(&p->ledger, r->worker, r->incarnation, r->step, r->offset, r->extent,
                            &is_new) < 0)
         return damage(r, "a push that was not to be taken");
     if (!is_new)
@@ -64,7 +64,7 @@ static int take_push(struct ku_ps_plan *p, const struct ku_ps_record *r)
     if (p->ledger.worker[r->worker].received == 0)
         p->open[r->worker] = p->n_pushed;
     p->pushed[p->n_pushed++] = (struct ku_ps_pushed){.number = r->number, .worker = r->worker};
-    ku_ps_ledger_note(&p->ledger, r->worker, r->offset, r->bytes);
+    ku_ps_ledger_note(&p->ledger, r->worker, r->offset, r->extent);
     return KUMI_OK;
 }
 
@@ -134,6 +134,7 @@ static int visit(void *ctx, const struct ku_ps_record *r)
     case KU_PS_SEGMENT:
         return take_segment(p, r);
     case KU_PS_PUSH:
+    case KU_PS_ROWS:
         return take_push(p, r);
     case KU_PS_UPDATE:
         return take_update(p, r);
@@ -181,10 +182,10 @@ static int check_extent(const struct ku_ps_extent *x, const char *dir, int64_t v
     return KUMI_OK;
 }
 
-static int allocate(struct ku_ps_plan *p, size_t space, size_t payload)
+static int allocate(struct ku_ps_plan *p, const struct ku_ps_space *space)
 {
     const size_t n = (size_t)p->identity.n_workers;
-    KU_TRY(ku_ps_ledger_init(&p->ledger, (int)n, p->identity.is_sync, p->version, space, payload));
+    KU_TRY(ku_ps_ledger_init(&p->ledger, (int)n, p->identity.is_sync, p->version, space));
     p->next = ku_calloc(n, sizeof *p->next);
     p->open = ku_calloc(n, sizeof *p->open);
     for (size_t w = 0; p->next && w < n; w++)
@@ -193,12 +194,12 @@ static int allocate(struct ku_ps_plan *p, size_t space, size_t payload)
 }
 
 int ku_ps_plan_read(const char *dir, int64_t version, const struct ku_ps_identity *identity,
-                    size_t space, size_t payload, struct ku_ps_plan *p)
+                    const struct ku_ps_space *space, struct ku_ps_plan *p)
 {
     struct ku_ps_extent x;
     *p = (struct ku_ps_plan){.version = version, .base = -1, .identity = *identity};
     KU_TRY(ku_ps_journal_measure(dir, &x, &p->end));
-    KU_TRY(allocate(p, space, payload));
+    KU_TRY(allocate(p, space));
     if (x.base < 0 || x.last < version || (x.last == version && !is_equal(&x.identity, identity))) {
         if (x.base >= 0)
             KU_MESSAGE(WARN, "kumi: %s: ends at update %lld, before the checkpoint: begun anew",

@@ -47,14 +47,14 @@ struct ku_ps_plan {
 /*
  * Read the journal of a folder.
  *
- *   version, identity, space, payload   of the run
- *   plan                                out; freed by ku_ps_plan_fini, also after an error
+ *   version, identity, space   of the run
+ *   plan                       out; freed by ku_ps_plan_fini, also after an error
  *
  * Errors: KUMI_EMISMATCH (another layout, where the journal goes beyond the checkpoint), ENOCKPT
  * (it begins after the checkpoint), EINPUT (damage), ESTORAGE, ENOMEM.
  */
 KU_STATUS ku_ps_plan_read(const char *dir, int64_t version, const struct ku_ps_identity *identity,
-                          size_t space, size_t payload, struct ku_ps_plan *plan);
+                          const struct ku_ps_space *space, struct ku_ps_plan *plan);
 void ku_ps_plan_fini(struct ku_ps_plan *p);
 
 #endif

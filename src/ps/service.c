@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "ps/service_private.h"
+#include "remote/sparse.h"
 
 int ku_ps_service_create(const struct ku_ps_opts *o, struct ku_ps_service **out)
 {
@@ -107,36 +108,50 @@ int ku_ps_connect(struct ku_ps_service *s, const struct ku_ps_hello *in, struct 
 }
 
 /* lock is held. */
-static int take(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step,
-                size_t offset, const void *data, size_t bytes)
+static int take(struct ku_ps_service *s, const struct ku_ps_hello *from,
+                const struct ku_ps_piece *p, size_t extent)
 {
     bool is_new;
     KU_TRY(check_open(s));
-    if (bytes > KU_PS_MAX_BODY_BYTES)
-        return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes a range of %zu bytes; at most %d",
-                      from->worker, bytes, KU_PS_MAX_BODY_BYTES);
-    KU_TRY(ku_ps_ledger_check(&s->ledger, from->worker, from->incarnation, step, offset, bytes,
-                              &is_new));
+    KU_TRY(ku_ps_ledger_check(&s->ledger, from->worker, from->incarnation, p->step, p->offset,
+                              extent, &is_new));
     s->state.repeated += !is_new;
     if (!is_new)
         return KUMI_OK;
-    KU_TRY(
-        ku_ps_journal_push(s->journal, from->worker, from->incarnation, step, offset, data, bytes));
-    KU_TRY(ku_remote_receive(s->engine, from->worker, step, offset, data, bytes));
-    ku_ps_ledger_note(&s->ledger, from->worker, offset, bytes);
+    KU_TRY(ku_remote_check(s->engine, from->worker, p->offset, p->data, extent, p->is_sparse));
+    KU_TRY(ku_ps_journal_push(s->journal, from->worker, from->incarnation, p->step, p->offset,
+                              p->data, p->bytes, p->is_sparse));
+    if (p->is_sparse)
+        KU_TRY(
+            ku_remote_receive_sparse(s->engine, from->worker, p->step, p->offset, p->data, extent));
+    else
+        KU_TRY(ku_remote_receive(s->engine, from->worker, p->step, p->offset, p->data, p->bytes));
+    ku_ps_ledger_note(&s->ledger, from->worker, p->offset, extent);
     s->state.pushes++;
-    s->state.pushed_bytes += bytes;
+    s->state.pushed_bytes += p->bytes;
     return KUMI_OK;
 }
 
-int ku_ps_push(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step, size_t offset,
-               const void *data, size_t bytes, uint64_t *number, bool *is_complete)
+static int check_piece(const struct ku_ps_hello *from, const struct ku_ps_piece *p, size_t *extent)
 {
+    *extent = p->bytes;
+    if (p->bytes > KU_PS_MAX_BODY_BYTES)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes a range of %zu bytes; at most %d",
+                      from->worker, p->bytes, KU_PS_MAX_BODY_BYTES);
+    return p->is_sparse ? ku_sparse_check(p->data, p->bytes, extent) : KUMI_OK;
+}
+
+int ku_ps_push(struct ku_ps_service *s, const struct ku_ps_hello *from,
+               const struct ku_ps_piece *piece, uint64_t *number, bool *is_complete)
+{
+    size_t extent;
+    int status = check_piece(from, piece, &extent);
     pthread_mutex_lock(&s->lock);
-    const int status = take(s, from, step, offset, data, bytes);
+    if (status == KUMI_OK)
+        status = take(s, from, piece, extent);
     if (status == KUMI_OK) {
         *number = ku_ps_journal_last(s->journal);
-        *is_complete = step < ku_ps_ledger_begin(&s->ledger, from->worker);
+        *is_complete = piece->step < ku_ps_ledger_begin(&s->ledger, from->worker);
     }
     s->state.refused += status < 0;
     pthread_mutex_unlock(&s->lock);
@@ -176,6 +191,7 @@ void ku_ps_present(struct ku_ps_service *s, const struct ku_ps_hello *from, bool
     if (s->present && from->worker >= 0 && from->worker < s->ledger.n_workers) {
         struct ku_ps_presence *x = &s->present[from->worker];
         x->count += is_here ? 1 : -1;
+        x->was_here = true;
         if (x->count == 0)
             x->gone_ns = ku_clock_ns();
     }

@@ -94,6 +94,14 @@ struct ku_ps_welcome {
  */
 KU_STATUS ku_ps_connect(struct ku_ps_service *s, const struct ku_ps_hello *in,
                         struct ku_ps_welcome *out);
+/* A range of a push. */
+struct ku_ps_piece {
+    int64_t step;
+    size_t offset;
+    const void *data;
+    size_t bytes;   /* of data */
+    bool is_sparse; /* data is a body of remote/sparse.h, and stands for its extent */
+};
 /*
  * Take a range of a push.
  *
@@ -103,9 +111,8 @@ KU_STATUS ku_ps_connect(struct ku_ps_service *s, const struct ku_ps_hello *in,
  * Errors: KUMI_EINVAL (ps/ledger.h), ESTORAGE (the journal cannot be written; nothing changed),
  * EPEER (not ready), those of the engine.
  */
-KU_STATUS ku_ps_push(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step,
-                     size_t offset, const void *data, size_t bytes, uint64_t *number,
-                     bool *is_complete);
+KU_STATUS ku_ps_push(struct ku_ps_service *s, const struct ku_ps_hello *from,
+                     const struct ku_ps_piece *piece, uint64_t *number, bool *is_complete);
 KU_STATUS ku_ps_sync(struct ku_ps_service *s, uint64_t number);
 /* As ku_remote_read: *seen -1: try again when `changed` comes. */
 KU_STATUS ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step,
@@ -123,7 +130,7 @@ struct ku_ps_state {
     enum ku_remote_mode mode;
     int64_t version, saved; /* updates; of the last checkpoint since the start, -1: none */
     uint64_t pushes, repeated, refused; /* ranges taken, acknowledged again, refused */
-    uint64_t pushed_bytes, pulled_bytes, journal_records;
+    uint64_t pushed_bytes, pulled_bytes, journal_records; /* bytes as they came */
 };
 /* Errors: KUMI_EBUSY: not attached. */
 KU_STATUS ku_ps_state(struct ku_ps_service *s, struct ku_ps_state *out);

@@ -11,7 +11,8 @@
 /* The connection of one worker. */
 struct ku_ps_presence {
     int count;       /* of its connections */
-    int64_t gone_ns; /* since then there is none; 0: it never was */
+    int64_t gone_ns; /* since then there is none */
+    bool was_here, is_told;
 };
 
 struct ku_ps_service {
@@ -24,7 +25,9 @@ struct ku_ps_service {
     int server;
     int64_t timeout_ns;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* an update, stop */
+    pthread_cond_t changed;          /* an update, stop */
+    struct ku_remote_extent *extent; /* [space.n_parts] of the push space */
+    struct ku_ps_space space;
     struct ku_ps_ledger ledger;
     struct ku_ps_journal *journal;  /* NULL: a replay */
     struct ku_ps_presence *present; /* [n_workers] */

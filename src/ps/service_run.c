@@ -149,6 +149,9 @@ static int feed(void *ctx, const struct ku_ps_record *r)
         return KUMI_OK;
     if (!await_turn(f->s, r->worker, r->step))
         return KUMI_ESTOPPED;
+    if (r->kind == KU_PS_ROWS)
+        return ku_remote_receive_sparse(f->s->engine, r->worker, r->step, r->offset, r->body,
+                                        r->extent);
     return ku_remote_receive(f->s->engine, r->worker, r->step, r->offset, r->body, r->bytes);
 }
 
@@ -182,6 +185,26 @@ static int n_away(const struct ku_ps_service *s, int *first)
     return n;
 }
 
+/* Names a worker that the others wait for, when it has gone, and when it is back. lock is held. */
+static void tell_away(struct ku_ps_service *s)
+{
+    enum { PATIENCE_NS = 1000 * 1000 * 1000 }; /* a connection that was lost is made again */
+    const int64_t now = ku_clock_ns();
+    for (int w = 0; w < s->layout->n_workers; w++) {
+        struct ku_ps_presence *x = &s->present[w];
+        const bool is_away = x->was_here && x->count == 0 && now - x->gone_ns > PATIENCE_NS;
+        if (is_away && !x->is_told)
+            KU_MESSAGE(WARN,
+                       "kumi: ps: worker %d is away, and the others wait for it%s; without it the "
+                       "servers end in %.0f s (parallel.timeout_s)",
+                       w, s->engine_opts.mode == KU_REMOTE_SSP ? " (ps.staleness)" : "",
+                       (double)(s->timeout_ns - (now - x->gone_ns)) * 1e-9);
+        if (!is_away && x->is_told && x->count > 0)
+            KU_MESSAGE(INFO, "kumi: ps: worker %d is back", w);
+        x->is_told = is_away || (x->is_told && x->count == 0);
+    }
+}
+
 /* Ends the run when so many workers are away for so long that no update can come. */
 static void watch_workers(struct ku_ps_service *s)
 {
@@ -191,8 +214,11 @@ static void watch_workers(struct ku_ps_service *s)
                                                                : 0;
     int first = -1, away = 0;
     pthread_mutex_lock(&s->lock);
-    while (!s->is_stopping && (away = n_away(s, &first)) <= spare)
+    while (!s->is_stopping && (away = n_away(s, &first)) <= spare) {
+        if (spare == 0 && n > 1 && s->server == 0)
+            tell_away(s);
         wait_a_slice(s);
+    }
     const bool is_stopping = s->is_stopping;
     pthread_mutex_unlock(&s->lock);
     if (!is_stopping)
@@ -279,8 +305,10 @@ static int read_journal(struct ku_ps_service *s, const struct ku_run_served *x)
                                          .group_ms = s->o.group_ms,
                                          .segment_bytes = s->o.segment_bytes,
                                          .keeps = s->o.keeps};
-    KU_TRY(ku_ps_plan_read(s->dir, x->opts->version, &identity, s->layout->push_bytes[s->server],
-                           s->layout->push_payload[s->server], &s->plan));
+    s->space.bytes = s->layout->push_bytes[s->server];
+    KU_TRY(ku_remote_extents(s->layout, s->server, &s->extent, &s->space.n_parts));
+    s->space.part = s->extent;
+    KU_TRY(ku_ps_plan_read(s->dir, x->opts->version, &identity, &s->space, &s->plan));
     KU_TRY(agree(s, x->job));
     if (s->o.replayed == NULL)
         KU_TRY(remove_old(s));
@@ -349,6 +377,8 @@ void ku_ps_detach(void *service, struct ku_remote_engine *e)
     ku_ps_plan_fini(&s->plan);
     ku_ps_ledger_fini(&s->ledger);
     ku_free(s->applied);
+    ku_free(s->extent);
+    s->extent = NULL;
     ku_free(s->numerics);
     ku_free(s->dir);
     s->applied = NULL, s->numerics = s->dir = NULL;

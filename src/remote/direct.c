@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 /* Of one worker */
 struct end {
@@ -24,6 +25,7 @@ struct ku_remote_direct {
     int n_workers, n_servers, n_attached, n_left, status;
     uint64_t n_events;
     char *numerics;    /* of the run; NULL: none were given */
+    char *out;         /* likewise: OUT/workers */
     struct end *end;   /* [n_workers] */
     struct desk *desk; /* [n_servers] */
 };
@@ -56,6 +58,7 @@ static int join_servers(void *link, uint64_t checksum, const char **numerics)
             "(layout %016llx, of the servers %016llx); start both with the same configuration",
             x->link.worker, (unsigned long long)checksum, (unsigned long long)is);
     *numerics = x->d->numerics;
+    x->link.out = x->d->out;
     return KUMI_OK;
 }
 
@@ -154,13 +157,15 @@ void ku_remote_direct_destroy(struct ku_remote_direct *d)
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
     ku_free(d->numerics);
+    ku_free(d->out);
     ku_free(d->end);
     ku_free(d->desk);
     ku_free(d);
 }
 
 void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine *e,
-                             const char *numerics, const struct ku_remote_events *events)
+                             const char *numerics, const char *out,
+                             const struct ku_remote_events *events)
 {
     struct desk *x = &d->desk[ku_remote_engine_server(e)];
     const struct ku_remote_events own = {x, on_version, on_apply,
@@ -171,6 +176,8 @@ void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine
     x->engine = e;
     if (ku_remote_engine_server(e) == 0 && numerics)
         d->numerics = ku_strdup(numerics);
+    if (ku_remote_engine_server(e) == 0 && out)
+        d->out = ku_asprintf("%s/workers", out);
     d->n_attached++;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);

@@ -14,11 +14,12 @@ KU_STATUS ku_remote_direct_create(int n_workers, int n_servers, struct ku_remote
 void ku_remote_direct_destroy(struct ku_remote_direct *d); /* NULL is allowed */
 /*
  * Publish a server's engine, and withdraw it; the engine's events are the link's meanwhile, and
- * pass on to `events` (NULL: none). numerics: what `connect` hands out, or NULL. Threads: the
- * server's.
+ * pass on to `events` (NULL: none). numerics: what `connect` hands out, or NULL. out: directory of
+ * the run, or NULL. Threads: the server's.
  */
 void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine *e,
-                             const char *numerics, const struct ku_remote_events *events);
+                             const char *numerics, const char *out,
+                             const struct ku_remote_events *events);
 /* The link of a worker; its calls wait until all servers are attached. Borrowed. */
 const struct ku_remote_link *ku_remote_direct_link(struct ku_remote_direct *d, int worker);
 /*

@@ -31,6 +31,9 @@
 #include "comm/sum.h"
 #include "exec/exec.h"
 #include "ir/state.h"
+#include "remote/compress.h"
+#include "remote/sparse.h"
+#include "tensor/blocks.h"
 #include "tensor/dtype.h"
 #include "train/remote_update.h"
 #include "train/trainer.h"
@@ -58,7 +61,10 @@ struct ku_remote_engine {
     const struct ku_sum_kernels *kernels;
     int server, n_workers;
     size_t payload;
-    struct slot *slot;           /* [n_workers] */
+    struct slot *slot;               /* [n_workers] */
+    float *decoded;                  /* [n_workers][KU_BLOCK_COUNT] of compressed pushes */
+    struct ku_remote_extent *extent; /* [n_extents] of the push space */
+    uint32_t n_extents;
     struct ku_remote_part *push; /* [n_push] this server's */
     struct ku_remote_part *pull; /* [n_pull] */
     struct ku_range *port;       /* [n_push] input ports */
@@ -70,7 +76,7 @@ struct ku_remote_engine {
     int64_t version;
     int status; /* < 0: it failed */
     struct kumi_error error;
-    bool is_stopped;
+    bool is_stopped, has_topk;
 };
 
 /* What an update applies, equal on all servers. */
@@ -119,6 +125,7 @@ static int find_memory(struct ku_remote_engine *e)
     const struct ku_program *p = e->t->program[KU_PROG_TRAIN];
     for (uint32_t i = 0; i < l->n_push; i++) {
         e->push[i] = ku_remote_part_of(l, true, i, e->server);
+        e->has_topk |= l->push[i].form == KU_REMOTE_TOPK;
         e->port[i] = ku_exec_port(e->t->exec[KU_PROG_TRAIN], 1, l->push[i].name);
         KU_ASSERT(e->port[i].bytes >=
                   (size_t)(e->push[i].end - e->push[i].begin) * kumi_dtype_bytes(l->push[i].dtype));
@@ -138,12 +145,14 @@ static int find_memory(struct ku_remote_engine *e)
 static int allocate(struct ku_remote_engine *e)
 {
     const struct ku_remote_layout *l = e->layout;
+    KU_TRY(ku_remote_extents(l, e->server, &e->extent, &e->n_extents));
+    e->decoded = ku_calloc((size_t)e->n_workers * KU_BLOCK_COUNT, sizeof *e->decoded);
     e->slot = ku_calloc((size_t)e->n_workers, sizeof *e->slot);
     e->push = ku_calloc(l->n_push + 1, sizeof *e->push);
     e->pull = ku_calloc(l->n_pull + 1, sizeof *e->pull);
     e->port = ku_calloc(l->n_push + 1, sizeof *e->port);
     e->source = ku_calloc(l->n_pull + 1, sizeof *e->source);
-    if (!e->slot || !e->push || !e->pull || !e->port || !e->source)
+    if (!e->decoded || !e->slot || !e->push || !e->pull || !e->port || !e->source)
         return KUMI_ENOMEM;
     for (int w = 0; w < e->n_workers; w++) {
         e->slot[w].data = ku_calloc(l->push_bytes[e->server] + 1, 1);
@@ -198,6 +207,8 @@ void ku_remote_engine_destroy(struct ku_remote_engine *e)
         ku_free(e->slot[w].kept);
     }
     ku_free(e->slot);
+    ku_free(e->extent);
+    ku_free(e->decoded);
     ku_free(e->push);
     ku_free(e->pull);
     ku_free(e->port);
@@ -217,8 +228,8 @@ static int failure_of(const struct ku_remote_engine *e)
 }
 
 /* Notes that bytes arrive; *at NULL: they came too late and are dropped. lock is held. */
-static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t offset, size_t bytes,
-                 unsigned char **at)
+static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                 size_t counted, unsigned char **at)
 {
     struct slot *x = &e->slot[worker];
     const bool is_late = step < x->next && e->o.mode == KU_REMOTE_SYNC && e->o.backup > 0;
@@ -230,7 +241,7 @@ static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t of
         return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes step %lld; server %d expects step %lld",
                       worker, (long long)step, e->server,
                       (long long)(x->received ? x->step : x->next));
-    if (x->received + bytes > e->payload)
+    if (x->received + counted > e->payload)
         return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes more than the %zu bytes of step %lld",
                       worker, e->payload, (long long)step);
     x->step = step;
@@ -238,8 +249,66 @@ static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t of
     return KUMI_OK;
 }
 
-int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
-                      const void *data, size_t bytes)
+/* Records of entry i that begin at byte `at` of its part. */
+static int check_records(const struct ku_remote_engine *e, int worker, uint32_t i, size_t at,
+                         const unsigned char *data, size_t bytes)
+{
+    const struct ku_remote_entry *x = &e->layout->push[i];
+    const size_t each = ku_remote_record_bytes(x, KU_BLOCK_COUNT);
+    const int64_t count = e->push[i].end - e->push[i].begin;
+    const size_t all = ku_remote_wire_bytes(x, count);
+    if (at % each || ((at + bytes) % each && at + bytes != all))
+        return KU_ERR(KUMI_EINVAL,
+                      "ps: worker %d pushes bytes %zu to %zu of %s; its compressed records have "
+                      "%zu bytes, and are sent whole",
+                      worker, at, at + bytes, x->name, each);
+    for (size_t k = 0; k < bytes; k += each) {
+        const int64_t first = (int64_t)((at + k) / each) * KU_BLOCK_COUNT;
+        const int64_t left = count - first;
+        if (!ku_compress_is_valid(x, left < KU_BLOCK_COUNT ? left : KU_BLOCK_COUNT, data + k))
+            return KU_ERR(KUMI_EINVAL,
+                          "ps: worker %d pushes %s: the indices of its elements from %lld on do "
+                          "not ascend, or exceed the chunk",
+                          worker, x->name, (long long)(e->push[i].begin + first));
+    }
+    return KUMI_OK;
+}
+
+static int check_dense(const struct ku_remote_engine *e, int worker, size_t offset,
+                       const void *data, size_t bytes)
+{
+    for (uint32_t i = 0; i < e->layout->n_push; i++) {
+        const struct ku_remote_entry *x = &e->layout->push[i];
+        const struct ku_remote_part *part = &e->push[i];
+        const size_t end = part->offset + ku_remote_wire_bytes(x, part->end - part->begin);
+        const size_t from = part->offset > offset ? part->offset : offset;
+        const size_t to = end < offset + bytes ? end : offset + bytes;
+        if (x->form == KU_REMOTE_TOPK && from < to)
+            KU_TRY(check_records(e, worker, i, from - part->offset,
+                                 (const unsigned char *)data + (from - offset), to - from));
+    }
+    return KUMI_OK;
+}
+
+int ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset, const void *data,
+                    size_t bytes, bool is_sparse)
+{
+    if (!e->has_topk)
+        return KUMI_OK;
+    if (!is_sparse)
+        return check_dense(e, worker, offset, data, bytes);
+    void *expanded = ku_malloc(bytes);
+    if (expanded == NULL)
+        return KUMI_ENOMEM;
+    ku_sparse_expand(data, expanded);
+    const int status = check_dense(e, worker, offset, expanded, bytes);
+    ku_free(expanded);
+    return status;
+}
+
+/* bytes: of the push; a body stands for them if is_sparse. */
+static int receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                   const void *data, size_t bytes, bool is_sparse)
 {
     const size_t space = e->layout->push_bytes[e->server];
     unsigned char *at;
@@ -249,20 +318,36 @@ int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size
         return KU_ERR(KUMI_EINVAL, "ps: bytes %zu to %zu of a push of %zu bytes", offset,
                       offset + bytes, space);
     pthread_mutex_lock(&e->lock);
-    int status = admit(e, worker, step, offset, bytes, &at);
+    const size_t counted = ku_remote_bytes_in(e->extent, e->n_extents, offset, offset + bytes);
+    int status = admit(e, worker, step, offset, counted, &at);
     pthread_mutex_unlock(&e->lock);
     if (status < 0 || at == NULL)
         return status;
-    memcpy(at, data, bytes); /* the slot is not read before it is complete */
+    if (is_sparse)
+        ku_sparse_expand(data, at);
+    else
+        memcpy(at, data, bytes); /* the slot is not read before it is complete */
     pthread_mutex_lock(&e->lock);
     struct slot *x = &e->slot[worker];
     if (x->step == step && x->next <= step) {
-        x->received += bytes;
+        x->received += counted;
         if (x->received == e->payload)
             pthread_cond_broadcast(&e->changed);
     }
     pthread_mutex_unlock(&e->lock);
     return KUMI_OK;
+}
+
+int ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                      const void *data, size_t bytes)
+{
+    return receive(e, worker, step, offset, data, bytes, false);
+}
+
+int ku_remote_receive_sparse(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                             const void *body, size_t extent)
+{
+    return receive(e, worker, step, offset, body, extent, true);
 }
 
 void ku_remote_begin_at(struct ku_remote_engine *e, int worker, int64_t step)
@@ -442,6 +527,36 @@ static int next_choice(struct ku_remote_engine *e, struct choice *c)
     return wait_for(e, c);
 }
 
+/* As sum_entry, chunk by chunk, of what the records decode to. */
+static void sum_compressed(struct ku_remote_engine *e, const struct choice *c, uint32_t i,
+                           float *to)
+{
+    const struct ku_remote_entry *x = &e->layout->push[i];
+    const struct ku_remote_part part = e->push[i];
+    const void *src[KU_REMOTE_MAX_WORKERS];
+    bool in_wire[KU_REMOTE_MAX_WORKERS] = {false};
+    size_t at = part.offset;
+    for (int64_t first = part.begin; first < part.end; first += KU_BLOCK_COUNT) {
+        const int64_t left = part.end - first, n = left < KU_BLOCK_COUNT ? left : KU_BLOCK_COUNT;
+        void *dst = to + (first - part.begin);
+        for (int k = 0; k < c->n; k++) {
+            float *decoded = e->decoded + (size_t)k * KU_BLOCK_COUNT;
+            ku_compress_decode(x, n, e->slot[c->worker[k]].data + at, decoded);
+            src[k] = decoded;
+        }
+        ku_sum(e->kernels, &(struct ku_sum){.n_src = c->n,
+                                            .n_dst = 1,
+                                            .src = src,
+                                            .dst = &dst,
+                                            .count = n,
+                                            .dtype = x->dtype,
+                                            .wire = x->wire,
+                                            .reduce = x->reduce,
+                                            .in_wire = in_wire});
+        at += ku_remote_record_bytes(x, n);
+    }
+}
+
 /* One entry of the chosen pushes, summed in the order of the workers into its port. */
 static int sum_entry(struct ku_remote_engine *e, const struct choice *c, uint32_t i)
 {
@@ -455,6 +570,10 @@ static int sum_entry(struct ku_remote_engine *e, const struct choice *c, uint32_
         return KUMI_OK;
     r.bytes = (size_t)(part.end - part.begin) * kumi_dtype_bytes(x->dtype);
     KU_TRY(ku_range_map(r, KU_ACCESS_WRITE, &map));
+    if (x->form != KU_REMOTE_DENSE) {
+        sum_compressed(e, c, i, map.data);
+        return ku_range_unmap(&map);
+    }
     for (int k = 0; k < c->n; k++) {
         src[k] = e->slot[c->worker[k]].data + part.offset;
         in_wire[k] = x->wire != x->dtype;

@@ -14,8 +14,20 @@
  *     ku_remote_step    forward, backward; each gradient is pushed when it is complete
  */
 struct ku_remote_worker;
-/* Borrows trainer (compiled with KU_UPDATE_WORKER) and link. Errors: KUMI_ENOMEM. */
+/* Of the error feedback of a worker that compresses: zeros are defaults. */
+struct ku_remote_worker_opts {
+    int64_t save_every; /* steps: it is saved where checkpoints are; 0: never */
+    int keep;           /* that many saved ones; 0: all */
+};
+/*
+ * Borrows trainer (compiled with KU_UPDATE_WORKER) and link.
+ *
+ *   o   NULL: defaults
+ *
+ * Errors: KUMI_ENOMEM, ESTORAGE.
+ */
 KU_STATUS ku_remote_worker_create(struct ku_trainer *t, const struct ku_remote_link *link,
+                                  const struct ku_remote_worker_opts *o,
                                   struct ku_remote_worker **w);
 void ku_remote_worker_destroy(struct ku_remote_worker *w); /* NULL is allowed */
 /*

@@ -198,8 +198,12 @@ int ku_run_worker_alone(const struct kumi_train_options *options, const struct k
                         int n_servers)
 {
     struct joining j = joining_of(&options->settings);
-    struct alone a = {
-        options, link, {KU_UPDATE_WORKER, n_servers, j.engine.mode != KU_REMOTE_SYNC}, j.n_workers};
+    struct alone a = {.options = options,
+                      .link = link,
+                      .remote = {.update_by = KU_UPDATE_WORKER,
+                                 .n_servers = n_servers,
+                                 .is_single = j.engine.mode != KU_REMOTE_SYNC},
+                      .n_workers = j.n_workers};
     if (j.n_workers == 0)
         return KU_ERR(KUMI_EINVAL, "ps.workers: null; set the number of workers");
     if (link->worker < 0 || link->worker >= j.n_workers)

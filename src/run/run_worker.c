@@ -20,9 +20,12 @@
 
 static int work(struct ku_session *s, const struct ku_remote_link *link)
 {
+    const struct ku_remote_worker_opts o = {
+        .save_every = ku_span_steps(s->cfg.checkpoint_every, s->source->steps_per_epoch),
+        .keep = s->cfg.checkpoint_keep > 0 ? (int)s->cfg.checkpoint_keep + 1 : 0};
     struct ku_remote_worker *w = NULL;
     int64_t step = 0; /* the first pull says where a resumed run is */
-    int status = ku_remote_worker_create(s->t, link, &w);
+    int status = ku_remote_worker_create(s->t, link, &o, &w);
     for (; status == KUMI_OK; step++) {
         const double *report;
         status = ku_remote_begin(w, &step, &report);
@@ -112,7 +115,7 @@ static void *worker_main(void *arg)
 
 static int attach(void *ctx, const struct ku_run_served *served)
 {
-    ku_remote_direct_attach(ctx, served->engine, served->numerics, NULL);
+    ku_remote_direct_attach(ctx, served->engine, served->numerics, served->out, NULL);
     return KUMI_OK;
 }
 
@@ -145,7 +148,7 @@ int ku_run_in_process(const struct kumi_train_options *options, const struct ku_
     struct process p = {
         .options = options,
         .opts = opts,
-        .remote = {KU_UPDATE_WORKER, n_servers, is_single},
+        .remote = {.update_by = KU_UPDATE_WORKER, .n_servers = n_servers, .is_single = is_single},
         .server = {.n_workers = n_workers, .engine = *engine, .attach = attach, .detach = detach}};
     struct worker_thread *t = ku_calloc((size_t)n_workers, sizeof *t);
     int n_started = 0, status = KUMI_ENOMEM;

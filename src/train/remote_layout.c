@@ -4,6 +4,7 @@
  * cut gives ports of equal names in equal order (pass/update/split_remote.c), and the tensors of
  * the model precede what the update adds. Chunks are partitioned over the servers as by pass zero.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,9 +18,31 @@
 
 enum { ALIGN_BYTES = 64 };
 
-static size_t wire_bytes(const struct ku_remote_entry *x, int64_t count)
+int64_t ku_remote_topk(const struct ku_remote_entry *x, int64_t n)
 {
-    return (size_t)count * kumi_dtype_bytes(x->wire);
+    const int64_t k = (int64_t)ceil(x->topk < 1 ? x->topk * (double)n : x->topk);
+    return k < n ? k : n;
+}
+
+size_t ku_remote_record_bytes(const struct ku_remote_entry *x, int64_t n)
+{
+    const size_t bytes = x->form == KU_REMOTE_TOPK ? (size_t)ku_remote_topk(x, n) * (4 + 2)
+                                                   : sizeof(float) + (size_t)n;
+    return (bytes + 3) & ~(size_t)3;
+}
+
+size_t ku_remote_wire_bytes(const struct ku_remote_entry *x, int64_t count)
+{
+    const int64_t whole = count / KU_BLOCK_COUNT, rest = count % KU_BLOCK_COUNT;
+    if (x->form == KU_REMOTE_DENSE)
+        return (size_t)count * kumi_dtype_bytes(x->wire);
+    return (size_t)whole * ku_remote_record_bytes(x, KU_BLOCK_COUNT) +
+           (rest ? ku_remote_record_bytes(x, rest) : 0);
+}
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1);
 }
 
 static void range_of(const struct ku_remote_layout *l, const struct ku_remote_entry *x, int server,
@@ -41,8 +64,8 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
     for (uint32_t i = 0; i <= n; i++) {
         range_of(l, &entry[i], server, &part);
         part.offset = at;
-        const size_t bytes = wire_bytes(&entry[i], part.end - part.begin);
-        at += (bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1);
+        const size_t bytes = ku_remote_wire_bytes(&entry[i], part.end - part.begin);
+        at += padded(bytes);
     }
     return part;
 }
@@ -57,11 +80,53 @@ static size_t space_of(const struct ku_remote_layout *l, bool is_push, int serve
     for (uint32_t i = 0; i < n; i++) {
         struct ku_remote_part part;
         range_of(l, &entry[i], server, &part);
-        const size_t bytes = wire_bytes(&entry[i], part.end - part.begin);
+        const size_t bytes = ku_remote_wire_bytes(&entry[i], part.end - part.begin);
         *payload += bytes;
-        total += (bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1);
+        total += padded(bytes);
     }
     return total;
+}
+
+int ku_remote_extents(const struct ku_remote_layout *l, int server,
+                      struct ku_remote_extent **extent, uint32_t *n)
+{
+    struct ku_remote_extent *x = ku_calloc(l->n_push + 1, sizeof *x);
+    size_t at = 0;
+    if (x == NULL)
+        return KUMI_ENOMEM;
+    *n = 0;
+    for (uint32_t i = 0; i < l->n_push; i++) {
+        struct ku_remote_part part;
+        range_of(l, &l->push[i], server, &part);
+        const size_t bytes = ku_remote_wire_bytes(&l->push[i], part.end - part.begin);
+        if (bytes && *n && x[*n - 1].end == at)
+            x[*n - 1].end += bytes;
+        else if (bytes)
+            x[(*n)++] = (struct ku_remote_extent){at, at + bytes};
+        at += padded(bytes);
+    }
+    *extent = x;
+    return KUMI_OK;
+}
+
+size_t ku_remote_bytes_in(const struct ku_remote_extent *extent, uint32_t n, size_t begin,
+                          size_t end)
+{
+    uint32_t low = 0, high = n;
+    size_t bytes = 0;
+    while (low < high) {
+        const uint32_t mid = low + (high - low) / 2;
+        if (extent[mid].end <= begin)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    for (; low < n && extent[low].begin < end; low++) {
+        const size_t from = extent[low].begin > begin ? extent[low].begin : begin;
+        const size_t to = extent[low].end < end ? extent[low].end : end;
+        bytes += to - from;
+    }
+    return bytes;
 }
 
 /* Per tensor the server that owns the first odd chunk, as pass zero sets first_block. */
@@ -80,8 +145,26 @@ static int32_t *deal(const struct ku_graph *g, int n_servers)
     return first;
 }
 
-static void add_pushed(struct ku_remote_layout *l, const struct ku_graph *g,
-                       const struct ku_port *port, const int32_t *first)
+/* Compression takes f32 as it is, and a residual in one scale. */
+static int check_compressed(const struct ku_graph *g, const struct ku_remote_entry *x)
+{
+    if (x->dtype != KUMI_F32 || x->wire != KUMI_F32)
+        return KU_ERR(KUMI_EINVAL,
+                      "ps.compression: %s is %s, and %s on the way; compression takes f32: set "
+                      "precision.grads and precision.reduce to f32",
+                      x->name, kumi_dtype_name(x->dtype), kumi_dtype_name(x->wire));
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        if (g->tensor[t].kind == KU_T_COUNTER && g->tensor[t].dtype == KUMI_F64)
+            return KU_ERR(KUMI_EINVAL,
+                          "ps.compression: the loss scale %s changes between steps, and with it "
+                          "the scale of the error feedback; set precision.compute to bf16",
+                          g->tensor[t].name);
+    return KUMI_OK;
+}
+
+static int add_pushed(struct ku_remote_layout *l, const struct ku_graph *g,
+                      const struct ku_remote_opts *o, const struct ku_port *port,
+                      const int32_t *first)
 {
     const struct ku_value *v = &g->value[port->value];
     struct ku_remote_entry *x = &l->push[l->n_push++];
@@ -93,6 +176,11 @@ static void add_pushed(struct ku_remote_layout *l, const struct ku_graph *g,
                                   .count = ku_shape_count(&g->shape[v->shape]),
                                   .first_block = first[port->pushed.tensor]};
     snprintf(x->name, sizeof x->name, "%s", port->name);
+    if (!x->is_split || x->count < KU_BLOCK_COUNT || o->compression == KU_REMOTE_DENSE)
+        return KUMI_OK;
+    x->form = (enum ku_remote_form)o->compression;
+    x->topk = o->topk;
+    return check_compressed(g, x);
 }
 
 /* Whether a worker reads this tensor: the model's, and the loss scale. */
@@ -123,7 +211,9 @@ static uint64_t hash_entries(uint64_t h, const struct ku_remote_entry *x, uint32
                                  (uint64_t)x[i].reduce,
                                  x[i].is_split,
                                  (uint64_t)x[i].count,
-                                 (uint64_t)x[i].first_block};
+                                 (uint64_t)x[i].first_block,
+                                 (uint64_t)x[i].form,
+                                 x[i].form ? ku_remote_record_bytes(&x[i], KU_BLOCK_COUNT) : 0};
         h = ku_hash64_mix(h, ku_hash64(word, sizeof word));
     }
     return ku_hash64_mix(h, n);
@@ -154,10 +244,16 @@ int ku_remote_layout_create(const struct ku_graph *g, const struct ku_compile_op
     l->n_workers = n_workers, l->n_servers = n_servers;
     l->is_single = o->remote.is_single != 0;
     const uint32_t n_ports = is_worker ? g->n_outputs : g->n_inputs;
-    for (uint32_t i = 0; i < n_ports; i++) {
+    int status = KUMI_OK;
+    for (uint32_t i = 0; i < n_ports && status == KUMI_OK; i++) {
         const struct ku_port *port = is_worker ? &g->output[i] : &g->input[i];
         if (port->pushed.is_pushed)
-            add_pushed(l, g, port, first);
+            status = add_pushed(l, g, &o->remote, port, first);
+    }
+    if (status < 0) {
+        ku_remote_layout_destroy(l);
+        ku_free(first);
+        return status;
     }
     for (ku_id t = 1; t < g->n_tensors; t++)
         if (is_pulled(&g->tensor[t])) {

@@ -45,12 +45,21 @@ enum ku_remote_mode {
     KU_REMOTE_SSP    /* as ASYNC; a worker is at most `staleness` steps ahead of the slowest one */
 };
 
+/* How the elements of a gradient travel: as they are, or compressed (remote/compress.h). */
+enum ku_remote_form {
+    KU_REMOTE_DENSE,
+    KU_REMOTE_INT8,            /* a scale for each chunk, rounded to nearest */
+    KU_REMOTE_INT8_STOCHASTIC, /* rounded up or down at random */
+    KU_REMOTE_TOPK             /* the elements of largest magnitude of each chunk */
+};
 /* One tensor of a push or pull space. */
 struct ku_remote_entry {
     char name[KU_NAME_BYTES]; /* of the port in the programs, or of the state tensor */
     enum kumi_dtype dtype;    /* of its elements in the programs */
     enum kumi_dtype wire;     /* of its elements in the space: dtype or narrower */
     enum kumi_reduce reduce;  /* push: how workers combine */
+    enum ku_remote_form form; /* push; compressed tensors have a chunk or more, in f32 */
+    double topk;              /* KU_REMOTE_TOPK: as ku_remote_opts has it */
     bool is_split;            /* divided over the servers; else every server has all of it */
     int64_t count;            /* elements of the whole tensor */
     int32_t first_block;      /* is_split: server that owns the first odd chunk */
@@ -88,6 +97,34 @@ struct ku_graph;
 KU_STATUS ku_remote_layout_create(const struct ku_graph *g, const struct ku_compile_opts *o,
                                   struct ku_remote_layout **layout);
 void ku_remote_layout_destroy(struct ku_remote_layout *l); /* NULL is allowed */
+/*
+ * Bytes of `count` elements of an entry in a space. A compressed one has a record for each chunk of
+ * 4,096 elements, the last for the rest.
+ */
+size_t ku_remote_wire_bytes(const struct ku_remote_entry *x, int64_t count);
+/* Bytes of the record of a chunk of n elements; how many of its elements topk sends. */
+size_t ku_remote_record_bytes(const struct ku_remote_entry *x, int64_t n);
+int64_t ku_remote_topk(const struct ku_remote_entry *x, int64_t n);
+enum {
+    KU_REMOTE_FRAME_BYTES = 1 << 20, /* a transport may send a push in pieces of that many */
+    KU_REMOTE_RECORD_GROUP = 16      /* whole records that together are a multiple of 64 bytes */
+};
+/* Bytes of a space that belong to parts. Between two of them is a gap of up to 63 bytes. */
+struct ku_remote_extent {
+    size_t begin, end;
+};
+/*
+ * The extents of a server's push space, in order; neighbours without a gap are one.
+ *
+ *   extent   out: [*n], freed with ku_free
+ *
+ * Errors: KUMI_ENOMEM.
+ */
+KU_STATUS ku_remote_extents(const struct ku_remote_layout *l, int server,
+                            struct ku_remote_extent **extent, uint32_t *n);
+/* Bytes that [begin, end) and the extents have in common. */
+size_t ku_remote_bytes_in(const struct ku_remote_extent *extent, uint32_t n, size_t begin,
+                          size_t end);
 /* The part of push entry i (is_push) or pull entry i in the space of a server. O(i). */
 struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool is_push, uint32_t i,
                                         int server);
@@ -106,6 +143,8 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
  *           this worker begins `step` (ku_remote_read); *seen is the number of updates in them.
  *           Both are valid after `wait`.
  *   wait    blocks until all pulls so far are complete
+ *   awaits  whether a pull may be started before its step can begin: the link asks at once, and
+ *           reads while the worker flushes. Else pull itself blocks.
  *
  * Errors: of any call the first error of the transport: KUMI_EPEER (a server died), ETIMEDOUT,
  * EMISMATCH (checksum), or that of the server's engine. After an error the link is dead.
@@ -118,11 +157,14 @@ struct ku_remote_link_ops {
     KU_STATUS (*flush)(void *link);
     KU_STATUS (*pull)(void *link, int server, int64_t step, void *data, int64_t *seen);
     KU_STATUS (*wait)(void *link);
+    bool awaits;
 };
 struct ku_remote_link {
     const struct ku_remote_link_ops *ops;
     void *ctx;
     int worker; /* 0 .. n_workers - 1 */
+    /* After `connect`: directory for what the worker keeps between steps; NULL: none. */
+    const char *out;
     /*
      * Async, ssp, after `connect`: the first step of this worker. 0: as many as there were updates
      * when the servers started.
@@ -163,6 +205,22 @@ int ku_remote_engine_server(const struct ku_remote_engine *e);
  */
 KU_STATUS ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                             const void *data, size_t bytes);
+/*
+ * The same of a body that ku_sparse_check accepted (remote/sparse.h), which stands for `extent`
+ * bytes.
+ */
+KU_STATUS ku_remote_receive_sparse(struct ku_remote_engine *e, int worker, int64_t step,
+                                   size_t offset, const void *body, size_t extent);
+/*
+ * Whether bytes of a push can be received: whole records of compressed tensors, with indices that
+ * are within the chunk. Before a push is logged.
+ *
+ *   data        bytes, or a body of remote/sparse.h that stands for them
+ *
+ * Threads: any. Errors: KUMI_EINVAL, ENOMEM.
+ */
+KU_STATUS ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset,
+                          const void *data, size_t bytes, bool is_sparse);
 /*
  * Before any push: the first step of a worker, where it differs from the version of the options
  * (async, ssp).

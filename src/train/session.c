@@ -214,9 +214,12 @@ static int divide_heads(const struct ku_session *s, struct ku_compile_opts *o)
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
+    struct ku_remote_opts remote = s->remote;
+    remote.compression = (int)c->ps_compression;
+    remote.topk = c->ps_topk;
     *o = (struct ku_compile_opts){
         .is_training = !s->is_eval_only,
-        .remote = s->remote,
+        .remote = remote,
         .watch = s->watch,
         .freeze = (const char *const *)c->train_freeze.item,
         .rule = ku_attrs_default,

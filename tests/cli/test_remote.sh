@@ -37,6 +37,31 @@ run half -n 2 --until 2 >/dev/null
 same "all-reduce, then a parameter server" "$(run half --resume --set ps.workers=2 --set ps.servers=2)" "$want"
 run other --set ps.workers=2 --until 2 >/dev/null
 same "a parameter server, then all-reduce" "$(run other --resume -n 4)" "$want"
+# Compressed pushes: equal on any servers, stopped and resumed, from the newest checkpoint and from the one before.
+for form in int8 topk; do
+    on=(--set ps.workers=2 --set ps.compression=$form --set train.steps=6 --set checkpoint.every=2 --set checkpoint.keep=0)
+    want=$(run $form "${on[@]}")
+    same "$form, 3 servers" "$(run $form-3 "${on[@]}" --set ps.servers=3)" "$want"
+    run $form-r "${on[@]}" --until 5 >/dev/null
+    cp -r "$dir/$form-r" "$dir/$form-old"
+    same "$form, resumed" "$(run $form-r "${on[@]}" --resume)" "$want"
+    rm -r "$dir/$form-old/checkpoints/"*5 "$dir/$form-old/workers/"*.residual
+    same "$form, resumed at step 4" "$(run $form-old "${on[@]}" --resume)" "$want"
+    got=$("$kumi" train "$dir/c.json" --out "$dir/$form-old" --set train.steps=6 --resume -n 2 2>&1)
+    [[ $got == *"ps.compression (was \"$form\", is \"none\")"* ]] || {
+        echo "$form, then all-reduce: $got"
+        failed=1
+    }
+done
+no "ps.compression: the loss scale" --set ps.workers=2 --set ps.compression=int8 --set precision.compute=f16
+no "ps.compression: gradient." --set ps.workers=2 --set ps.compression=int8 --set precision.reduce=bf16
+no "config: --set ps.compression=int4: ps.compression: \"int4\"; one of" --set ps.compression=int4
+no "config: --set ps.topk=5000: ps.topk: 5000" --set ps.topk=5000
+got=$("$kumi" plan "$dir/c.json" --set ps.workers=2 --set ps.compression=topk --json)
+[[ $got == *'"feedback_bytes": 65536'* ]] || {
+    echo "plan of topk: $got"
+    failed=1
+}
 for mode in async ssp; do
     [ -n "$(run $mode --set ps.workers=2 --set ps.servers=2 --set ps.mode=$mode)" ] || failed=1
 done

@@ -4,7 +4,8 @@
 
     ps_kills.py KUMI N SEED [MODE..]
 
-In mode sync the digest is that of an all-reduce run, as in mode call, where a server kills itself in place of its n-th
+In mode sync the digest is that of an all-reduce run, in modes int8 and topk (ps.compression) that of kumi train with as
+many workers, as in mode call, where a server kills itself in place of its n-th
 system call. In the other modes the journal is replayed: the digest is that of the replay, so no acknowledged update
 was lost and none was applied twice.
 """
@@ -73,16 +74,31 @@ def has_begun(out):
         return os.path.exists(f"{out}/journal/server-0")
 
 
+COMPRESSED = ("int8", "topk")
+
+
+def in_process(kumi, folder, n, mode, known={}):
+    """The digest of an undisturbed run with n workers and compressed pushes."""
+    if (n, mode) not in known:
+        done = subprocess.run([kumi, "train", f"{folder}/c.json", "--out", f"{folder}/{mode}-{n}", "--set",
+                               f"ps.workers={n}", "--set", f"ps.compression={mode}"], capture_output=True, text=True)
+        known[n, mode] = digest(done.stdout) or done.stderr
+    return known[n, mode]
+
+
 def one(kumi, folder, seed, mode, want):
     """Returns the number of kills; prints and returns -1 if the digests differ."""
     r = random.Random(seed)
-    out, n, s = f"{folder}/run-{seed}", r.choice([1, 2, 3 if mode != "sync" else 2]), r.choice([1, 2, 3])
+    out, n, s = f"{folder}/run-{seed}", r.choice([1, 2, 3 if mode not in ("sync", *COMPRESSED) else 2]), r.choice([1, 2, 3])
     line = [f"{kumi}-ps", "run", f"{folder}/c.json", "-n", str(n), "-s", str(s), "--out", out, "--keep-journal",
             "--restarts", "20", "--worker-restarts", "20", "--journal-sync", r.choice(["none", "every", "group:2"])]
     if n == 3:
         line += ["--set", "train.virtual_shards=3", "--set", "train.global_batch=12"]
     if mode == "backup":
         line += ["--set", "ps.backup=1" if n > 1 else "ps.backup=0"]
+    elif mode in COMPRESSED:
+        line += ["--set", f"ps.compression={mode}"]
+        want = in_process(kumi, folder, n, mode)
     elif mode != "sync":
         line += ["--set", f"ps.mode={mode}"]
     with open(f"{out}.out", "w") as o, open(f"{out}.err", "w") as e:
@@ -100,7 +116,7 @@ def one(kumi, folder, seed, mode, want):
             run.terminate()
             code = "no end"
     got = digest(open(f"{out}.out").read())
-    if mode != "sync":
+    if mode not in ("sync", *COMPRESSED):
         again = subprocess.run([f"{kumi}-ps", "replay", out], capture_output=True, text=True, timeout=90)
         want = digest(again.stdout) or again.stderr
     if code == 0 and got and got == want:
@@ -134,7 +150,7 @@ def one_call(kumi, folder, seed, want):
 
 def main():
     kumi, n, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    modes = sys.argv[4:] or ["sync", "call", "async", "ssp", "backup"]
+    modes = sys.argv[4:] or ["sync", "call", "async", "ssp", "backup", *COMPRESSED]
     failed = kills = 0
     with tempfile.TemporaryDirectory() as folder:
         configure(folder)

@@ -19,10 +19,12 @@
 #include "base/os/os.h"
 #include "ps/journal.h"
 
-enum { WORKERS = 2, SPACE = 256, PAYLOAD = 224 };
+enum { WORKERS = 2, SPACE = 256 };
 
 static char dir[64];
 static struct ku_ps_ledger ledger;
+static const struct ku_remote_extent part[] = {{0, 100}, {128, 252}};
+static const struct ku_ps_space space = {SPACE, part, 2};
 static const struct ku_ps_identity identity = {
     .layout = 77, .server = 1, .n_servers = 2, .n_workers = WORKERS};
 
@@ -87,7 +89,7 @@ static int push(struct ku_ps_journal *j, int w, int64_t step, size_t offset, siz
     KU_TRY(ku_ps_ledger_check(&ledger, w, 1, step, offset, bytes, &is_new));
     if (!is_new)
         return KUMI_OK;
-    KU_TRY(ku_ps_journal_push(j, w, 1, step, offset, data, bytes));
+    KU_TRY(ku_ps_journal_push(j, w, 1, step, offset, data, bytes, false));
     ku_ps_ledger_note(&ledger, w, offset, bytes);
     return KUMI_OK;
 }
@@ -105,7 +107,7 @@ static void start(void)
     snprintf(dir, sizeof dir, "/dev/shm/kumi-journal-%d", (int)getpid());
     assert_int_equal(ku_os_rmtree(dir), 0);
     ku_ps_ledger_fini(&ledger);
-    assert_int_equal(ku_ps_ledger_init(&ledger, WORKERS, false, 0, SPACE, PAYLOAD), 0);
+    assert_int_equal(ku_ps_ledger_init(&ledger, WORKERS, false, 0, &space), 0);
     for (int w = 0; w < WORKERS; w++)
         assert_int_equal(ku_ps_ledger_meet(&ledger, w, 1, &is_new), 0);
 }
@@ -155,7 +157,7 @@ static void once(void **state)
         {0, 3, 5, 0, 64, KUMI_EINVAL, false, "incarnation 3 has not connected"},
         {0, 2, 5, 8, 8, KUMI_EINVAL, false, "a multiple of 64"},
         {0, 2, 5, 192, 65, KUMI_EINVAL, false, "bytes 192 to 257 of 256"},
-        {0, 2, 5, 128, 96, 0, true, ""},
+        {0, 2, 5, 128, 128, 0, true, ""},
         {0, 2, 5, 64, 64, 0, true, ""},
         {0, 2, 5, 0, 224, 0, false, ""},
         {2, 2, 5, 0, 64, KUMI_EINVAL, false, "worker 2 is unknown; there are 2"},
@@ -165,7 +167,7 @@ static void once(void **state)
     bool is_new;
     (void)state;
     ku_ps_ledger_fini(&ledger);
-    assert_int_equal(ku_ps_ledger_init(&ledger, WORKERS, false, 5, SPACE, PAYLOAD), 0);
+    assert_int_equal(ku_ps_ledger_init(&ledger, WORKERS, false, 5, &space), 0);
     assert_int_equal(ku_ps_ledger_meet(&ledger, 0, 2, &is_new), 0);
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const int is = ku_ps_ledger_check(&ledger, row[i].worker, row[i].incarnation, row[i].step,
@@ -183,6 +185,37 @@ static void once(void **state)
     ku_ps_ledger_discard(&ledger, 0, 5);
     assert_int_equal(ku_ps_ledger_begin(&ledger, 0), 5);
     assert_int_equal(ku_ps_ledger_meet(&ledger, 0, 2, &is_new), KUMI_EINVAL);
+}
+
+static void take(size_t offset, size_t bytes)
+{
+    bool is_new;
+    assert_int_equal(ku_ps_ledger_check(&ledger, 0, 2, 5, offset, bytes, &is_new), 0);
+    assert_true(is_new);
+    ku_ps_ledger_note(&ledger, 0, offset, bytes);
+}
+
+/* Bytes of gaps complete nothing, and may be sent. */
+static void gaps(void **state)
+{
+    bool is_new;
+    (void)state;
+    ku_ps_ledger_fini(&ledger);
+    assert_int_equal(ku_ps_ledger_init(&ledger, WORKERS, false, 5, &space), 0);
+    assert_int_equal(ledger.payload, 224);
+    assert_int_equal(ku_ps_ledger_meet(&ledger, 0, 2, &is_new), 0);
+    take(128, 128);
+    take(0, 64);
+    take(64, 35);
+    assert_false(ku_ps_ledger_is_complete(&ledger, 0)); /* byte 99 is missing */
+    assert_int_equal(ledger.worker[0].received, 223);
+    static const struct {
+        size_t begin, end, bytes;
+    } row[] = {{0, 0, 0},     {0, 100, 100}, {100, 128, 0}, {99, 129, 2},
+               {0, 256, 224}, {252, 300, 0}, {251, 300, 1}, {300, 400, 0}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        assert_int_equal(ku_remote_bytes_in(part, 2, row[i].begin, row[i].end), row[i].bytes);
+    assert_int_equal(ku_remote_bytes_in(NULL, 0, 0, 100), 0);
 }
 
 /* Cut at every byte, a journal is what it was up to the last whole record, and goes on. */
@@ -375,9 +408,9 @@ static void policy(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(once),        cmocka_unit_test(torn),
-                                       cmocka_unit_test(damaged),     cmocka_unit_test(disk_full),
-                                       cmocka_unit_test(failed_sync), cmocka_unit_test(covered),
-                                       cmocka_unit_test(together),    cmocka_unit_test(policy)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(once),    cmocka_unit_test(gaps),      cmocka_unit_test(torn),
+        cmocka_unit_test(damaged), cmocka_unit_test(disk_full), cmocka_unit_test(failed_sync),
+        cmocka_unit_test(covered), cmocka_unit_test(together),  cmocka_unit_test(policy)};
     return cmocka_run_group_tests(tests, NULL, finish);
 }

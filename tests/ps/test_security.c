@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: ps */
 /* Tokens and mutual TLS. Certificates are made by the command openssl. */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/os/os.h"
+#include "base/os/socket.h"
 #include "ps/util.h"
 
 static char folder[64];
@@ -225,11 +227,68 @@ static void test_files(void **state)
     ku_rpc_server_destroy(server);
 }
 
+/* As look at it: up to a second. */
+static bool has_conns(struct ku_rpc_server *server, int n)
+{
+    struct ku_rpc_stats stats = {0};
+    for (int i = 0; i < 100; i++) {
+        ku_rpc_server_stats(server, &stats);
+        if (stats.connections == n)
+            return true;
+        usleep(20000);
+    }
+    print_message("%d connections\n", stats.connections);
+    return false;
+}
+
+/* Connections over TLS are counted, also before a handshake; one beyond the limit is ended. */
+static void tls_is_counted(void **state)
+{
+    enum { MOST = 4, N = 10 };
+    struct ku_rpc_server *server;
+    struct ku_rpc_channel *channel;
+    struct ku_os_address at;
+    const char *why, *address = "127.0.0.1:0";
+    char out[8] = "", byte;
+    int n_calls = 0, fd[N], n_ended = 0;
+    struct ku_rpc_server_opts o = {.listen = &address,
+                                   .n_listen = 1,
+                                   .security = security("server", "ca", NULL),
+                                   .method = &method,
+                                   .n_methods = 1,
+                                   .limits = {.connections = MOST},
+                                   .ctx = &n_calls};
+    (void)state;
+    assert_int_equal(ku_rpc_server_create(&o, &server), 0);
+    address = ku_rpc_server_address(server, 0);
+    assert_int_equal(ku_os_resolve("127.0.0.1", &at, 1, &why), 1);
+    at.port = (uint16_t)strtol(strrchr(address, ':') + 1, NULL, 10);
+    for (int i = 0; i < N; i++)
+        assert_true((fd[i] = ku_os_tcp_connect(&at)) >= 0);
+    assert_true(has_conns(server, MOST));
+    for (int i = 0; i < N; i++)
+        n_ended += ku_os_await(fd[i], POLLIN, 1) > 0 && ku_os_tcp_recv(fd[i], &byte, 1) <= 0;
+    assert_int_equal(n_ended, N - MOST);
+    for (int i = 0; i < N; i++)
+        ku_os_close(fd[i]);
+    assert_true(has_conns(server, 0));
+    const struct ku_rpc_channel_opts client = {.address = address,
+                                               .security = security("client", "ca", NULL)};
+    assert_int_equal(ku_rpc_channel_create(&client, &channel), 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(call_text(channel, "/Unary", "hello", out, sizeof out), 0);
+    assert_true(has_conns(server, 1) && n_calls == 3);
+    ku_rpc_channel_destroy(channel);
+    assert_true(has_conns(server, 0));
+    ku_rpc_server_destroy(server);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_files),
+        cmocka_unit_test(tls_is_counted),
     };
     if (cannot_run() || system("command -v openssl >/dev/null") != 0)
         return 77;

@@ -117,7 +117,8 @@ struct frame {
     uint64_t worker, incarnation, step, offset;
     size_t bytes;
     float value;
-    bool is_damaged;
+    bool is_damaged, is_sparse;
+    uint32_t body[8]; /* is_sparse: the beginning of the data */
 };
 /* Sends a frame; is_last: awaits the acknowledgement, or the status that ends the stream. */
 static int send_frame(struct ku_rpc_stream *s, const struct frame *f, bool is_last)
@@ -129,12 +130,15 @@ static int send_frame(struct ku_rpc_stream *s, const struct frame *f, bool is_la
     bool is_end;
     for (size_t i = 0; i < f->bytes / sizeof *data; i++)
         data[i] = f->value;
+    if (f->is_sparse)
+        memcpy(data, f->body, f->bytes < sizeof f->body ? f->bytes : sizeof f->body);
     const uint64_t field[KU_PS_N_FRAME] = {[KU_PS_F_WORKER] = f->worker,
                                            [KU_PS_F_INCARNATION] = f->incarnation,
                                            [KU_PS_F_STEP] = f->step,
                                            [KU_PS_F_OFFSET] = f->offset,
                                            [KU_PS_F_CHECKSUM] =
-                                               ku_hash64(data, f->bytes) + f->is_damaged};
+                                               ku_hash64(data, f->bytes) + f->is_damaged,
+                                           [KU_PS_F_SPARSE] = f->is_sparse};
     assert_int_equal(ku_ps_message_put(field, KU_PS_N_FRAME, KU_PS_F_DATA, f->bytes, &b, &at), 0);
     memcpy(at, data, f->bytes);
     ku_free(data);
@@ -164,11 +168,11 @@ static int send_one(const struct frame *f)
     return status;
 }
 
-/* A whole step, as far as the payload goes. */
+/* A whole step: the push space, gaps between parts included. */
 static int send_step(uint64_t incarnation, uint64_t step, float value)
 {
     struct ku_rpc_stream *s = open_stream();
-    const size_t all = welcome[KU_PS_R_PUSH_PAYLOAD];
+    const size_t all = welcome[KU_PS_R_PUSH_BYTES];
     int status = 0;
     for (size_t at = 0; at < all && status == 0; at += 4096) {
         const size_t bytes = all - at < 4096 ? all - at : 4096;
@@ -213,6 +217,16 @@ static void refused(void **state)
         {{.incarnation = 5, .bytes = 0}, KUMI_EINVAL, "a range lies within"},
         {{.incarnation = 5, .bytes = (1 << 20) + 4}, KUMI_EINVAL, "a frame of 1048580 bytes"},
         {{.incarnation = 5, .bytes = 64, .is_damaged = true}, KUMI_EINPUT, "is damaged: checksum"},
+        {{.incarnation = 5, .bytes = 15, .is_sparse = true}, KUMI_EINVAL, "ps: rows: 15 bytes"},
+        {{.incarnation = 5, .bytes = 24, .is_sparse = true, .body = {64, 0, 1, 0, 0, 1}},
+         KUMI_EINVAL,
+         "ps: rows: 24 bytes, of which the runs need 88"},
+        {{.incarnation = 5, .bytes = 88, .is_sparse = true, .body = {64, 0, 1, 0, 1, 1}},
+         KUMI_EINVAL,
+         "ps: rows: run 0 has cells 1 to 2, after cell 0, of 1"},
+        {{.incarnation = 5, .bytes = 16, .is_sparse = true, .body = {16 << 20, 0, 0, 0}},
+         KUMI_EINVAL,
+         "a range lies within"},
     };
     (void)state;
     assert_int_equal(hello(0, 5, 0), 0);
@@ -256,12 +270,24 @@ static void once(void **state)
     await_version(2);
 }
 
+/* A step in one message of 16 bytes: all zeros. */
+static void zeros(void **state)
+{
+    const uint32_t bytes = (uint32_t)welcome[KU_PS_R_PUSH_BYTES];
+    (void)state;
+    assert_int_equal(welcome[KU_PS_R_TAKES_SPARSE], 1);
+    const struct frame f = {
+        .incarnation = 7, .step = 2, .bytes = 16, .is_sparse = true, .body = {bytes, 0, 0, 0}};
+    assert_int_equal(send_one(&f), 0);
+    await_version(3);
+}
+
 /* As for any run: a gradient that is not finite ends it, with the first tensor named. */
 static void not_finite(void **state)
 {
     int status;
     (void)state;
-    assert_int_equal(send_step(7, 2, NAN), 0);
+    assert_int_equal(send_step(7, 3, NAN), 0);
     assert_int_equal(waitpid(server, &status, 0), server);
     server = 0;
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == -KUMI_ENUMERIC);
@@ -270,6 +296,6 @@ static void not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(once),
-                                       cmocka_unit_test(not_finite)};
+                                       cmocka_unit_test(zeros), cmocka_unit_test(not_finite)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

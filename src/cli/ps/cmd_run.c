@@ -73,8 +73,9 @@ static int make_lines(struct run *r)
         return KUMI_ENOMEM;
     const char *const serve[] = {"/proc/self/exe", "serve", c->arg[0],  "--out",
                                  r->train.out,     "--set", r->workers, NULL};
-    const char *const worker[] = {"/proc/self/exe", "worker",  c->arg[0], "--servers", r->list,
-                                  "--worker",       r->number, "--set",   r->workers,  NULL};
+    const char *const worker[] = {"/proc/self/exe", "worker",   c->arg[0],    "--servers",
+                                  r->list,          "--worker", r->number,    "--set",
+                                  r->workers,       "--out",    r->train.out, NULL};
     KU_TRY(add_all(&r->serve, &r->n_serve, serve));
     KU_TRY(add_all(&r->worker, &r->n_worker, worker));
     for (int i = 0; i < c->n_list; i++) {

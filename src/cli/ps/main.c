@@ -19,7 +19,7 @@ const struct cli_command cli_commands[] = {
      "              [--keep-journal] [--set key=value].. [--listen ADDRESS] ..",
      ps_cmd_serve},
     {"ps worker", "a worker of a training with a parameter server",
-     "kumi ps worker CONFIG --servers ADDRESS,.. [--worker W] [--set key=value]..\n"
+     "kumi ps worker CONFIG --servers ADDRESS,.. [--worker W] [--set key=value].. [--out DIR]\n"
      "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]",
      ps_cmd_worker},
     {"ps run", "workers and servers of a training on this host",

@@ -128,10 +128,13 @@ int ps_cmd_worker(struct cli *c)
     struct kumi_train_options t = {0};
     const char *texts[KU_REMOTE_MAX_SERVERS];
     char *copy = NULL;
+    const char *out = NULL;
+    char *state = NULL;
     int64_t worker = -1;
     const struct cli_option option[] = {
         {"worker", CLI_INT, "its number, from 0 (default: RANK, or 0)", &worker},
         {"set", CLI_LIST, "section.key=value, overrides the file; repeatable", NULL},
+        {"out", CLI_TEXT, "directory where ps.compression keeps its error feedback", &out},
         PS_CLIENT_OPTIONS(client),
     };
     if (!CLI_PARSE(c, option, 1, 1) || !cli_settings(c, NULL, 0, &t.settings))
@@ -145,8 +148,13 @@ int ps_cmd_worker(struct cli *c)
     int status = ku_run_timeout_ns(&t.settings, &o.timeout_ns);
     if (status == KUMI_OK)
         status = ps_client_servers(c, &client, texts, &o.n_servers, &copy);
+    if (status == KUMI_OK && out) {
+        o.out = state = ku_asprintf("%s/workers", out);
+        status = state ? KUMI_OK : KUMI_ENOMEM;
+    }
     if (status == KUMI_OK)
         status = run_worker(&t, &o);
+    ku_free(state);
     ku_free(copy);
     return cli_end(status, 0);
 }

@@ -28,7 +28,7 @@
 enum {
     KU_CPU_MAX_PHASES = 3,
     /*
-     * Scratch of one thread, reused by all kernels: tiles of matrix products (256 + 420 + 130 KiB)
+     * Scratch of one thread, reused by all kernels: tiles of matrix products (256 + 840 + 130 KiB)
      * and of attention (1.4 MiB at a head width of 512; on matrix tiles, backward fills the rest
      * with packed queries).
      */

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ps/remote/service_messages.h"
+#include "remote/sparse.h"
 
 #define SECOND INT64_C(1000000000)
 enum { FIRST_BACK_OFF_MS = 20, MAX_BACK_OFF_MS = 1000 };
@@ -34,6 +35,8 @@ struct peer {
     size_t queued;       /* bytes of the ranges */
     int64_t step, acked; /* of the ranges; the last one that was acknowledged */
     struct ku_rpc_stream *push;
+    bool takes_sparse;   /* the server does */
+    unsigned char *body; /* [KU_SPARSE_MAX_BYTES] */
     /* pull */
     pthread_t puller;
     unsigned char *into; /* NULL: no pull is under way */
@@ -209,6 +212,7 @@ static int join_servers(struct ku_ps_link *l)
         KU_TRY(meet(p, l->layout, begin, field, NULL));
         p->payload = field[KU_PS_R_PUSH_PAYLOAD];
         p->pull_bytes = field[KU_PS_R_PULL_BYTES];
+        p->takes_sparse = field[KU_PS_R_TAKES_SPARSE] != 0;
         if (s == 0) {
             begin = (int64_t)field[KU_PS_R_BEGIN];
             l->link.first_step = begin;
@@ -265,13 +269,14 @@ static int publish(struct peer *p, struct ku_rpc_stream **to, struct ku_rpc_stre
 /* -- pushing ---------------------------------------------------------------------------------- */
 
 static int send_frame(struct peer *p, int64_t step, size_t offset, const unsigned char *data,
-                      size_t bytes)
+                      size_t bytes, bool is_sparse)
 {
     const uint64_t field[KU_PS_N_FRAME] = {[KU_PS_F_WORKER] = (uint64_t)p->link->o.worker,
                                            [KU_PS_F_INCARNATION] = p->link->incarnation,
                                            [KU_PS_F_STEP] = (uint64_t)step,
                                            [KU_PS_F_OFFSET] = offset,
-                                           [KU_PS_F_CHECKSUM] = ku_hash64(data, bytes)};
+                                           [KU_PS_F_CHECKSUM] = ku_hash64(data, bytes),
+                                           [KU_PS_F_SPARSE] = is_sparse};
     struct ku_rpc_buf b;
     void *at;
     KU_TRY(ku_ps_message_put(field, KU_PS_N_FRAME, KU_PS_F_DATA, bytes, &b, &at));
@@ -283,10 +288,16 @@ static int send_frame(struct peer *p, int64_t step, size_t offset, const unsigne
 
 static int send_range(struct peer *p, int64_t step, const struct range *r)
 {
-    for (size_t at = 0; at < r->bytes; at += KU_PS_FRAME_BYTES) {
+    for (size_t at = 0, extent; at < r->bytes; at += extent) {
         const size_t left = r->bytes - at;
-        KU_TRY(send_frame(p, step, r->offset + at, r->data + at,
-                          left < KU_PS_FRAME_BYTES ? left : KU_PS_FRAME_BYTES));
+        const size_t bytes =
+            p->takes_sparse ? ku_sparse_encode(r->data + at, left, p->body, &extent) : 0;
+        if (bytes) {
+            KU_TRY(send_frame(p, step, r->offset + at, p->body, bytes, true));
+            continue;
+        }
+        extent = left < KU_PS_FRAME_BYTES ? left : KU_PS_FRAME_BYTES;
+        KU_TRY(send_frame(p, step, r->offset + at, r->data + at, extent, false));
     }
     return KUMI_OK;
 }
@@ -578,7 +589,8 @@ static const struct ku_remote_link_ops ops = {.name = "grpc",
                                               .push = link_push,
                                               .flush = link_flush,
                                               .pull = link_pull,
-                                              .wait = link_wait};
+                                              .wait = link_wait,
+                                              .awaits = true};
 
 int ku_ps_link_create(const struct ku_ps_link_opts *o, struct ku_ps_link **out)
 {
@@ -586,7 +598,7 @@ int ku_ps_link_create(const struct ku_ps_link_opts *o, struct ku_ps_link **out)
     if (l == NULL)
         return KUMI_ENOMEM;
     l->o = *o;
-    l->link = (struct ku_remote_link){.ops = &ops, .ctx = l, .worker = o->worker};
+    l->link = (struct ku_remote_link){.ops = &ops, .ctx = l, .worker = o->worker, .out = o->out};
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     l->peer = ku_calloc((size_t)o->n_servers, sizeof *l->peer);
@@ -598,6 +610,9 @@ int ku_ps_link_create(const struct ku_ps_link_opts *o, struct ku_ps_link **out)
         l->peer[s].number = s;
         l->peer[s].address = o->server[s];
         status = ku_rpc_channel_create(&channel, &l->peer[s].channel);
+        l->peer[s].body = ku_malloc(KU_SPARSE_MAX_BYTES);
+        if (status == KUMI_OK && l->peer[s].body == NULL)
+            status = KUMI_ENOMEM;
     }
     if (status < 0) {
         const struct kumi_error error = *ku_err_get();
@@ -632,6 +647,7 @@ void ku_ps_link_destroy(struct ku_ps_link *l)
         ku_rpc_stream_destroy(p->pull);
         ku_rpc_channel_destroy(p->channel);
         ku_free(p->range);
+        ku_free(p->body);
     }
     ku_free(l->peer);
     ku_free(l->numerics);

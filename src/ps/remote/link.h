@@ -23,6 +23,7 @@ struct ku_ps_link_opts {
     const char *const *server; /* [n_servers] addresses, in the order of the servers' numbers */
     int n_servers;
     int worker;
+    const char *out; /* directory for the worker's error feedback, borrowed; NULL: none */
     struct ku_rpc_security security;
     int64_t timeout_ns;
 };

@@ -171,8 +171,12 @@ static int on_push(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
     KU_TRY(identify(x, field));
     KU_TRY(take_data(x, field, &in, &data, &bytes));
     const int64_t step = (int64_t)field[KU_PS_F_STEP];
-    const int status = ku_ps_push(s->service, &x->from, step, field[KU_PS_F_OFFSET], data, bytes,
-                                  &number, &is_complete);
+    const struct ku_ps_piece piece = {.step = step,
+                                      .offset = field[KU_PS_F_OFFSET],
+                                      .data = data,
+                                      .bytes = bytes,
+                                      .is_sparse = field[KU_PS_F_SPARSE] != 0};
+    const int status = ku_ps_push(s->service, &x->from, &piece, &number, &is_complete);
     ku_free(data);
     KU_TRY(status);
     if (!is_complete)
@@ -392,7 +396,8 @@ static int on_connect(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
                                          [KU_PS_R_PUSH_BYTES] = w.push_bytes,
                                          [KU_PS_R_PUSH_PAYLOAD] = w.push_payload,
                                          [KU_PS_R_PULL_BYTES] = w.pull_bytes,
-                                         [KU_PS_R_INCARNATION] = w.incarnation};
+                                         [KU_PS_R_INCARNATION] = w.incarnation,
+                                         [KU_PS_R_TAKES_SPARSE] = 1};
     return reply(call, out, KU_PS_N_REPLY, KU_PS_R_NUMERICS, w.numerics);
 }
 

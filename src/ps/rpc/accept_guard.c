@@ -36,7 +36,7 @@
  *
  * `ceiling` rises with every message and every call that is over, and is at most what was received,
  * so that no credit is saved up. Beyond it the connection is closed. On Unix sockets the peer is
- * this user, under TLS it has shown its certificate.
+ * this user. Connections over TLS are accepted by gRPC and found afterwards (tls_guard.c).
  */
 enum { SLACK = 4 << 20 };
 enum { N_EVENTS = 64, ACCEPTS = 32 /* per turn, so that deadlines are looked at */ };
@@ -74,12 +74,13 @@ void ku_rpc_conn_drop(struct ku_rpc_server *s, struct ku_rpc_conn *c)
 struct ku_rpc_conn *ku_rpc_conn_begin(struct ku_rpc_server *s, const char *grpc_peer)
 {
     struct ku_rpc_conn *c = NULL;
-    if (strncmp(grpc_peer, "fd:", 3) != 0)
-        return NULL;
-    const long fd = strtol(grpc_peer + 3, NULL, 10);
+    const bool is_fd = strncmp(grpc_peer, "fd:", 3) == 0;
+    const long fd = is_fd ? strtol(grpc_peer + 3, NULL, 10) : -1;
     pthread_mutex_lock(&s->lock);
-    for (c = s->conns; c && c->fd != fd; c = c->next)
+    for (c = is_fd ? s->conns : NULL; c && c->fd != fd; c = c->next)
         ;
+    if (!is_fd)
+        c = ku_rpc_find_peer(s, grpc_peer);
     if (c) {
         c->n_calls++;
         c->is_used = true;
@@ -102,8 +103,11 @@ void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c)
 void ku_rpc_conn_credit(struct ku_rpc_conn *c, size_t received, size_t sent)
 {
     enum { FRAMES = 1024 }; /* 9 bytes per 16 KiB; a window update per 4 KiB */
+    enum { RECORDS = 64 };  /* TLS: 22 bytes for each write of the peer, of 1.4 KB or more */
     if (c)
-        c->credit += (int64_t)(received + received / FRAMES + sent / (FRAMES / 4)) + FRAMES;
+        c->credit += (int64_t)(received + received / FRAMES + sent / (FRAMES / 4) +
+                               (c->is_tls ? (received + sent / FRAMES) / RECORDS : 0)) +
+                     FRAMES;
 }
 
 /* Whether the peer has sent more than the calls explain. */
@@ -134,6 +138,28 @@ static bool has_room(struct ku_rpc_server *s)
     return false;
 }
 
+bool ku_rpc_conn_add(struct ku_rpc_server *s, struct ku_rpc_conn *c, int fd, int dup, bool is_unix,
+                     const struct ku_os_address *peer)
+{
+    if (!has_room(s) || ku_os_epoll_set(s->epoll, dup, true, EPOLLHUP | EPOLLERR, c) < 0)
+        return false;
+    c->fd = fd;
+    c->dup = dup;
+    c->is_unix = is_unix;
+    c->address = *peer;
+    c->since_ns = ku_clock_ns();
+    set_peer(c, is_unix, peer);
+    c->next = s->conns;
+    if (s->conns)
+        s->conns->prev = c;
+    s->conns = c;
+    s->n_conns++;
+    s->accepted++;
+    if (!s->is_watched)
+        ku_os_ring(s->wake);
+    return true;
+}
+
 static void hand_over(struct ku_rpc_server *s, int fd, bool is_unix,
                       const struct ku_os_address *peer)
 {
@@ -141,27 +167,11 @@ static void hand_over(struct ku_rpc_server *s, int fd, bool is_unix,
     struct ku_rpc_conn *c = ku_calloc(1, sizeof *c), *old;
     int dup = c ? ku_os_dup_above(fd, 3) : -1;
     pthread_mutex_lock(&s->lock);
-    const bool is_taken = dup >= 0 && has_room(s) &&
-                          ku_os_epoll_set(s->epoll, dup, true, EPOLLHUP | EPOLLERR, c) == 0;
-    if (is_taken) {
-        for (old = s->conns; old && old->fd != fd; old = old->next)
-            ;
-        if (old) /* gRPC has closed that descriptor; its end has not been looked at yet */
-            ku_rpc_conn_drop(s, old);
-        c->fd = fd;
-        c->dup = dup;
-        c->is_unix = is_unix;
-        c->since_ns = ku_clock_ns();
-        set_peer(c, is_unix, peer);
-        c->next = s->conns;
-        if (s->conns)
-            s->conns->prev = c;
-        s->conns = c;
-        s->n_conns++;
-        s->accepted++;
-        if (!s->is_watched)
-            ku_os_ring(s->wake);
-    }
+    for (old = dup >= 0 ? s->conns : NULL; old && old->fd != fd; old = old->next)
+        ;
+    if (old) /* gRPC has closed that descriptor; its end has not been looked at yet */
+        ku_rpc_conn_drop(s, old);
+    const bool is_taken = dup >= 0 && ku_rpc_conn_add(s, c, fd, dup, is_unix, peer);
     const int n = s->n_conns;
     pthread_mutex_unlock(&s->lock);
     if (is_taken) {
@@ -230,11 +240,13 @@ static void end_call(struct ku_rpc_server *s, struct ku_rpc_call *c, bool is_rec
 }
 
 /* Ends what is over its deadline. Returns whether there is anything to look at again. */
-static bool look(struct ku_rpc_server *s, int64_t now)
+static bool look(struct ku_rpc_server *s, int64_t now, bool finds_tls)
 {
     char peer[sizeof s->conns->peer] = "";
     bool has_flooded = false;
     pthread_mutex_lock(&s->lock);
+    if (finds_tls)
+        ku_rpc_find_tls(s);
     for (struct ku_rpc_call *c = s->calls; c; c = c->next)
         if (now > c->recv_ns || now > c->send_ns)
             end_call(s, c, now > c->recv_ns);
@@ -252,7 +264,7 @@ static bool look(struct ku_rpc_server *s, int64_t now)
         c->is_ending = true; /* gRPC sees the end and closes it */
         (void)shutdown(c->dup, SHUT_RDWR);
     }
-    const bool is_busy = s->is_watched = s->conns || s->calls;
+    const bool is_busy = s->is_watched = s->conns || s->calls || s->has_tls;
     pthread_mutex_unlock(&s->lock);
     if (peer[0])
         ku_rpc_say(s, peer, "", "connection closed: %s",
@@ -311,12 +323,15 @@ void *ku_rpc_accept_main(void *server)
 
 void *ku_rpc_guard_main(void *server)
 {
-    enum { TICK_MS = KU_RPC_TICK_NS / 1000000 };
+    enum {
+        TICK_MS = KU_RPC_TICK_NS / 1000000,
+        FIND_TICKS = 4 /* of TLS: a walk over all descriptors */
+    };
     struct ku_rpc_server *s = server;
     struct epoll_event events[N_EVENTS];
     int64_t looked_ns = 0;
-    bool is_busy = false;
-    for (;;) {
+    bool is_busy = s->has_tls;
+    for (unsigned n_looks = 0;;) {
         (void)ku_os_await(s->epoll, POLLIN, is_busy ? TICK_MS : -1);
         if (is_at_end(s))
             return NULL;
@@ -325,7 +340,7 @@ void *ku_rpc_guard_main(void *server)
             take_event(s, events[i].data.ptr);
         const int64_t now = ku_clock_ns();
         if (!is_busy || now - looked_ns >= KU_RPC_TICK_NS) {
-            is_busy = look(s, now);
+            is_busy = look(s, now, s->has_tls && n_looks++ % FIND_TICKS == 0);
             looked_ns = now;
         }
     }

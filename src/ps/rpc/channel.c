@@ -32,7 +32,7 @@ static void create_grpc(struct ku_rpc_channel *ch, const struct ku_rpc_channel_o
         ku_rpc_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, (int)(keepalive / 2000000)),
         ku_rpc_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         ku_rpc_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
-        ku_rpc_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100),
+        ku_rpc_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000), /* of an attempt, TLS included */
         ku_rpc_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, (int)(back_off / 1000000)),
         ku_rpc_arg(GRPC_ARG_ENABLE_RETRIES, 0), /* the services know what may be repeated */
         ku_rpc_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),

@@ -81,7 +81,7 @@ struct ku_rpc_tag {
 };
 
 /*
- * A plain connection. gRPC owns one descriptor of the socket, the guard thread a duplicate: it sees
+ * A connection. gRPC owns one descriptor of the socket, the guard thread a duplicate: it sees
  * the end there (gRPC shuts the socket down before it closes it), and ends the connection by
  * shutting it down.
  */
@@ -96,7 +96,8 @@ struct ku_rpc_conn {
     /* Bytes received that are accounted for (accept_guard.c), TCP alone; what calls added since. */
     int64_t ceiling;
     _Atomic int64_t credit;
-    bool is_unix, has_settled; /* has_settled: n_calls has become 0 */
+    bool is_unix, is_tls, has_settled; /* has_settled: n_calls has become 0 */
+    struct ku_os_address address;      /* of the peer; zeros: is_unix */
     char peer[64];
 };
 
@@ -113,6 +114,7 @@ struct ku_rpc_listener {
     struct ku_rpc_address address;
     int fd;                 /* -1: TLS, gRPC listens itself; or closed */
     uint64_t device, inode; /* of the socket file that was made; 0: none */
+    bool is_tls;
 };
 
 struct ku_rpc_server {
@@ -131,7 +133,7 @@ struct ku_rpc_server {
     int epoll, wake;               /* of the guard thread */
     int accept_epoll, accept_wake; /* of the accepting one */
     unsigned n_named;              /* likewise */
-    bool has_guard, has_acceptor;
+    bool has_guard, has_acceptor, has_tls;
     /* Over everything below. Taken before a call's own lock, never after it. */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* n_calls, is_shut */
@@ -150,7 +152,7 @@ struct ku_rpc_call {
     struct ku_rpc_server *server;
     struct ku_rpc_thread *thread;
     struct ku_rpc_call *next, *prev;
-    struct ku_rpc_conn *conn; /* NULL: TLS */
+    struct ku_rpc_conn *conn; /* NULL: it has ended */
     grpc_call *grpc;
     grpc_call_details details;
     grpc_metadata_array metadata;
@@ -185,7 +187,7 @@ void ku_rpc_say(struct ku_rpc_server *s, const char *peer, const char *path, con
 
 void *ku_rpc_guard_main(void *server);
 void *ku_rpc_accept_main(void *server);
-/* The connection of a call whose peer gRPC names "fd:N", with one more call, or NULL. */
+/* The connection of a call, by the name that gRPC has for its peer, with one more call, or NULL. */
 struct ku_rpc_conn *ku_rpc_conn_begin(struct ku_rpc_server *s, const char *grpc_peer);
 void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c);
 /*
@@ -195,5 +197,18 @@ void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c);
 void ku_rpc_conn_credit(struct ku_rpc_conn *c, size_t received, size_t sent);
 /* With the server's lock. */
 void ku_rpc_conn_drop(struct ku_rpc_server *s, struct ku_rpc_conn *c);
+/*
+ * Add a connection to the list, if there is room.
+ *
+ *   c         zeros
+ *   fd, dup   gRPC's descriptor, and the guard's
+ *
+ * Returns whether it was added; else c and dup are the caller's. With the server's lock.
+ */
+bool ku_rpc_conn_add(struct ku_rpc_server *s, struct ku_rpc_conn *c, int fd, int dup, bool is_unix,
+                     const struct ku_os_address *peer);
+/* tls_guard.c, with the server's lock: take in connections that gRPC has accepted. */
+void ku_rpc_find_tls(struct ku_rpc_server *s);
+struct ku_rpc_conn *ku_rpc_find_peer(struct ku_rpc_server *s, const char *grpc_peer);
 
 #endif

@@ -100,6 +100,7 @@ static int listen_tls(struct ku_rpc_server *s, struct ku_rpc_listener *l)
         s->secrets.ca, &pair, 1, GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, NULL);
     char at[KU_RPC_MAX_ADDRESS];
     int fd, port;
+    s->has_tls = l->is_tls = true;
     /* Ours first, for the message that names the owner; gRPC binds the port again. */
     KU_TRY(ku_rpc_listen(&l->address, &fd));
     ku_os_close(fd);

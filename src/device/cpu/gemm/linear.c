@@ -2,7 +2,7 @@
 /*
  * Matrix products: linear, linear_dx, linear_dw (few rows: linear_thin.c).
  *
- *     out[m, n]   tiles of up to 840 x 64 or 128 (tiling.h); for each chunk of the contraction:
+ *     out[m, n]   tiles of up to 840 x 64 or 256 (tiling.h); for each chunk of the contraction:
  *     b           columns of the tile -> panels [n_units][nr], packed once per chunk, stay in L2
  *     a           group of mr rows x panel -> mr x nr sums in registers -> f32 sums of the tile
  *
@@ -204,12 +204,14 @@ static struct ku_finish finish_of(const struct ku_kernel *k, const struct tile *
                               .accumulate = c->accumulate,
                               .stream = is_streamed(k)};
 }
-/* Prefetches the lines that a group's results will be written to. */
-static void fetch_results(const struct ku_finish *f, int64_t rows)
+/* Prefetches the lines that a group's results in columns [col, col + cols) are written to. */
+static void fetch_results(const struct ku_finish *f, int64_t rows, int64_t col, int64_t cols)
 {
-    const int64_t bytes = (int64_t)kumi_dtype_bytes(f->dtype);
+    const int64_t bytes = (int64_t)kumi_dtype_bytes(f->dtype),
+                  n = f->n - col < cols ? f->n - col : cols;
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t at = r * f->ld * bytes, end = at + f->n * bytes; at < end; at += LINE_BYTES) {
+        for (int64_t at = (r * f->ld + col) * bytes, end = at + n * bytes; at < end;
+             at += LINE_BYTES) {
             __builtin_prefetch((char *)f->out + at, 1);
             if (f->raw)
                 __builtin_prefetch((char *)f->raw + at, 1);
@@ -268,7 +270,8 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
     const int64_t n_units = ku_cpu_units(k, t->n_k), ld = sum_ld(k);
     const int64_t a_bytes = p->a_row * (int64_t)kumi_dtype_bytes(p->dtype);
-    const int64_t n_lines = lines_of(ahead) / ku_cpu_tiles(t->n_rows, micro->mr) + 1;
+    const int64_t n_calls = ku_cpu_tiles(t->n_rows, micro->mr) * ku_cpu_tiles(t->n_cols, micro->nr);
+    const int64_t n_lines = lines_of(ahead) / n_calls + 1;
     const int last = t->is_last && !p->is_transposed, whole = last && !t->goes_on;
     for (int64_t i = 0; i < t->n_rows; i += micro->mr) {
         int rows = (int)(t->n_rows - i < micro->mr ? t->n_rows - i : micro->mr);
@@ -279,12 +282,13 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
         if (p->tiling.keeps_a)
             next = NULL;
         int64_t next_bytes = p->a_col == 1 ? a_bytes : n_units * 4;
-        fetch_ahead(ahead, n_lines);
-        if (last && !to.stream)
-            fetch_results(&to, rows);
-        for (int64_t j = 0; j < t->n_cols; j += micro->nr)
+        for (int64_t j = 0; j < t->n_cols; j += micro->nr) {
+            fetch_ahead(ahead, n_lines);
+            if (last && !to.stream)
+                fetch_results(&to, rows, j, micro->nr);
             micro->run(rows, n_units, a.at, a.rs, a.cs, t->panels + j * n_units, sum + j, ld,
                        t->goes_on, j == 0 ? next : NULL, next_bytes);
+        }
         if (last)
             k->cpu->ops->finish_rows(&to, rows, sum, ld);
         ku_pool_poll(k->cpu->pool, thread);
