@@ -70,7 +70,7 @@ static int add_squares(struct ku_proof *c, const struct ku_instr *i, const struc
         return ku_proof_refuse(c, o->buffer, "squares a partial sum");
     if (o->stats_word < KU_EXACT_WORDS)
         return ku_proof_refuse(c, o->buffer, "counts non-finite elements inside the sum");
-    const uint8_t partial = (uint8_t)(sum->owned | (sum->split ? 1 << KU_AX_TP : 0));
+    const uint8_t partial = (uint8_t)(sum->owned | ku_proof_split_axes(c, o->shape, sum->split));
     if (stats->term != KU_TOTALS_ZERO && stats->partial != partial)
         return ku_proof_refuse(c, b, "adds a tensor to totals that are partial over other ranks");
     KU_TRY(ku_proof_take(c, b, i->handle));
@@ -95,13 +95,13 @@ static int reduce(struct ku_proof *c, const struct ku_instr *i, const struct ku_
 {
     struct ku_held *from = &c->held[o->buffer], sum = *from;
     const int blocks = ku_proof_blocks(c, o), divided = divided_axes(i);
-    const int tp = 1 << KU_AX_TP, low = i->axes & -i->axes, rest = from->partial & ~i->axes;
+    const int tp = KU_TP_AXES, low = i->axes & -i->axes, rest = from->partial & ~i->axes;
     int narrow = i->wire != o->dtype;
     if (i->axes & ~from->partial)
         return ku_proof_refuse(c, o->buffer,
                                "reduces over axes %#x a value that is partial over %#x", i->axes,
                                from->partial);
-    if ((rest & ~tp) >= low || (i->axes == tp && rest && !(from->flags & KU_HELD_TOTALS)))
+    if ((rest & ~tp) >= low || ((i->axes & ~tp) == 0 && rest && !(from->flags & KU_HELD_TOTALS)))
         return ku_proof_refuse(c, o->buffer, "reduces an axis before one that comes first");
     if ((blocks & i->axes) != divided)
         return ku_proof_refuse(c, o->buffer, "the placement of the part is not that of a %s",
@@ -121,7 +121,7 @@ static int reduce(struct ku_proof *c, const struct ku_instr *i, const struct ku_
     sum.first_block = o->first_block;
     if (sum.flags & KU_HELD_TOTALS && (narrow || i->reduce != KU_REDUCE_SUM))
         return ku_proof_refuse(c, o->buffer, "totals are added exactly");
-    /* the ranks of axis tp add up their parts of a gradient after the others, and round again */
+    /* tensor-parallel ranks add up their parts of a gradient after the others, and round again */
     if ((rest & ~tp) == 0 && !(sum.flags & KU_HELD_TOTALS))
         sum.term = ku_term_of(KU_TERM_COMPLETE, sum.term, code);
     if ((rest & ~tp) == 0)

@@ -11,7 +11,7 @@
 int ku_proof_blocks(const struct ku_proof *c, const struct ku_operand *o)
 {
     return ku_layout_axes(&c->p->layout[o->layout], KU_Z) &
-           ku_mesh_wide(&c->p->mesh, KU_DP_AXES | 1 << KU_AX_TP);
+           ku_mesh_wide(&c->p->mesh, KU_DP_AXES | KU_TP_AXES);
 }
 
 uint16_t ku_proof_group(const struct ku_proof *c, const struct ku_operand *o)
@@ -124,9 +124,10 @@ int ku_proof_read(struct ku_proof *c, const struct ku_operand *o, struct ku_held
                                h->dtype);
     if (h->shape && h->shape != c->shape_hash[o->shape])
         return ku_proof_refuse(c, o->buffer, "reads a value in another shape");
-    const char split = h->partial >> KU_AX_TP & 1 ? KU_SPLIT_SUM : h->split;
+    const char split = ku_held_split(c, h);
+    const bool is_part = h->partial & KU_TP_AXES;
     if (split != ku_proof_split(c, o) &&
-        (c->p->instr[c->at].kind == KU_COMPUTE || split != KU_SPLIT_SUM)) /* else a start ends it */
+        (c->p->instr[c->at].kind == KU_COMPUTE || !is_part)) /* else a start ends it */
         return ku_proof_refuse(c, o->buffer,
                                "reads a value that the ranks of axis tp divide otherwise");
     if (h->owned & ~blocks)
@@ -149,7 +150,7 @@ static int add_share(struct ku_proof *c, const struct ku_operand *o, const struc
                      const struct ku_held *before, struct ku_held *out)
 {
     const uint64_t share = out->term;
-    const int blocks = ku_proof_blocks(c, o) | (out->split ? 1 << KU_AX_TP : 0);
+    const int blocks = ku_proof_blocks(c, o) | ku_proof_split_axes(c, o->shape, out->split);
     uint32_t *left = &c->pieces[to->buffer];
     if (!(before->flags & KU_HELD_TOTALS))
         return ku_proof_refuse(c, to->buffer, "adds to a value that holds no totals");
@@ -240,12 +241,13 @@ static int check_split(struct ku_proof *c, const struct ku_operand *o, const str
                 return ku_proof_refuse(
                     c, o[k].buffer, "the ranks of axis tp divide operand and result differently");
     }
-    if (split != own || (i->phase == KU_PH_O && split == KU_SPLIT_SUM))
+    const bool is_part = split == KU_SPLIT_SUM || split == KU_SPLIT_SHARED;
+    if (split != own || (i->phase == KU_PH_O && is_part) || split == KU_SPLIT_BAD ||
+        split == KU_SPLIT_OUTER)
         return ku_proof_refuse(c, to->buffer, "result is not divided over axis tp as in the model");
-    if (split == KU_SPLIT_SUM)
-        out->partial |= 1 << KU_AX_TP;
-    else
-        out->split = split;
+    if (is_part)
+        out->partial |= (uint8_t)(split == KU_SPLIT_SUM ? ku_proof_tp(c) : 1 << KU_AX_TPI);
+    out->split = split == KU_SPLIT_SUM ? 0 : split == KU_SPLIT_SHARED ? 'h' : split;
     return KUMI_OK;
 }
 
@@ -253,13 +255,16 @@ static int check_split(struct ku_proof *c, const struct ku_operand *o, const str
 static int check_rule(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in)
 {
     const struct ku_instr *i = &c->p->instr[c->at];
-    struct ku_split_op x = {
-        .op = i->op, .n_in = i->n_in, .n_out = i->n_out, .a = &c->p->attr[i->attr]};
+    struct ku_split_op x = {.op = i->op,
+                            .n_in = i->n_in,
+                            .n_out = i->n_out,
+                            .has_inner = c->p->mesh.extent[KU_AX_TPI] > 1,
+                            .a = &c->p->attr[i->attr]};
     char split[KU_MAX_OUT] = {0};
-    if (i->phase == KU_PH_O || c->p->mesh.extent[KU_AX_TP] == 1)
+    if (i->phase == KU_PH_O || ku_proof_tp(c) == 0)
         return KUMI_OK;
     for (int k = 0; k < i->n_in; k++) {
-        x.split[k] = in[k].partial >> KU_AX_TP & 1 ? KU_SPLIT_SUM : in[k].split;
+        x.split[k] = ku_held_split(c, &in[k]);
         x.in[k] = &c->p->shape[o[k].shape];
     }
     for (int n = 0; n < i->n_out; n++)

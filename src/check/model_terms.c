@@ -246,10 +246,11 @@ static int apply(struct derive *d, ku_id node, const struct statement *s)
     if (kumi_dtype_bytes(d->c->o->grads) < kumi_dtype_bytes(KUMI_F32) &&
         makes_gradients(d, node, s))
         a.dtype = d->c->o->grads;
-    if (s->op == KU_OP_embedding_dw && d->c->mesh.extent[KU_AX_TP] > 1) {
+    if (s->op == KU_OP_embedding_dw && ku_mesh_tp(&d->c->mesh) > 1) {
         const ku_id t = g->value[ku_in(g, &g->node[node], 0)].tensor;
         const uint32_t own = t ? ku_proof_state(d->c, ku_term_state(g->tensor[t].name, NULL)) : 0;
-        a.axes = own && ku_proof_split_of_state(d->c, own - 1) ? 1 << KU_AX_TP : 0;
+        const int axes = d->c->mesh.extent[KU_AX_TPI] > 1 ? KU_TP_AXES : 1 << KU_AX_TP;
+        a.axes = own && ku_proof_split_of_state(d->c, own - 1) ? axes : 0;
     }
     ku_id made = append(d, s->op, in, s->n_in, &a, node);
     if (made == 0)
@@ -421,7 +422,7 @@ static int evaluate(struct derive *d, int u)
             x.out_dtype[i] = g->value[ku_out(g, n, i)].dtype;
         if (node->op == KU_OP_loss_seed && d->c->o->rule.loss_scale != 0)
             x.in[x.n_in++] = ku_term_state("loss_scale", NULL);
-        if (u == 0 && d->c->mesh.extent[KU_AX_TP] > 1)
+        if (u == 0 && ku_mesh_tp(&d->c->mesh) > 1)
             KU_TRY(ku_tensor_split(d->c, g, n, d->split));
         ku_term_results(d->c, &x, out);
         for (int i = 0; i < node->n_out; i++) {
@@ -524,11 +525,13 @@ static int write_caches(struct derive *d)
     return KUMI_OK;
 }
 
-/* The same of a gradient: the ranks of axis tp add up their parts of it last. */
+/* The same of a gradient: tensor-parallel ranks add up their parts of it last. */
 static uint64_t total_of_gradient(const struct derive *d, ku_id value, uint64_t *leaf)
 {
     const uint64_t sum = total_of(d, value, leaf);
-    return d->split[value] == KU_SPLIT_SUM ? ku_term_of(KU_TERM_COMPLETE, sum, 0) : sum;
+    const char split = d->split[value];
+    return split == KU_SPLIT_SUM || split == KU_SPLIT_SHARED ? ku_term_of(KU_TERM_COMPLETE, sum, 0)
+                                                             : sum;
 }
 
 /* The uses of a tied parameter are added in use order. */

@@ -39,15 +39,17 @@ int ku_proof_refuse(const struct ku_proof *c, ku_id buffer, const char *format, 
                   c->at, op, path, what, rule);
 }
 
-/* Whether the ranks of axis tp divide a state tensor alike, and those of others own its chunks. */
+/* Whether tensor-parallel ranks divide a state tensor alike, and those of others own its chunks. */
 static bool same_shares(const struct ku_program *p, const struct ku_program_state *x,
                         const struct ku_program *q, const struct ku_program_state *y)
 {
-    const struct ku_place a = p->layout[x->split].at[KU_AX_TP],
-                          b = q->layout[y->split].at[KU_AX_TP];
-    const bool is_split = x->split && a.kind == KU_S;
-    if (is_split != (y->split && b.kind == KU_S) || (is_split && a.dim != b.dim) ||
-        x->is_kept != y->is_kept)
+    for (int axis = KU_AX_TP; axis <= KU_AX_TPI; axis++) {
+        const struct ku_place a = p->layout[x->split].at[axis], b = q->layout[y->split].at[axis];
+        const bool is_split = x->split && a.kind == KU_S;
+        if (is_split != (y->split && b.kind == KU_S) || (is_split && a.dim != b.dim))
+            return false;
+    }
+    if (x->is_kept != y->is_kept)
         return false;
     return !x->is_kept ||
            (x->first_block == y->first_block && ku_layout_axes(&p->layout[x->blocks], KU_Z) ==

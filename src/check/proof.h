@@ -25,9 +25,15 @@ enum { KU_TOTALS_ZERO = 1 }; /* the term of totals to which nothing has been add
 struct ku_term {
     uint64_t hash, shape;      /* shape: its hash; 0: that of the state that it is written to */
     uint8_t dtype, is_partial; /* is_partial: each rank has the part of its samples */
-    char split;                /* over axis tp: 0, a letter or KU_SPLIT_SUM (tensor_split.c) */
+    char split;                /* over tensor-parallel ranks: a code of tensor_split.c */
 };
-enum { KU_SPLIT_SUM = '+' };
+/* How tensor-parallel ranks divide a value: 0 whole, the letter of a dim, or one of these. */
+enum {
+    KU_SPLIT_SUM = '+',    /* a partial sum */
+    KU_SPLIT_SHARED = '*', /* by key heads; along tpi, whose ranks share them, a partial sum */
+    KU_SPLIT_OUTER = '-',  /* a partial sum along tp, the same along tpi: totals of a step's end */
+    KU_SPLIT_BAD = '?'     /* what no rule gives */
+};
 
 /* A set of terms: open addressing over hashes. */
 struct ku_terms {
@@ -50,7 +56,7 @@ struct ku_held {
     uint16_t group;
     uint8_t wire; /* of the first of several sums over ranks, + 1 */
     uint8_t partial, owned, dtype, flags;
-    char split; /* the letter of the dim along which the ranks of axis tp divide it; 0: none */
+    char split; /* the letter of the dim along which tensor-parallel ranks divide it; 0: none */
 };
 /* ku_held.flags */
 enum {
@@ -167,9 +173,10 @@ KU_STATUS ku_initial_derive(struct ku_proof *c); /* initial.c */
 enum ku_tensor_convert { KU_TENSOR_SUM, KU_TENSOR_GATHER, KU_TENSOR_PART, KU_TENSOR_JOIN };
 /* tensor_split.c: rewrites the model as the state plan divides it over axis tp. */
 KU_STATUS ku_tensor_divide(struct ku_proof *c, struct ku_graph *g);
-/* An op whose operands the ranks of axis tp divide as `split` says. */
+/* An op whose operands tensor-parallel ranks divide as `split` says. */
 struct ku_split_op {
     int op, n_in, n_out;
+    bool has_inner; /* axis tpi has several ranks */
     const struct ku_attrs *a;
     char split[KU_MAX_IN];
     const struct ku_shape *in[KU_MAX_IN], *out[KU_MAX_OUT]; /* logical */
@@ -184,11 +191,17 @@ KU_STATUS ku_proof_scatter(struct ku_proof *c, const struct ku_instr *i,
 KU_STATUS ku_proof_join(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o);
 /* collectives.c: takes a buffer for a collective. */
 KU_STATUS ku_proof_take(struct ku_proof *c, ku_id buffer, uint32_t handle);
-/* How the results of a node are divided, per value: 0, a letter or KU_SPLIT_SUM. */
+/* How the results of a node are divided, per value. */
 KU_STATUS ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split);
 /* The same of a state tensor, and of an operand by its placement. */
 char ku_proof_split_of_state(const struct ku_proof *c, uint32_t state);
 char ku_proof_split(const struct ku_proof *c, const struct ku_operand *o);
+/* The same of a value, which may be a partial sum. */
+char ku_held_split(const struct ku_proof *c, const struct ku_held *h);
+/* The axes along which its ranks have different parts of a tensor of that shape. */
+int ku_proof_split_axes(const struct ku_proof *c, ku_id shape, char split);
+/* The axes of several ranks among tp and tpi. */
+int ku_proof_tp(const struct ku_proof *c);
 
 /*
  * transfers.c: executes the programs of all coordinates of axis pp together. c: [n]; each has the

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives over axis tp after which the ranks have parts of a value along a dim, or before which
- * they have them. The operand names the parts; `out` is another buffer.
+ * Collectives over axes tp and tpi after which the ranks have parts of a value along a dim, or
+ * before which they have them. The operand names the parts; `out` is another buffer.
  *
  *     reduce_scatter   partial -> split along the dim      all_gather   split -> whole
  */
@@ -26,9 +26,8 @@ static int fits_whole(struct ku_proof *c, const struct ku_instr *i, const struct
 /* What both have in common. */
 static int begin(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o)
 {
-    const int tp = 1 << KU_AX_TP;
-    if (i->axes != tp || i->group || i->n_in)
-        return ku_proof_refuse(c, o->buffer, "parts along a dim are of the ranks of axis tp");
+    if (i->axes != ku_proof_tp(c) || i->group || i->n_in)
+        return ku_proof_refuse(c, o->buffer, "parts along a dim are of all tensor-parallel ranks");
     if (i->wire != o->dtype)
         return ku_proof_refuse(c, o->buffer, "dtype %d on the wire for values of dtype %d", i->wire,
                                o->dtype);
@@ -55,7 +54,8 @@ int ku_proof_part(struct ku_proof *c, const struct ku_operand *to, const struct 
                   struct ku_held *out)
 {
     out->split = ku_proof_split(c, to);
-    if (in->partial || in->owned || in->split || out->split == KU_SPLIT_SUM || out->split == 0)
+    if (in->partial || in->owned || in->split || out->split == KU_SPLIT_SUM || out->split == 0 ||
+        out->split == KU_SPLIT_SHARED || out->split == KU_SPLIT_BAD)
         return ku_proof_refuse(c, to->buffer, "takes a part of a value that is not whole");
     if (in->shape && in->shape != c->shape_hash[to->shape])
         return ku_proof_refuse(c, to->buffer, "takes a part in another shape");
@@ -69,7 +69,7 @@ int ku_proof_scatter(struct ku_proof *c, const struct ku_instr *i, const struct 
     if (i->op != KU_X_REDUCE_SCATTER)
         return ku_proof_refuse(c, o->buffer, "leaves parts along a dim by a %s",
                                ku_exchange_name(i->op));
-    if (sum.partial != 1 << KU_AX_TP || i->reduce != KU_REDUCE_SUM)
+    if (sum.partial != ku_proof_tp(c) || i->reduce != KU_REDUCE_SUM)
         return ku_proof_refuse(c, o->buffer,
                                "reduces over axis tp a value that is partial over axes %#x",
                                sum.partial);

@@ -27,11 +27,14 @@ int ku_proof_hold(struct ku_proof *c)
             return ku_proof_refuse(c, b, "no coordinate of axis pp stores %s", p->name_of[x->name]);
         if (x->pp >= 0 && x->pp != p->pp)
             continue;
+        const char split = ku_proof_split_of_state(c, s);
+        if (split == KU_SPLIT_BAD || split == KU_SPLIT_SHARED)
+            return ku_proof_refuse(c, b, "is divided otherwise over axis tp than over axis tpi");
         c->state_of[b] = c->state_by_name[x->name] = s + 1;
         c->held[b] = (struct ku_held){.term = ku_term_state(p->name_of[x->name], NULL),
                                       .shape = c->shape_hash[x->shape],
                                       .dtype = x->dtype,
-                                      .split = ku_proof_split_of_state(c, s),
+                                      .split = split,
                                       .owned = (uint8_t)stored_shards(p, x),
                                       .first_block = x->first_block,
                                       .flags = KU_HELD_DEFINED};
@@ -114,8 +117,11 @@ static int finish_state(struct ku_proof *c, ku_id b, uint32_t s)
     if (c->is_gathered && c->is_gathered[s] && h->owned >> KU_AX_SHARD & 1 && h->written &&
         c->synced[KU_AX_SHARD] <= h->written)
         return ku_proof_refuse(c, b, "no collective orders the write before a step's gather");
-    if (ku_proof_split_of_state(c, s) && h->written && c->synced[KU_AX_TP] <= h->written)
-        return ku_proof_refuse(c, b, "no collective orders the write before other ranks read it");
+    const int parts = ku_proof_split_axes(c, c->p->state[s].shape, ku_proof_split_of_state(c, s));
+    for (int a = KU_AX_TP; a <= KU_AX_TPI; a++)
+        if (parts >> a & 1 && h->written && c->synced[a] <= h->written)
+            return ku_proof_refuse(c, b,
+                                   "no collective orders the write before other ranks read it");
     if (c->p->state[s].pp >= 0 && h->written && c->synced[KU_AX_PP] <= h->written)
         return ku_proof_refuse(c, b, "no collective orders the write before other ranks read it");
     if (c->next[s] && h->term != c->next[s])

@@ -24,6 +24,14 @@
  * Attr shift is the letter along which one side is divided, 0: neither is. A result that the user's
  * plan gathers is joined. Each value is whole on every rank, split along a dim (its letter), or a
  * partial sum (KU_SPLIT_SUM).
+ *
+ * Where axis tpi has several ranks, they share key and value heads. Split along h means then
+ *
+ *     a value with r, the query heads of a key head     h over tp, r over tpi
+ *     one without: keys, values and their weights       h over tp, the same along tpi
+ *
+ * and what sums a value with r into one without leaves a partial sum along tpi (KU_SPLIT_SHARED).
+ * All other values are divided over both axes as over one.
  */
 #include <string.h>
 
@@ -31,20 +39,68 @@
 #include "base/mem.h"
 #include "check/proof.h"
 
+int ku_proof_tp(const struct ku_proof *c)
+{
+    return ku_mesh_wide(&c->p->mesh, KU_TP_AXES);
+}
+
+/* What the placements on tp and on tpi mean together, of several ranks on tpi. */
+static char split_of_both(const struct ku_mesh *m, const struct ku_shape *s, struct ku_place outer,
+                          struct ku_place inner)
+{
+    const char letter = outer.kind == KU_S ? s->dim[outer.dim].name : 0;
+    const int r = letter == 'h' ? ku_shape_find(s, 'r') : -1;
+    if (letter == 'h' && r < 0)
+        return inner.kind == KU_S ? KU_SPLIT_BAD : inner.kind == KU_P ? KU_SPLIT_SHARED : letter;
+    if (letter)
+        return inner.kind == KU_S && inner.dim == (r < 0 ? outer.dim : r) ? letter : KU_SPLIT_BAD;
+    if (inner.kind == KU_S || (inner.kind == KU_P && outer.kind != KU_P))
+        return KU_SPLIT_BAD;
+    return inner.kind == KU_P                              ? KU_SPLIT_SUM
+           : outer.kind == KU_P && m->extent[KU_AX_TP] > 1 ? KU_SPLIT_OUTER
+                                                           : 0;
+}
+
+static char split_of(const struct ku_proof *c, ku_id shape, ku_id layout)
+{
+    const struct ku_mesh *m = &c->p->mesh;
+    const struct ku_shape *s = &c->p->shape[shape];
+    const struct ku_place outer = c->p->layout[layout].at[KU_AX_TP];
+    if (m->extent[KU_AX_TPI] > 1)
+        return split_of_both(m, s, outer, c->p->layout[layout].at[KU_AX_TPI]);
+    return m->extent[KU_AX_TP] == 1 ? 0
+           : outer.kind == KU_P     ? KU_SPLIT_SUM
+           : outer.kind == KU_S     ? s->dim[outer.dim].name
+                                    : 0;
+}
+
 char ku_proof_split_of_state(const struct ku_proof *c, uint32_t s)
 {
     const struct ku_program_state *x = &c->p->state[s];
-    const struct ku_place at = c->p->layout[x->split].at[KU_AX_TP];
-    return x->split && at.kind == KU_S ? c->p->shape[x->shape].dim[at.dim].name : 0;
+    return x->split ? split_of(c, x->shape, x->split) : 0;
 }
 
 char ku_proof_split(const struct ku_proof *c, const struct ku_operand *o)
 {
-    const struct ku_place at = c->p->layout[o->layout].at[KU_AX_TP];
-    return c->p->mesh.extent[KU_AX_TP] == 1 ? 0
-           : at.kind == KU_P                ? KU_SPLIT_SUM
-           : at.kind == KU_S                ? c->p->shape[o->shape].dim[at.dim].name
-                                            : 0;
+    return split_of(c, o->shape, o->layout);
+}
+
+char ku_held_split(const struct ku_proof *c, const struct ku_held *h)
+{
+    const int parts = h->partial & ku_proof_tp(c);
+    if (parts == 0)
+        return h->split;
+    if (h->split)
+        return h->split == 'h' && parts == 1 << KU_AX_TPI ? KU_SPLIT_SHARED : KU_SPLIT_BAD;
+    return parts == ku_proof_tp(c)  ? KU_SPLIT_SUM
+           : parts == 1 << KU_AX_TP ? KU_SPLIT_OUTER
+                                    : KU_SPLIT_BAD;
+}
+
+int ku_proof_split_axes(const struct ku_proof *c, ku_id shape, char split)
+{
+    const bool is_shared = split == 'h' && ku_shape_find(&c->p->shape[shape], 'r') < 0;
+    return split == 0 ? 0 : ku_proof_tp(c) & (is_shared ? ~(1 << KU_AX_TPI) : ~0);
 }
 
 static bool has_dim(const struct ku_graph *g, ku_id value, char letter)
@@ -52,7 +108,7 @@ static bool has_dim(const struct ku_graph *g, ku_id value, char letter)
     return ku_shape_find(&g->shape[g->value[value].shape], letter) >= 0;
 }
 
-/* How the ranks of axis tp divide a value that no node computes. */
+/* How tensor-parallel ranks divide a value that no node computes. */
 static char split_of_leaf(const struct ku_proof *c, const struct ku_graph *g, ku_id v)
 {
     const ku_id t = g->value[v].role == KU_STATE ? g->value[v].tensor : 0;
@@ -66,7 +122,7 @@ static int refuse(struct ku_proof *c, const struct ku_graph *g, ku_id node, cons
                            g->name[g->node[node].path], rule);
 }
 
-/* A convert of axis tp. */
+/* A convert of axes tp and tpi. */
 static int split_of_convert(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split)
 {
     const struct ku_attrs *a = &g->attr[g->node[node].attr];
@@ -93,6 +149,42 @@ static bool is_divisible(const struct ku_op_info *op, char letter, bool passes)
     return strcmp(letters, "*") == 0 || strchr(letters, letter) != NULL;
 }
 
+/* Whether operand i of an op may be a partial sum along tpi alone. */
+static bool takes_shared(const struct ku_split_op *x, int i)
+{
+    const unsigned traits = ku_ops[x->op].traits;
+    if (traits & KU_OP_ADDS)
+        return x->split[0] == x->split[x->n_in - 1];
+    return traits & KU_OP_DY ? i == x->n_in - 1 : traits & KU_OP_LINEAR && i == 0;
+}
+
+/* Results of an op whose operands are split along h, of several ranks on axis tpi. */
+static const char *heads_rule(const struct ku_split_op *x, char split[KU_MAX_OUT])
+{
+    const struct ku_op_info *op = &ku_ops[x->op];
+    bool has_queries = false, is_shared = false;
+    for (int i = 0; i < x->n_in; i++) {
+        if (x->split[i] == KU_SPLIT_SHARED && !takes_shared(x, i))
+            return "reads a partial sum over the ranks of axis tpi";
+        is_shared = is_shared || x->split[i] == KU_SPLIT_SHARED;
+        has_queries = has_queries || (x->split[i] == 'h' && has_letter(x->in[i], 'r'));
+    }
+    if (is_shared && has_queries)
+        return "reads a partial sum over the ranks of axis tpi beside its queries";
+    for (int o = 0; o < x->n_out; o++) {
+        const bool passes = has_letter(x->out[o], 'h'), has_r = has_letter(x->out[o], 'r');
+        if (!is_divisible(op, 'h', passes) || (has_queries && !is_divisible(op, 'r', has_r)) ||
+            (has_r && !(passes && has_queries)))
+            return "the op cannot be divided along this dim";
+        if (!passes && !has_queries && !is_shared)
+            return "every rank of axis tpi would add the same heads";
+        split[o] = !passes                                ? KU_SPLIT_SUM
+                   : !has_r && (has_queries || is_shared) ? KU_SPLIT_SHARED
+                                                          : 'h';
+    }
+    return NULL;
+}
+
 const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT])
 {
     const struct ku_op_info *op = &ku_ops[x->op];
@@ -100,15 +192,18 @@ const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT])
     bool is_sum = false;
     KU_ASSERT(x->n_in <= KU_MAX_IN && x->n_out <= KU_MAX_OUT);
     for (int i = 0; i < x->n_in; i++) {
-        if (x->split[i] == KU_SPLIT_SUM)
+        const char own = x->split[i] == KU_SPLIT_SHARED ? 'h' : x->split[i];
+        if (own == KU_SPLIT_BAD || own == KU_SPLIT_OUTER)
+            return "an operand is divided otherwise over axis tp than over axis tpi";
+        if (own == KU_SPLIT_SUM)
             is_sum = true;
-        else if (x->split[i] && letter && x->split[i] != letter)
+        else if (own && letter && own != letter)
             return "operands are split along two dims";
-        else if (x->split[i])
-            letter = x->split[i];
+        else if (own)
+            letter = own;
     }
     for (int i = 0; i < x->n_in && letter; i++)
-        if (x->split[i] != letter && has_letter(x->in[i], letter))
+        if ((x->split[i] == 0 || x->split[i] == KU_SPLIT_SUM) && has_letter(x->in[i], letter))
             return "an operand is whole along a dim that ranks divide";
     if (x->op == KU_OP_embedding_dw && x->a->axes) {
         split[0] = x->out[0]->dim[0].name;
@@ -118,6 +213,8 @@ const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT])
         letter = 0; /* maximum and sums are complete */
     if (is_sum && (letter || !(op->traits & KU_OP_LINEAR)))
         return "reads a partial sum over the ranks of axis tp";
+    if (letter == 'h' && x->has_inner)
+        return heads_rule(x, split);
     for (int o = 0; o < x->n_out && o < KU_MAX_OUT; o++) {
         const bool passes = has_letter(x->out[o], letter);
         if (letter && !is_divisible(op, letter, passes))
@@ -130,8 +227,11 @@ const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT])
 int ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split)
 {
     const struct ku_node *n = &g->node[node];
-    struct ku_split_op x = {
-        .op = n->op, .n_in = n->n_in, .n_out = n->n_out, .a = &g->attr[n->attr]};
+    struct ku_split_op x = {.op = n->op,
+                            .n_in = n->n_in,
+                            .n_out = n->n_out,
+                            .has_inner = c->p->mesh.extent[KU_AX_TPI] > 1,
+                            .a = &g->attr[n->attr]};
     char out[KU_MAX_OUT] = {0};
     if (n->op == KU_OP_convert)
         return split_of_convert(c, g, node, split);
@@ -200,9 +300,9 @@ static int take_slices(const struct divide *d, ku_id node)
     struct ku_attrs a = d->g->attr[d->g->node[node].attr];
     if (a.slices == 0)
         return KUMI_OK;
-    if (a.slices % d->c->p->mesh.extent[KU_AX_TP])
+    if (a.slices % ku_mesh_tp(&d->c->p->mesh))
         return refuse(d->c, d->g, node, "the ranks of axis tp do not divide its slices");
-    a.slices /= d->c->p->mesh.extent[KU_AX_TP];
+    a.slices /= ku_mesh_tp(&d->c->p->mesh);
     d->g->node[node].attr = ku_graph_attr(d->g, &a);
     return d->g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
 }
@@ -258,7 +358,7 @@ static int divide_row(struct divide *d, ku_id node, int64_t slices)
     d->renamed[y] = sum;
     if (sum && (bias || is_rounded)) {
         add.outs = a.outs;
-        add.slices = slices / (d->split[sum] == 't' ? d->c->p->mesh.extent[KU_AX_TP] : 1);
+        add.slices = slices / (d->split[sum] == 't' ? ku_mesh_tp(&d->c->p->mesh) : 1);
         add.dtype = is_rounded ? (int64_t)dtype : -1;
         const ku_id made =
             append(d, node, KU_OP_bias_add, &add, (ku_id[]){sum, bias}, 1 + (bias != 0));
@@ -379,7 +479,7 @@ int ku_tensor_divide(struct ku_proof *c, struct ku_graph *g)
     const size_t n_values = 2 * ((size_t)g->n_values + 6 * (size_t)g->n_nodes);
     const ku_id n_model = g->n_nodes;
     int status = KUMI_ENOMEM;
-    if (c->p->mesh.extent[KU_AX_TP] == 1)
+    if (ku_mesh_tp(&c->p->mesh) == 1)
         return KUMI_OK;
     d.split = ku_calloc(n_values, 1);
     d.renamed = ku_calloc(g->n_values, sizeof *d.renamed);

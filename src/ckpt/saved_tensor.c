@@ -127,7 +127,8 @@ int ku_ckpt_tensor_owner(const struct ku_ckpt_tensor *t, int64_t at, int near, i
     ku_blocks_range(count, o->block_count, o->first_block, o->n_owners, owner, &begin, &to);
     *end = at + min_i64(n, to - place);
     const int copy = near % (o->n_copies * o->copy_stride) / o->copy_stride;
-    return ku_ckpt_tensor_copy(t, copy) + owner * o->n_slice_ranks + (int)slice;
+    return ku_ckpt_tensor_copy(t, copy) + owner * o->n_slice_ranks +
+           (int)slice * (o->slice_stride ? o->slice_stride : 1);
 }
 
 bool ku_ckpt_tensor_is_here(const struct ku_ckpt_tensor *t, int64_t at, int64_t count)

@@ -62,7 +62,7 @@ struct ku_ckpt_part {
  * n_slices slices along one dim (tensor parallelism), and each slice of the chunks of n_owners
  * ranks (ZeRO):
  *
- *     rank of element    first + copy * copy_stride + owner * n_slice_ranks + slice
+ *     rank of element    first + copy * copy_stride + owner * n_slice_ranks + slice * slice_stride
  *                        (first: a multiple of n_copies * copy_stride)
  *     its slice          place % pitch / run, its place there: place / pitch * run + place % run
  *
@@ -73,6 +73,7 @@ struct ku_ckpt_owners {
     int64_t block_count, first_block; /* of the partition of a slice (tensor/blocks.h) */
     int first, n_copies, copy_stride;
     int n_slice_ranks;  /* ranks between one owner and the next */
+    int slice_stride;   /* ranks that have the same slice (mesh axis tpi); 0: 1 */
     int64_t run, pitch; /* elements of a slice in a row; pitch 0: one slice */
 };
 struct ku_ckpt_tensor {

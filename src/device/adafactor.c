@@ -4,6 +4,24 @@
 #include "device/step_scalars.h"
 #include "tensor/dtype.h"
 
+struct ku_factor_place ku_factor_place_of(const struct ku_view *x)
+{
+    struct ku_factor_place p = {.total = 1};
+    int64_t count[KU_MAX_DIMS];
+    for (int d = 0; d < x->shape.ndim; d++) {
+        p.total *= x->logical[d];
+        count[d] = x->shape.dim[d].count;
+    }
+    if (!ku_view_is_flat(x)) {
+        p.of = ku_runs_of_slice(x->shape.ndim, x->logical, x->start, count);
+        return p;
+    }
+    p.of = x->of;
+    p.first = x->start[0];
+    p.total = p.of.run ? p.total / p.of.run * p.of.pitch : p.total;
+    return p;
+}
+
 int ku_factor_exponent(const struct ku_attrs *a, const double *report)
 {
     const double clip = ku_clip_factor(a, report[KU_REPORT_NORM]);

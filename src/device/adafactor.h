@@ -46,6 +46,26 @@ static inline void ku_factor_add(int64_t word[2], double x, const double round[2
     word[1] += ku_factor_word(rest + round[1], round[1]);
 }
 
+/*
+ * Where the elements of an operand are in the whole tensor, of which it is a shard, a slice (tensor
+ * parallelism), or a shard of a slice.
+ */
+struct ku_factor_place {
+    struct ku_runs of;
+    int64_t first, total; /* of element 0 in the slice; elements of the tensor */
+};
+struct ku_factor_place ku_factor_place_of(const struct ku_view *x);
+static inline int64_t ku_factor_at(const struct ku_factor_place *p, int64_t i)
+{
+    return ku_runs_at(&p->of, p->first + i);
+}
+/* How many elements from element i on lie next to each other in the tensor, at most n. */
+static inline int64_t ku_factor_run(const struct ku_factor_place *p, int64_t i, int64_t n)
+{
+    const int64_t left = p->of.run ? p->of.run - (p->first + i) % p->of.run : n;
+    return left < n ? left : n;
+}
+
 /* Constants of one tensor in one step. */
 struct ku_adafactor {
     double scale; /* of the gradient */

@@ -12,6 +12,7 @@
  *     S(a)    S(b)                     all-to-all                         S(b) -> S(a)
  *     P       Z     (phase O)          reduce-scatter                     none: after autodiff
  *     C, R    Z     (phase O; slices)  own blocks                         none
+ *     R       C     (phase O)          nothing: no adjoint follows        none
  *     Z       C, R                     all-gather                         none
  *
  * On time axes a convert accumulates: P -> C in phase O. A maximum is completed to C by
@@ -32,8 +33,9 @@ static bool is_allowed(struct ku_place from, struct ku_place to, int axis, int p
     switch ((enum ku_place_kind)from.kind) {
     case KU_C:
         return to.kind == KU_R || to.kind == KU_S || (to.kind == KU_Z && phase == KU_PH_O);
-    case KU_R: /* the slice of a gathered parameter that a rank retains */
-        return to.kind == KU_Z && (phase == KU_PH_O || to.dim != 0);
+    case KU_R: /* Z: the slice of a gathered parameter that a rank retains */
+        return (to.kind == KU_Z && (phase == KU_PH_O || to.dim != 0)) ||
+               (to.kind == KU_C && phase == KU_PH_O);
     case KU_P:
         return to.kind != KU_Z || phase == KU_PH_O;
     case KU_S:

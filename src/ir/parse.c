@@ -421,6 +421,7 @@ static int mesh_line(struct reader *r)
         int a = ku_axis_parse(axis);
         if (a < 0 || !skip(r, "="))
             return bad(r, "the mesh must be axis=extent ..");
+        i += i == KU_AX_TPI && a != KU_AX_TPI; /* not printed where it has one rank */
         KU_TRY(number(r, &extent));
         if (extent < 1 || extent > INT32_MAX)
             return bad(r, "an extent must be 1 or more");

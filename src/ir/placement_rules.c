@@ -6,7 +6,7 @@
  *
  *     split     an operand is S(d): `map` and `sum` of the op decide
  *     blocks    an operand is Z: element-wise ops of phase O
- *     partial   an operand is P: the op is linear in it
+ *     partial   an operand is P: the op is linear in it (its first, or with KU_OP_DY its last)
  *     whole     C and R alone: C if all are C, else R
  *
  * C beside R, P or S(d) would give a wrong gradient: the adjoint that comes back is a partial sum,
@@ -223,6 +223,9 @@ static int place_partial(const struct view *v, struct ku_layout *out)
             if (v->at[i].kind == KU_P ? !is_statistics(v, i)
                                       : !is_constant(v->g, ku_in(v->g, v->n, i), 8))
                 return refuse(v, "the op reads only statistics of a micro-batch as partial sums");
+    } else if (v->op->traits & KU_OP_DY) {
+        if (v->count[KU_P] > 1 || v->at[v->n->n_in - 1].kind != KU_P)
+            return refuse(v, "the op is linear in its last operand only");
     } else if (!(v->op->traits & KU_OP_LINEAR)) {
         return refuse(v, "only linear ops take a partial sum");
     } else if (adds && v->count[KU_P] != v->n->n_in) {

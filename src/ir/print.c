@@ -75,6 +75,8 @@ int ku_graph_print(const struct ku_graph *g, struct ku_str *out)
     ku_str_add(out, "kumi graph 1\nmesh");
     for (int i = 0; i < KU_N_AXES; i++) { /* in nesting order */
         int a = g->mesh.mb_outer && i >= KU_AX_VS ? KU_AX_VS + KU_AX_MB - i : i;
+        if (a == KU_AX_TPI && g->mesh.extent[a] == 1)
+            continue;
         ku_str_add(out, " %s=%d", ku_axis_name(a), g->mesh.extent[a]);
     }
     ku_str_add(out, "\n");

@@ -52,15 +52,15 @@ const struct ku_program_port *ku_program_find_port(const struct ku_program *p, i
     return NULL;
 }
 
-/* Number of ranks over which chunks are partitioned, and this rank's index among them; without
- * axis tp. */
-static int block_members(const struct ku_mesh *m, const struct ku_layout *l,
+/* Number of ranks over which chunks are partitioned along some axes, and this rank's index among
+ * them. */
+static int block_members(const struct ku_mesh *m, const struct ku_layout *l, int axes,
                          const struct ku_coord *c, int *me)
 {
     int n = 1;
     *me = 0;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
-        if (l->at[a].kind == KU_Z && a != KU_AX_TP) {
+        if (l->at[a].kind == KU_Z && axes >> a & 1) {
             int each = l->at[a].dim ? l->at[a].dim : m->extent[a];
             *me = *me * each + c->at[a] % each;
             n *= each;
@@ -69,12 +69,12 @@ static int block_members(const struct ku_mesh *m, const struct ku_layout *l,
     return n;
 }
 
-/* What the rank owns before the ranks of axis tp divide it. */
+/* What the rank owns before the tensor-parallel ranks divide it. */
 static void own_range(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
                       int64_t first_block, const struct ku_coord *coord, int64_t *begin,
                       int64_t *end)
 {
-    int me, n = block_members(mesh, layout, coord, &me);
+    int me, n = block_members(mesh, layout, ~KU_TP_AXES, coord, &me);
     ku_blocks_range(count, KU_BLOCK_COUNT, first_block, n, me, begin, end);
     KU_ASSERT(0 <= *begin && *begin <= *end && *end <= count);
 }
@@ -84,12 +84,12 @@ void ku_program_local_range(const struct ku_mesh *mesh, const struct ku_layout *
                             int64_t *begin, int64_t *end)
 {
     int64_t from;
+    int me, n = block_members(mesh, layout, KU_TP_AXES, coord, &me);
     own_range(mesh, layout, count, first_block, coord, begin, end);
-    if (layout->at[KU_AX_TP].kind != KU_Z)
+    if (n == 1)
         return;
     from = *begin;
-    ku_blocks_range(*end - from, KU_BLOCK_COUNT, first_block, mesh->extent[KU_AX_TP],
-                    coord->at[KU_AX_TP], begin, end);
+    ku_blocks_range(*end - from, KU_BLOCK_COUNT, first_block, n, me, begin, end);
     *begin += from, *end += from;
 }
 
@@ -106,7 +106,7 @@ int64_t ku_program_local_max(const struct ku_mesh *mesh, const struct ku_layout 
                              int64_t count, int64_t first_block)
 {
     const struct ku_coord first = {0};
-    int me, n = block_members(mesh, layout, &first, &me);
+    int me, n = block_members(mesh, layout, ~KU_TP_AXES, &first, &me);
     return ku_blocks_max(count, KU_BLOCK_COUNT, first_block, n);
 }
 
@@ -120,10 +120,14 @@ bool ku_program_split_parts(const struct ku_program *p, const struct ku_operand 
     int axis = 0;
     while ((split >> axis & 1) == 0)
         axis++;
-    KU_ASSERT(split == axes && split == 1 << axis);
     const int dim = l.at[axis].dim;
     struct ku_shape local;
-    l.at[axis] = (struct ku_place){.kind = KU_C};
+    KU_ASSERT(split == axes && (split == 1 << axis || (axes & ~KU_TP_AXES) == 0));
+    for (; axis < KU_AX_FIRST_TIME; axis++)
+        if (axes >> axis & 1) {
+            KU_ASSERT(l.at[axis].dim == dim);
+            l.at[axis] = (struct ku_place){.kind = KU_C};
+        }
     ku_local_shape(&p->mesh, &p->shape[o->shape], &l, coord, &local);
     *out = (struct ku_split_parts){1, 1, 1};
     for (int d = 0; d < local.ndim; d++) {

@@ -26,7 +26,7 @@ static uint8_t arena_of(const struct ku_graph *g, const struct ku_tensor *x)
         return x->offload == KU_OFFLOAD_HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
     if (ku_state_is_common(&g->mesh) && !ku_state_is_divided(&g->mesh, layout_of(g, x->value)))
         return KU_AR_HOST;
-    return ku_state_is_sharded(&g->mesh) || ku_mesh_wide(&g->mesh, 1 << KU_AX_TP | 1 << KU_AX_PP)
+    return ku_state_is_sharded(&g->mesh) || ku_mesh_wide(&g->mesh, KU_TP_AXES | 1 << KU_AX_PP)
                ? KU_AR_SHARD
                : KU_AR_STATE;
 }
@@ -61,7 +61,8 @@ void ku_state_owned(const struct ku_program *p, const struct ku_program_state *x
 
 int ku_state_replica_axes(const struct ku_program *p, const struct ku_program_state *x)
 {
-    const int wide = ku_mesh_wide(&p->mesh, KU_DP_AXES | (x->split ? 0 : 1 << KU_AX_TP));
+    const int split = ku_layout_axes(&p->layout[x->split], KU_S);
+    const int wide = ku_mesh_wide(&p->mesh, KU_DP_AXES | (KU_TP_AXES & ~split));
     if (x->kind == KU_T_CACHE) /* rows of this rank's samples */
         return 0;
     if (x->arena == KU_AR_HOST)

@@ -18,7 +18,7 @@
  *     both        each host, a coordinate of       each rank of all hosts stores its owned chunks,
  *                 shard, has one such copy         as on shard
  *
- *     tp          each rank has a copy             S: each rank stores its slice
+ *     tp, tpi     each rank has a copy             S: each rank stores its slice
  *     pp          the coordinate of the tensor's stage stores it, others do not; counters: all do
  *
  *     replicate=2 shard=2, stage 1                 local=4
@@ -58,7 +58,7 @@ static inline bool ku_state_is_sharded(const struct ku_mesh *m)
 /* Whether ranks address state in the memory of other ranks of the host. */
 static inline bool ku_state_is_addressed(const struct ku_mesh *m)
 {
-    return ku_state_owner_axes(m) != 0 || m->extent[KU_AX_TP] > 1 || m->extent[KU_AX_PP] > 1;
+    return ku_state_owner_axes(m) != 0 || ku_mesh_tp(m) > 1 || m->extent[KU_AX_PP] > 1;
 }
 
 /*
@@ -71,7 +71,7 @@ struct ku_state_store {
     uint8_t arena;   /* enum ku_arena_kind */
     uint8_t is_kept; /* a rank stores its owned chunks only */
     ku_id blocks;    /* placement of the owned chunks; 0: no rank owns a part */
-    ku_id split;     /* placement with S on axis tp; 0: the ranks along it have equal copies */
+    ku_id split;     /* placement with S on axis tp, whose ranks have slices; 0: equal copies */
 };
 /* Whether a placement says that ranks store their owned chunks alone. */
 static inline bool ku_state_is_divided(const struct ku_mesh *m, const struct ku_layout *l)

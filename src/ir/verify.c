@@ -91,7 +91,7 @@ static int verify_convert(const struct ku_graph *g, ku_id id)
     const struct ku_layout *x = &g->layout[g->value[ku_out(g, id, 0)].layout];
     struct ku_layout stats = g->layout[g->value[ku_in(g, n, 1)].layout];
     for (int axis = 0; axis < KU_N_AXES; axis++)
-        if (x->at[axis].kind == KU_Z || (axis == KU_AX_TP && x->at[axis].kind == KU_S))
+        if (x->at[axis].kind == KU_Z || (KU_TP_AXES >> axis & 1 && x->at[axis].kind == KU_S))
             stats.at[axis].kind = KU_P;
     if (!ku_layout_has(x, KU_Z) ||
         !ku_layout_is_equal(&g->layout[g->value[ku_out(g, id, 1)].layout], &stats))
@@ -125,7 +125,7 @@ static bool is_joined(const struct ku_graph *g, ku_id grad)
     const struct ku_node *scale = &g->node[g->value[grad].def];
     const ku_id sum = scale->op == KU_OP_scale ? g->value[ku_in(g, scale, 0)].def : 0;
     return sum && g->node[sum].op == KU_OP_convert &&
-           g->attr[g->node[sum].attr].axes == 1 << KU_AX_TP;
+           (g->attr[g->node[sum].attr].axes & ~KU_TP_AXES) == 0;
 }
 
 /* After autodiff, until state is partitioned: a use's gradient has the dual placement. */
@@ -138,7 +138,8 @@ static int verify_dual(const struct ku_graph *g, const struct ku_use *use)
                            *grad = &g->layout[g->value[use->grad].layout];
     for (int axis = 0; axis < KU_N_AXES; axis++) {
         struct ku_place p = ku_place_dual(l->at[axis]);
-        if (axis == KU_AX_TP && is_joined(g, use->grad)) /* parts of a sum in slices, added up */
+        if (KU_TP_AXES >> axis & 1 &&
+            is_joined(g, use->grad)) /* parts of a sum in slices, added up */
             p = (struct ku_place){.kind = KU_C};
         if (p.kind != grad->at[axis].kind || p.dim != grad->at[axis].dim)
             return KU_ERR(KUMI_EBUG,

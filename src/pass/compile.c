@@ -155,10 +155,9 @@ static int place_initial(struct ku_graph *init, ku_id value, const struct ku_lay
     struct ku_layout l = ku_layout_all(KU_C);
     if (ku_layout_has(stored, KU_Z))
         l = *stored;
-    else if (stored->at[KU_AX_TP].kind == KU_S)
-        l.at[KU_AX_TP] = stored->at[KU_AX_TP];
-    else
-        return KUMI_OK;
+    for (int a = KU_AX_TP; a <= KU_AX_TPI; a++)
+        if (stored->at[a].kind == KU_S)
+            l.at[a] = stored->at[a];
     const ku_id layout = ku_graph_layout(init, &l);
     init->value[value].layout = layout;
     return layout ? KUMI_OK : KUMI_ENOMEM;

@@ -20,6 +20,18 @@
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m);
 /* A partial sum of integers over the ranks of these axes; 0 on failure. */
 ku_id ku_update_sum_over(struct ku_graph *g, ku_id value, int axes, const char *path);
+/*
+ * Sums over tensors of which tensor-parallel ranks have parts: tensors divided up to axis tpi are
+ * added first, then those along tp alone, then whole ones (0), each after the sums are complete
+ * along the axes that do not divide it.
+ */
+enum { KU_N_DIVISIONS = 3 };
+extern const int ku_update_division[KU_N_DIVISIONS];
+/* The innermost of axes tp and tpi along which a tensor is divided, by its gradient; 0: none. */
+int ku_update_divided_by(const struct ku_graph *g, ku_id grad);
+/* Integer sums, complete along the axes that do not divide a tensor of that division; 0 on failure.
+ * axis: 0: along all. */
+ku_id ku_update_sum_divided(struct ku_graph *g, ku_id sums, int axis, const char *path);
 /* The source line of a parameter's first use, given to its gradient and update nodes. */
 ku_id ku_update_source(const struct ku_graph *g, ku_id tensor);
 /* Whether a selection of parameters (enum ku_decay, patterns) contains this one. */

@@ -192,7 +192,7 @@ int kumi_plan_activations(const struct kumi_settings *settings, int n_ranks, int
         status = ku_session_graph(&p.s, 0, &g);
     if (status == KUMI_OK) {
         r = (struct report){.g = g,
-                            .tp = o.mesh.extent[KU_AX_TP],
+                            .tp = ku_mesh_tp(&o.mesh),
                             .pp = o.mesh.extent[KU_AX_PP],
                             .n_virtual = (int)p.s.cfg.parallel_virtual_stages,
                             .share = 1.0 / (ku_mesh_dp(&o.mesh) * ku_mesh_n_micro(&o.mesh))};

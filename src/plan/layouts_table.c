@@ -112,7 +112,7 @@ static void note_bytes(const struct ku_plan *plan, struct layout *l)
         l->bubble = ku_pp_schedule_bubble(plan->s.schedule, &unit, 1);
     }
     for (int i = 0; i < n; i++)
-        *(row[i].axes >> KU_AX_TP & 1 ? &l->tp_bytes : &l->data_bytes) += row[i].ring_bytes;
+        *(row[i].axes & KU_TP_AXES ? &l->tp_bytes : &l->data_bytes) += row[i].ring_bytes;
 }
 
 static int plan_layout(const struct kumi_settings *settings, int n_ranks,

@@ -150,18 +150,19 @@ static void add_pattern(const char *name, struct ku_str *list)
 }
 
 /*
- * What axis tp saves of parameters, gradients and optimizer state: tensors that its ranks divide
- * take 1 / tp of their bytes, and the others, which are named, all of them.
+ * What tensor parallelism saves of parameters, gradients and optimizer state: tensors that its
+ * ranks divide take a part of their bytes, and the others, which are named, all of them.
  */
 static void print_tensor_parallel(const struct ku_program *p, struct ku_str *out)
 {
-    const int tp = p->mesh.extent[KU_AX_TP];
+    const int tp = ku_mesh_tp(&p->mesh);
     struct ku_str whole = {0};
     double cut_bytes = 0, whole_bytes = 0;
     char text[2][16];
     for (uint32_t s = 0; s < p->n_states && tp > 1; s++) {
         const struct ku_program_state *x = &p->state[s];
-        const bool is_cut = x->split && p->layout[x->split].at[KU_AX_TP].kind == KU_S;
+        const bool is_cut =
+            ku_mesh_wide(&p->mesh, ku_layout_axes(&p->layout[x->split], KU_S)) & KU_TP_AXES;
         const size_t grads = x->kind == KU_T_PARAM ? kumi_dtype_bytes(KUMI_F32) : 0;
         const double bytes =
             (double)x->bytes +

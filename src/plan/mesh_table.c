@@ -21,9 +21,9 @@ struct row {
     int n, stride, n_groups;
     int min_hosts, max_hosts; /* that a group spans */
 };
-enum { MAX_ROWS = KU_AX_FIRST_TIME + 1 };
+enum { MAX_ROWS = KU_AX_FIRST_TIME + 2 };
 
-static const char *use_of(int axes)
+static const char *use_of(int axes, bool has_inner)
 {
     switch (axes) {
     case 1 << KU_AX_PP:
@@ -35,6 +35,10 @@ static const char *use_of(int axes)
     case 1 << KU_AX_LOCAL:
         return "share one copy of the state";
     case 1 << KU_AX_TP:
+        return has_inner ? "divide key and value heads" : "divide every layer";
+    case 1 << KU_AX_TPI:
+        return "divide the queries of a head";
+    case KU_TP_AXES:
         return "divide every layer";
     default:
         return "divide the batch";
@@ -88,16 +92,19 @@ static void add_row(const struct ku_plan *p, const struct ku_mesh *m, int axes, 
     row[(*n)++] = r;
 }
 
-/* The axes of several ranks, and the data-parallel ones together where they are several. */
+/* The axes of several ranks, and the data-parallel and the tensor-parallel ones together where they
+ * are several. */
 static int rows_of(const struct ku_plan *p, const struct ku_mesh *m, struct row row[MAX_ROWS])
 {
-    const int data = ku_mesh_wide(m, KU_DP_AXES);
+    const int data = ku_mesh_wide(m, KU_DP_AXES), tp = ku_mesh_wide(m, KU_TP_AXES);
     int n = 0;
     if (data & (data - 1))
         add_row(p, m, data, row, &n);
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
         if (m->extent[a] > 1)
             add_row(p, m, 1 << a, row, &n);
+    if (tp & (tp - 1))
+        add_row(p, m, tp, row, &n);
     return n;
 }
 
@@ -151,7 +158,7 @@ static int print_rows(const struct ku_plan *p, const struct ku_mesh *m, const st
         else if (p->host)
             snprintf(hosts, sizeof hosts, "%4d-%d ", r->min_hosts, r->max_hosts);
         ku_str_add(&out, "  %-25s %6d %7d %7d %s %-28s ", ku_str_get(&name), r->n, r->n_groups,
-                   r->stride, hosts, use_of(r->axes));
+                   r->stride, hosts, use_of(r->axes, m->extent[KU_AX_TPI] > 1));
         for (int g = 0; g < r->n_groups; g++) {
             if (r->n_groups > 3 && g == 2) {
                 ku_str_add(&out, " ..");

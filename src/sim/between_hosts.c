@@ -124,14 +124,16 @@ int ku_plan_far_pool(const struct ku_mesh *m, const struct ku_host_ranks *host, 
     /* all ranks; with groups the ranks of one, and those with equal shards; with stages or slices
      * the data-parallel ranks of one, and the ranks that divide a layer */
     const int owners = ku_state_owner_axes(m), replicas = ku_mesh_wide(m, 1 << KU_AX_REPLICATE),
-              data = ku_mesh_wide(m, KU_DP_AXES), tp = ku_mesh_wide(m, 1 << KU_AX_TP);
-    int axes[5] = {(1 << KU_AX_FIRST_TIME) - 1}, n = 1;
+              data = ku_mesh_wide(m, KU_DP_AXES), tp = ku_mesh_wide(m, KU_TP_AXES);
+    int axes[7] = {(1 << KU_AX_FIRST_TIME) - 1}, n = 1;
     if (owners && replicas)
         axes[n++] = owners, axes[n++] = replicas;
-    if (data && ku_mesh_wide(m, 1 << KU_AX_PP | 1 << KU_AX_TP))
+    if (data && ku_mesh_wide(m, 1 << KU_AX_PP | KU_TP_AXES))
         axes[n++] = data;
     if (tp)
         axes[n++] = tp;
+    if (tp == KU_TP_AXES)
+        axes[n++] = 1 << KU_AX_TP, axes[n++] = 1 << KU_AX_TPI;
     *bytes = 0;
     for (int i = 0; i < n && n_hosts > 1; i++) {
         const struct ku_members c = members_of(m, axes[i], 0, rank);

@@ -19,7 +19,7 @@ static int members(const struct ku_mesh *m, int axes)
 static bool is_of_tensors(const struct ku_buffer *b, int axes)
 {
     return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED ||
-            b->cls == KU_CL_STAGING || b->cls == KU_CL_GATHER || axes == 1 << KU_AX_TP) &&
+            b->cls == KU_CL_STAGING || b->cls == KU_CL_GATHER || (axes & ~KU_TP_AXES) == 0) &&
            ku_dtype_is_float((enum kumi_dtype)b->dtype);
 }
 

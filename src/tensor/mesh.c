@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const char *const axis_name[KU_N_AXES] = {"pp", "replicate", "shard", "local",
-                                                 "tp", "vs",        "mb"};
+                                                 "tp", "tpi",       "vs",    "mb"};
 
 const char *ku_axis_name(int axis)
 {
@@ -30,6 +30,11 @@ int ku_mesh_n_ranks(const struct ku_mesh *m)
 int ku_mesh_dp(const struct ku_mesh *m)
 {
     return m->extent[KU_AX_REPLICATE] * m->extent[KU_AX_SHARD] * m->extent[KU_AX_LOCAL];
+}
+
+int ku_mesh_tp(const struct ku_mesh *m)
+{
+    return m->extent[KU_AX_TP] * m->extent[KU_AX_TPI];
 }
 
 int ku_mesh_wide(const struct ku_mesh *m, int axes)

@@ -42,6 +42,13 @@ bool ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind)
     return ku_layout_axes(l, kind) != 0;
 }
 
+/* Whether tp and tpi split one dim: as an axis that has the ranks of both. */
+static bool splits_as_one(const struct ku_layout *l)
+{
+    const struct ku_place outer = l->at[KU_AX_TP], inner = l->at[KU_AX_TPI];
+    return outer.kind == KU_S && inner.kind == KU_S && outer.dim == inner.dim;
+}
+
 void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
                  const struct ku_layout *layout, const struct ku_coord *coord, struct ku_slice *out)
 {
@@ -49,11 +56,16 @@ void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
         out->start[d] = 0;
         out->count[d] = shape->dim[d].count;
     }
+    const bool as_one = splits_as_one(layout);
     for (int a = 0; a < KU_N_AXES; a++) {
-        if (layout->at[a].kind != KU_S)
+        if (layout->at[a].kind != KU_S || (as_one && a == KU_AX_TP))
             continue;
         int d = layout->at[a].dim;
         int64_t n = mesh->extent[a], i = coord->at[a];
+        if (as_one && a == KU_AX_TPI) {
+            i += n * coord->at[KU_AX_TP];
+            n *= mesh->extent[KU_AX_TP];
+        }
         int64_t each = out->count[d] / n, more = out->count[d] % n;
         out->start[d] += i * each + (i < more ? i : more);
         out->count[d] = each + (i < more);
@@ -74,19 +86,35 @@ void ku_local_shape(const struct ku_mesh *mesh, const struct ku_shape *shape,
     }
 }
 
+struct ku_runs ku_runs_of_slice(int ndim, const int64_t *whole, const int64_t *start,
+                                const int64_t *count)
+{
+    int64_t inner = 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (count[d] != whole[d]) {
+            struct ku_runs r = {count[d] * inner, whole[d] * inner, start[d] * inner};
+            for (d--; d >= 0 && count[d] == 1; d--) {
+                r.base += start[d] * r.pitch;
+                r.pitch *= whole[d];
+            }
+            for (; d >= 0; d--)
+                KU_ASSERT(count[d] == whole[d]);
+            return r;
+        }
+        inner *= whole[d];
+    }
+    return (struct ku_runs){0};
+}
+
 struct ku_runs ku_runs_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
                           const struct ku_layout *layout, const struct ku_coord *coord)
 {
     struct ku_slice s;
-    int64_t inner = 1;
+    int64_t whole[KU_MAX_DIMS];
     ku_slice_of(mesh, shape, layout, coord, &s);
-    for (int d = shape->ndim - 1; d >= 0; d--) {
-        if (s.count[d] != shape->dim[d].count)
-            return (struct ku_runs){s.count[d] * inner, shape->dim[d].count * inner,
-                                    s.start[d] * inner};
-        inner *= shape->dim[d].count;
-    }
-    return (struct ku_runs){0};
+    for (int d = 0; d < shape->ndim; d++)
+        whole[d] = shape->dim[d].count;
+    return ku_runs_of_slice(shape->ndim, whole, s.start, s.count);
 }
 
 char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char *out, size_t bytes)

@@ -18,7 +18,8 @@
  *   Z(g)  the same; each group of g neighbours on the axis holds all chunks
  *
  * Placement of the gradient (dual): C <-> C, R <-> P, S <-> S. Splits along one dim nest, outermost
- * axis first. Z partitions what the splits leave.
+ * axis first; tp and tpi split a dim as one axis of tp * tpi ranks. Z partitions what the splits
+ * leave.
  *
  *     x [n=8 c=4] {shard:S(n) tp:S(c)}, shard=2, tp=2        rank (shard, tp)
  *               c 0 1     c 2 3
@@ -68,9 +69,14 @@ static inline int64_t ku_runs_at(const struct ku_runs *r, int64_t j)
 {
     return r->run ? r->base + j / r->run * r->pitch + j % r->run : j;
 }
-/* The runs of a slice; several dims cut: not allowed. */
+/* The runs of a slice. Of two dims that are cut, the outer one has one index left and the other
+ * follows it: one key head and some of its query heads. */
 struct ku_runs ku_runs_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
                           const struct ku_layout *layout, const struct ku_coord *coord);
+
+/* The same by the extents of the tensor and the indices of the slice; [ndim]. */
+struct ku_runs ku_runs_of_slice(int ndim, const int64_t *whole, const int64_t *start,
+                                const int64_t *count);
 
 /* Prints "{replicate:S(n) vs:S(n) mb:S(n)}"; axes with C are left out. */
 char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char *out, size_t bytes);

@@ -38,7 +38,7 @@ int ku_trainer_check_opts(const struct ku_compile_opts *o, enum ku_check_kind ki
                                .initial_accumulator_value = o->initial_accumulator_value,
                                .tp_reduce = o->tp_reduce,
                                .plan = o->plan,
-                               .sequence = o->sequence && o->mesh.extent[KU_AX_TP] > 1};
+                               .sequence = o->sequence && ku_mesh_tp(&o->mesh) > 1};
     return KUMI_OK;
 }
 

@@ -23,6 +23,7 @@
 #include "config/precision_policy.h"
 #include "config/optimizer.h"
 #include "pass/pipe/block_schedule.h"
+#include "pass/place/tensor_parallel.h"
 #include "train/remote_update.h"
 #include "sim/kernel_choice.h"
 
@@ -189,12 +190,24 @@ static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
 static int check_tp(const struct ku_session *s, const struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
-    if (s->sharding.tp == 1 && o->tp_exact == 0)
-        return KUMI_OK;
-    if (o->optimizer == KU_OP_adafactor)
+    if (o->tp_exact && o->optimizer == KU_OP_adafactor)
         return ku_config_refuse(c, "optimizer.type", ku_json_at(c->root, "optimizer.type"),
-                                "its factors of whole matrices are not supported with parallel.tp "
-                                "above 1 or parallel.tp_exact; use another optimizer");
+                                "its sums of squares of updates are not in the slices of "
+                                "parallel.tp_exact; use null or another optimizer");
+    return KUMI_OK;
+}
+
+/* Tensor-parallel ranks that outnumber the key and value heads of grouped queries share these. */
+static int divide_heads(const struct ku_session *s, struct ku_compile_opts *o)
+{
+    struct ku_graph *g;
+    o->mesh.extent[KU_AX_TP] = s->sharding.tp;
+    if (s->sharding.tp == 1 || o->tp_exact) /* its slices are of key and value heads */
+        return KUMI_OK;
+    KU_TRY(ku_session_graph(s, 0, &g));
+    o->mesh.extent[KU_AX_TPI] = ku_tensor_inner(g, s->sharding.tp);
+    o->mesh.extent[KU_AX_TP] /= o->mesh.extent[KU_AX_TPI];
+    ku_graph_destroy(g);
     return KUMI_OK;
 }
 
@@ -234,7 +247,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
     o->mesh.extent[KU_AX_SHARD] = s->sharding.shard;
     o->mesh.extent[KU_AX_LOCAL] = s->sharding.local;
-    o->mesh.extent[KU_AX_TP] = s->sharding.tp;
+    KU_TRY(divide_heads(s, o));
     o->mesh.extent[KU_AX_PP] = s->sharding.pp;
     KU_ASSERT(ku_mesh_dp(&o->mesh) == s->batch.n_ranks);
     o->mesh.extent[KU_AX_VS] = (int)(s->batch.virtual_shards / s->batch.n_ranks);

@@ -251,7 +251,7 @@ static int list_parts(const struct ku_program *p, const struct ku_program_state 
 static struct ku_ckpt_owners owners_of(const struct ku_program *p, const struct ku_program_state *x)
 {
     const struct ku_mesh *m = &p->mesh;
-    const int tp = m->extent[KU_AX_TP], n_owners = x->is_kept ? ku_state_n_owners(m) : 1;
+    const int tp = ku_mesh_tp(m), n_owners = x->is_kept ? ku_state_n_owners(m) : 1;
     const int stage = ku_mesh_n_ranks(m) / m->extent[KU_AX_PP];
     const struct ku_coord zero = {0};
     struct ku_runs r = {0};
@@ -262,6 +262,7 @@ static struct ku_ckpt_owners owners_of(const struct ku_program *p, const struct 
     KU_ASSERT(m->extent[KU_AX_PP] == 1 || x->pp >= 0); /* only counters are on all coordinates */
     if (x->split)
         r = ku_runs_of(m, &p->shape[x->shape], &p->layout[x->split], &zero);
+    const bool is_shared = p->layout[x->split].at[KU_AX_TPI].kind != KU_S;
     const int copy_stride = x->is_kept || x->split ? n_owners * tp : 1;
     return (struct ku_ckpt_owners){.n_owners = n_owners,
                                    .block_count = KU_BLOCK_COUNT,
@@ -270,6 +271,7 @@ static struct ku_ckpt_owners owners_of(const struct ku_program *p, const struct 
                                    .n_copies = stage / copy_stride,
                                    .copy_stride = copy_stride,
                                    .n_slice_ranks = tp,
+                                   .slice_stride = is_shared ? m->extent[KU_AX_TPI] : 1,
                                    .run = r.run,
                                    .pitch = r.run ? r.pitch : 0};
 }
@@ -532,20 +534,20 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
 }
 
 /* The mesh axes of the communicators that programs and replica checks need: bit m for mask m. */
-static uint32_t axes_in_use(const struct ku_program *const *program, int n)
+static uint64_t axes_in_use(const struct ku_program *const *program, int n)
 {
-    uint32_t masks = 0;
-    _Static_assert(1 << KU_AX_FIRST_TIME <= 32, "a bit per mask of rank axes");
+    uint64_t masks = 0;
+    _Static_assert(1 << KU_AX_FIRST_TIME <= 64, "a bit per mask of rank axes");
     for (int k = 0; k < n; k++) {
         const struct ku_program *p = program[k];
         for (uint32_t i = 0; i < p->n_instrs; i++)
             if (p->instr[i].kind == KU_START && !ku_exchange_is_offload(p->instr[i].op) &&
                 !ku_exchange_is_message(p->instr[i].op) && p->instr[i].group == 0)
-                masks |= 1u << p->instr[i].axes;
+                masks |= UINT64_C(1) << p->instr[i].axes;
         for (uint32_t i = 0; i < p->n_states; i++)
-            masks |= 1u << ku_state_replica_axes(p, &p->state[i]);
+            masks |= UINT64_C(1) << ku_state_replica_axes(p, &p->state[i]);
     }
-    return masks & ~1u;
+    return masks & ~UINT64_C(1);
 }
 
 /*
@@ -612,8 +614,8 @@ static int open_comms(struct ku_trainer *t, const struct ku_program *const *prog
                       int group)
 {
     const struct ku_mesh *m = &t->program[KU_PROG_TRAIN]->mesh;
-    const uint32_t masks = axes_in_use(program, n);
-    const int rank = t->job->rank, stride = m->extent[KU_AX_LOCAL] * m->extent[KU_AX_TP];
+    const uint64_t masks = axes_in_use(program, n);
+    const int rank = t->job->rank, stride = m->extent[KU_AX_LOCAL] * ku_mesh_tp(m);
     const int from = rank - ku_mesh_coord(m, rank).at[KU_AX_SHARD] % (group ? group : 1) * stride;
     if (group)
         KU_TRY(ku_comm_mesh(t->job, "group", from, stride, group, &t->comms.group));

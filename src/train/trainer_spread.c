@@ -26,7 +26,7 @@ enum { WINDOW_BYTES = 1 << 20 };
 /* Whether a host that begins with rank `first` > 0 lacks a part of the state. */
 static bool is_cut(const struct ku_mesh *m, int first)
 {
-    return m->extent[KU_AX_PP] > 1 || first % (ku_state_n_owners(m) * m->extent[KU_AX_TP]) != 0;
+    return m->extent[KU_AX_PP] > 1 || first % (ku_state_n_owners(m) * ku_mesh_tp(m)) != 0;
 }
 
 bool ku_trainer_is_spread(const struct ku_program *p, const struct ku_job *job)

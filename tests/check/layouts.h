@@ -16,10 +16,12 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "device/device.h"
+#include "kumi/model.h"
 #include "nn/builder.h"
 #include "pass/pass.h"
 #include "pass/pipe/block_schedule.h"
 #include "pass/pipe/layer_stages.h"
+#include "pass/place/tensor_parallel.h"
 #include "train/plan_proof.h"
 
 /* What a residual network has beside its layers. */
@@ -77,6 +79,31 @@ static inline struct ku_graph *vocabulary(int64_t n)
 static inline struct ku_graph *sequences(int64_t n)
 {
     return residual(n / 8, 6, 2, 0);
+}
+
+/* Llama of eight query heads over two key and value heads, or of four over one. */
+static inline struct ku_graph *grouped_over(int64_t n, int64_t heads, int64_t keys)
+{
+    struct kumi_llama c;
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    kumi_llama_defaults(&c);
+    c.vocab_size = 61, c.hidden_size = 16, c.intermediate_size = 16, c.num_hidden_layers = 1;
+    c.num_attention_heads = heads, c.num_key_value_heads = keys, c.max_position_embeddings = 8;
+    c.attention_dropout = 0.25, c.attention_bias = 1;
+    assert_int_equal(kumi_graph_create(&b), 0);
+    assert_int_equal(kumi_llama_build(b, &c, &(struct kumi_shape_of_batch){.n = n / 8, .t = 6}), 0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    return g;
+}
+static inline struct ku_graph *grouped(int64_t n)
+{
+    return grouped_over(n, 8, 2);
+}
+static inline struct ku_graph *one_key_head(int64_t n)
+{
+    return grouped_over(n, 4, 1);
 }
 
 /* A plain network without tied weights. */
@@ -278,6 +305,10 @@ static inline int make(const struct layout *l, enum ku_check_kind kind, struct j
                                      .ranks_per_host = l->ranks};
     struct ku_graph *graph = graph_of(l);
     *j = (struct job){.o = options(l)};
+    int *extent = j->o.mesh.extent;
+    if (l->tp > 1 && l->tp_exact == 0)
+        extent[KU_AX_TPI] = ku_tensor_inner(graph, l->tp);
+    extent[KU_AX_TP] /= extent[KU_AX_TPI];
     int status = pipeline_of(l, graph, &j->o, &j->schedule, j->layers);
     if (status == KUMI_OK)
         status = compile(kind, &target, graph, j);
@@ -305,8 +336,6 @@ static inline struct layout over_tp(struct layout l, int tp)
 {
     l.tp = tp;
     l.offload = l.hosts = 0, l.is_private = 1;
-    if (l.optimizer == KU_OP_lamb || l.optimizer == KU_OP_lars || l.optimizer == KU_OP_adafactor)
-        l.optimizer = KU_OP_adamw;
     return l;
 }
 /* A layout with its sequences divided over axis tp. */
@@ -316,6 +345,16 @@ static inline struct layout over_sequences(struct layout l, int tp)
     l.model = sequences, l.sp = 1;
     l.flags &= ~METRIC;
     l.tp_exact = l.tp_exact && tp == 2 ? 2 : 0; /* of six tokens */
+    return l;
+}
+
+/* A layout of a model whose key and value heads are fewer than its tensor-parallel ranks. */
+static inline struct layout over_heads(struct layout l, int i)
+{
+    l = over_tp(l, 4);
+    l.model = i % 2 ? one_key_head : grouped;
+    l.pp = l.tp_exact = 0, l.sp = i % 3 == 0;
+    l.optimizer = i % 5 == 0 ? KU_OP_lamb : i % 5 == 1 ? KU_OP_adafactor : l.optimizer;
     return l;
 }
 
@@ -339,10 +378,8 @@ static inline void draw_pipeline(struct layout *l, uint64_t *seed)
     l->mb = l->pp * (1 + DRAW(2)) / l->vs;
     l->is_private = 1;
     l->offload = l->hosts = l->by_micro = l->group = 0;
-    if (!l->tp && DRAW(6) == 0)
+    if (DRAW(6) == 0)
         l->optimizer = KU_OP_adafactor;
-    else if (l->tp && l->optimizer == KU_OP_adafactor)
-        l->optimizer = KU_OP_adamw;
 }
 
 static inline struct layout random_layout(uint64_t *seed)
@@ -396,12 +433,14 @@ static inline void show(const struct layout *l)
             "group "
             "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
             "averages %d decay %d adapt %d groups %d\n",
-            l->pp > 1                ? "residual"
-            : l->model == tied       ? "tied"
-            : l->model == vocabulary ? "vocabulary"
-            : l->model == sequences  ? "sequences"
-            : l->model == mlp        ? "mlp"
-                                     : "batch norm",
+            l->pp > 1                  ? "residual"
+            : l->model == tied         ? "tied"
+            : l->model == vocabulary   ? "vocabulary"
+            : l->model == sequences    ? "sequences"
+            : l->model == mlp          ? "mlp"
+            : l->model == grouped      ? "grouped queries"
+            : l->model == one_key_head ? "one key head"
+                                       : "batch norm",
             l->ranks, l->pp, l->pp > 1 ? l->schedule : "-", l->n_layers, l->flags, l->tp,
             l->tp_exact, l->tp_reduce, l->sp, l->hosts, l->zero, l->replicate, l->mb, l->vs,
             l->by_micro, l->recompute, l->is_private, l->group, l->compute, l->reduce, l->no_master,

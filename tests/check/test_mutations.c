@@ -21,6 +21,8 @@ static void legal(void **state)
             l = random_layout(&seed);
         if (i % 40 == 0)
             l = over_sequences(l, i % 80 ? 2 : 4);
+        if (i % 40 == 20)
+            l = over_heads(l, i / 40);
         if (make(&l, (enum ku_check_kind)(i % 4), &j) == 0) {
             n += j.n;
             n_layouts += i % 4 == 0;
@@ -583,18 +585,31 @@ static int missing_edge(struct ku_program *p, uint64_t *seed)
     return 0;
 }
 
-/* The gradient of a norm's gain, of which each rank of axis tp has a part (parallel.sp), is not
- * added up. */
+/* A gradient of which each tensor-parallel rank has a part is not added up: that of a norm's gain
+ * (parallel.sp), or of keys and values that the ranks of axis tpi share. */
 static int missing_sum(struct ku_program *p, uint64_t *seed)
 {
     uint32_t from = draw(seed, p->n_instrs);
     for (uint32_t k = 0; k < p->n_instrs; k++) {
         const uint32_t at = (from + k) % p->n_instrs;
         const struct ku_instr *i = &p->instr[at];
-        if (i->kind == KU_START && i->op == KU_X_ALL_REDUCE && i->axes == 1 << KU_AX_TP &&
+        if (i->kind == KU_START && i->op == KU_X_ALL_REDUCE && (i->axes & ~KU_TP_AXES) == 0 &&
             i->micro < 0 && p->operand[i->operand].dtype != KUMI_I64) {
             erase(p, wait_of(p, at));
             erase(p, at);
+            return 1;
+        }
+    }
+    return 0;
+}
+/* A collective of the axes tp and tpi joins the ranks of one of them. */
+static int half_axes(struct ku_program *p, uint64_t *seed)
+{
+    const uint32_t from = draw(seed, p->n_instrs);
+    for (uint32_t k = 0; k < p->n_instrs; k++) {
+        struct ku_instr *i = &p->instr[(from + k) % p->n_instrs];
+        if (i->kind == KU_START && i->axes == KU_TP_AXES) {
+            i->axes = (uint8_t)(1 << (draw(seed, 2) ? KU_AX_TP : KU_AX_TPI));
             return 1;
         }
     }
@@ -611,6 +626,8 @@ static int read_gathered(struct ku_program *p, uint32_t at)
                 continue;
             struct ku_layout l = p->layout[o->layout];
             l.at[KU_AX_TP] = (struct ku_place){.kind = KU_R};
+            if (l.at[KU_AX_TPI].kind == KU_S)
+                l.at[KU_AX_TPI] = l.at[KU_AX_TP];
             for (ku_id k = 0; k < p->n_layouts; k++)
                 if (ku_layout_is_equal(&p->layout[k], &l)) {
                     o->buffer = gathered.out;
@@ -627,7 +644,7 @@ static int whole_for_part(struct ku_program *p, uint64_t *seed)
     for (uint32_t k = 0; k < p->n_instrs; k++) {
         const uint32_t at = (from + k) % p->n_instrs;
         if (p->instr[at].kind == KU_START && p->instr[at].op == KU_X_ALL_GATHER &&
-            p->instr[at].axes == 1 << KU_AX_TP && read_gathered(p, at))
+            (p->instr[at].axes & ~KU_TP_AXES) == 0 && read_gathered(p, at))
             return 1;
     }
     return 0;
@@ -657,6 +674,7 @@ static const struct {
     {.name = "part missing in a collective", .run = missing_part, .programs = TRAIN | EVAL | INIT},
     {.name = "wrong owner of chunks", .run = wrong_partition, .programs = TRAIN | EVAL | INIT},
     {.name = "part of a gradient not added over tp", .run = missing_sum, .programs = TRAIN},
+    {.name = "one of the axes tp and tpi left out", .run = half_axes, .programs = TRAIN | EVAL},
     {.name = "whole sequence read for a part of it",
      .run = whole_for_part,
      .programs = TRAIN | EVAL},
@@ -805,6 +823,8 @@ static void mutations(void **state)
         struct layout l = random_layout(&seed);
         if (i % 8 == 0)
             l = over_sequences(l, i % 16 ? 2 : 4);
+        if (i % 8 == 4)
+            l = over_heads(l, i / 8);
         for (int kind = 0; kind < 4; kind++)
             if (kind == 0 || i % 3 == kind - 1)
                 n_wrong += mutate_all(&l, (enum ku_check_kind)kind, seed, n[kind]);

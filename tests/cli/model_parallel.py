@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings of every model-parallel layout, whose digest must be that of one rank (of tp ranks with the same sp): model_parallel.py KUMI FOLDER
 
-    model      gpt2 (dropout, tied table), gpt2 with an output layer of its own, llama (grouped queries), an encoder-decoder over two batch shapes
-    tp         1 2, 2 and 4 with sp                pp         1 2 4 under every schedule, and one from a file
+    model      gpt2 (dropout, tied table), gpt2 with an output layer of its own, llama (grouped queries; all over one key head), an encoder-decoder over two batch shapes
+    tp         1 2 4, 2 and 4 with sp              pp         1 2 4 under every schedule, and one from a file
     dp         1 2                                 zero       0 to 3
     recompute  none, selective, full               sums       added up over micro-batches, or each reduced
     hosts      one, two of equal size, one rank and the others
@@ -30,6 +30,8 @@ MODELS = {
     "untied": GPT2 | {"tie_word_embeddings": False},
     "llama": {"model_type": "llama", "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32,
               "intermediate_size": 64, "max_position_embeddings": 32, "vocab_size": 256},
+    "one key head": {"model_type": "llama", "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 1, "hidden_size": 32,
+                     "intermediate_size": 64, "max_position_embeddings": 32, "vocab_size": 256, "attention_dropout": 0.1, "attention_bias": True},
     "pairs": {"model_type": "transformer", "d_model": 32, "encoder_layers": 4, "decoder_layers": 4, "num_heads": 4, "ffn_dim": 64, "max_positions": 32,
               "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "norm_first": True},
 }
@@ -41,10 +43,10 @@ OFFLOAD = {
     "some": {"optimizer": "file", "activations": "host"},
     "all": {"optimizer": "host", "params": "host", "activations": "host"}, # params: of stage 3 alone
 }
-N_ROWS, N_EXACT, N_ALL, N_CHAINS, STEPS, DEADLINE_S, SHARDS, MICRO = 12, 6, 600, 60, 3, 120, 2, 4
+N_ROWS, N_SHARED, N_EXACT, N_ALL, N_CHAINS, STEPS, DEADLINE_S, SHARDS, MICRO = 10, 3, 6, 600, 60, 3, 120, 2, 4
 
 
-MODES = (("tp", 1), ("tp", 2), ("sp", 2), ("sp", 4))
+MODES = (("tp", 1), ("tp", 2), ("tp", 4), ("sp", 2), ("sp", 4))
 EXACT_MODES = (("exact", 1), ("exact", 2), ("exact", 4), ("exact sp", 2), ("exact sp", 4))
 
 
@@ -65,8 +67,10 @@ class Row:
         return ((self.pp > 1 or self.schedule == "1f1b") # one stage has no schedule
                 and (self.dp > 1 or self.zero == 0) and 8 >= self.n > {"one": 0, "two": 1, "uneven": 2}[self.hosts]
                 and (self.offload != "all" or self.zero == 3)
-                and self.pp <= (2 if self.is_exact else 4) # of four layers
-                and not (self.model == "llama" and self.tp > 2)) # it has two key heads
+                and self.pp <= (2 if self.is_exact else 4)) # of four layers
+
+    def shares_heads(self):
+        return self.tp > {"llama": 2, "one key head": 1}.get(self.model, 4)
 
     def ranks(self):
         if self.hosts == "one":
@@ -203,6 +207,7 @@ def main():
     rng, every, exact, m = random.Random(seed), rows(MODELS, MODES), rows(EXACT, EXACT_MODES), Matrix()
     write_data()
     chosen = rng.sample(every, N_ALL if is_all else N_ROWS) + rng.sample(exact, N_ALL // 2 if is_all else N_EXACT)
+    chosen += rng.sample([r for r in every if r.shares_heads()], N_ALL // 6 if is_all else N_SHARED) # fewer key heads than tp
     chains = []
     for i in range(N_CHAINS if is_all else 3): # of one numerics class
         some = exact if i % 3 == 2 else every

@@ -93,6 +93,10 @@ mesh() { # expected row (axis ranks groups stride [hosts]), its groups, argument
 }
 mesh 'tp 2 4 1' '{0 1} {2 3} .. {6 7}' -n 8 --set parallel.tp=2
 mesh 'replicate 4 2 2' '{0 2 4 6} {1 3 5 7}' -n 8 --set parallel.tp=2
+two_key_heads='model={"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 256, "max_position_embeddings": 256}'
+mesh 'tp 2 4 2' '{0 2} {1 3} .. {5 7}' -n 8 --set parallel.tp=4 --set "$two_key_heads"
+mesh 'tpi 2 4 1' '{0 1} {2 3} .. {6 7}' -n 8 --set parallel.tp=4 --set "$two_key_heads"
+mesh 'tp x tpi 4 2 1' '{0 1 2 3} {4 5 6 7}' -n 8 --set parallel.tp=4 --set "$two_key_heads"
 private=(--set parallel.host_state=private)
 mesh 'replicate x shard 16 1 1' '{0 1 .. 15}' -n 16 "${private[@]}" --set parallel.zero=3 --set parallel.replicate=2
 mesh 'replicate 2 8 8' '{0 8} {1 9} .. {7 15}' -n 16 "${private[@]}" --set parallel.zero=3 --set parallel.replicate=2

@@ -98,9 +98,21 @@ refused 'parallel.tp_exact: 8 does not divide dim h .* nearest: 4' -n 1 --set pa
 refused 'bits depend on parallel.tp' -n 2 "${tp[@]}" "${exact[@]}" --set precision.tp_reduce=bf16
 refused 'precision.grads: "bf16"; rounds gradients of parts' -n 2 "${tp[@]}" "${exact[@]}" --set parallel.sp=true --set precision.grads=bf16
 refused 'wpe.weight (add_rows) is a sum over 30 tokens' -n 2 "${tp[@]}" "${exact[@]}" --set parallel.sp=true --set data.seq_len=30
-refused 'which has 2 key and value heads; nearest: 2' -n 4 --set parallel.tp=4 --set 'model={"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 256, "max_position_embeddings": 64}'
+grouped=(--set 'model={"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 256, "max_position_embeddings": 64}')
+refused 'which has 2 key and value heads; nearest: 2 or 6' -n 4 --set parallel.tp=4 "${grouped[@]}"
+refused 'which has 2 key and value heads; nearest: 2 or 6' -n 3 --set parallel.tp=3 "${grouped[@]}"
+refused 'are not sums in slices of query heads; nearest: 2' -n 1 --set parallel.tp_exact=4 "${grouped[@]}"
+refused 'v_proj.weight: col_gather over axis tp: model.layers.0.self_attn.v_proj has fewer key and value heads than ranks' -n 6 --set parallel.tp=6 --set 'parallel.plan={"v_proj": "col_gather"}' "${grouped[@]}"
+# LAMB's ratios where the ranks divide every tensor that has one
+train lamb 2 "${tp[@]}" "${grouped[@]}" --set optimizer.type=lamb
+train lamb-zero 4 "${tp[@]}" "${grouped[@]}" --set optimizer.type=lamb --set parallel.zero=1
+same lamb lamb-zero
 refused 'optimizer.type' -n 1 "${exact[@]}" --set optimizer.type=adafactor
-refused 'optimizer.type' -n 2 "${tp[@]}" --set optimizer.type=adafactor
+# Adafactor's means of rows and columns are of whole matrices, of which each rank has a slice
+train adafactor 2 "${tp[@]}" --set optimizer.type=adafactor
+train adafactor-zero 4 "${tp[@]}" --set optimizer.type=adafactor --set parallel.zero=1
+train adafactor-stages 4 "${tp[@]}" --set optimizer.type=adafactor --set parallel.pp=2
+for run in zero stages; do same adafactor adafactor-$run; done
 "$kumi" check "${config[@]}" -n 4 "${tp[@]}" >"$dir/log" 2>&1 || say "check: $(cat "$dir/log")"
 
 # another tp is another numerics class

@@ -69,6 +69,8 @@ struct dist_case {
     double clip;        /* largest norm of the gradients; 0 = 1 */
     double clip_value;  /* largest element of a gradient; 0 = any */
     struct kumi_gpt2 model;
+    int key_heads; /* above 0: Llama with so many, and n_head of queries, n_embd, n_layer and
+                    * vocab_size of `model` and the dropout of its attention */
     int64_t t;
     /* results */
     char digest[72];
@@ -141,7 +143,9 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     const int tp = c->tp ? c->tp : 1, pp = c->pp ? c->pp : 1, dp = c->n / (tp * pp);
     const int is_private = c->no_sharing || tp > 1 || pp > 1;
     const int hosts = c->hosts ? c->hosts : 1;
-    o.mesh.extent[KU_AX_TP] = tp;
+    const int inner = c->key_heads && c->key_heads < tp ? tp / c->key_heads : 1;
+    o.mesh.extent[KU_AX_TP] = tp / inner;
+    o.mesh.extent[KU_AX_TPI] = inner;
     o.mesh.extent[KU_AX_PP] = pp;
     o.schedule = c->order;
     o.stage_layers = c->layers;
@@ -208,6 +212,19 @@ static inline int dist_create(struct ku_job *job, const struct dist_case *c, str
     return status;
 }
 
+static inline void dist_build_llama(struct kumi_graph *builder, const struct dist_case *c,
+                                    const struct kumi_shape_of_batch *batch)
+{
+    struct kumi_llama m;
+    kumi_llama_defaults(&m);
+    m.num_hidden_layers = c->model.n_layer, m.hidden_size = c->model.n_embd;
+    m.num_attention_heads = c->model.n_head, m.num_key_value_heads = c->key_heads;
+    m.intermediate_size = 2 * c->model.n_embd, m.vocab_size = c->model.vocab_size;
+    m.max_position_embeddings = c->model.n_positions;
+    m.attention_dropout = c->model.attn_pdrop, m.attention_bias = 1;
+    kumi_llama_build(builder, &m, batch);
+}
+
 static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, struct ku_trainer **t)
 {
     struct kumi_graph *builder;
@@ -215,7 +232,10 @@ static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, st
     struct ku_trainer_opts o = {.device = ku_device_find(c->device), .seed = 1337};
     struct kumi_shape_of_batch batch = {.n = (int64_t)c->v * c->micro * c->k, .t = c->t};
     KU_TRY(kumi_graph_create(&builder));
-    kumi_gpt2_build(builder, &c->model, &batch);
+    if (c->key_heads)
+        dist_build_llama(builder, c, &batch);
+    else
+        kumi_gpt2_build(builder, &c->model, &batch);
     int status = ku_builder_take(builder, &g);
     kumi_graph_destroy(builder);
     KU_TRY(status);

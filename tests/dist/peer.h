@@ -56,6 +56,7 @@ struct run {
     int n, k; /* ranks, micro-batches of each */
     const char *device, *compute;
     const char *other;     /* one more setting; NULL: none */
+    const char *plan;      /* parallel.plan; NULL: none */
     int steps;             /* 0: all */
     const char *gradients; /* what first gradients are held against: NULL: gradients.safetensors;
                               "": they are not */
@@ -110,6 +111,8 @@ static int configure(struct ku_session *s, const struct run *r)
     snprintf(text[n++], SET_BYTES, "train.threads=%d", strcmp(r->device, "cpu") == 0 ? r->k : 1);
     if (r->other)
         snprintf(text[n++], SET_BYTES, "%s", r->other);
+    if (r->plan)
+        snprintf(text[n++], SET_BYTES, "parallel.plan=%s", r->plan);
     return ku_session_configure(s, path, set, n, NULL, r->n);
 }
 
@@ -262,8 +265,10 @@ static void check_layouts(const char *const *models, const char *device, const c
     }
 }
 
-/* Tensor parallelism: `tp` ranks divide the layers, on one and two data-parallel ranks. */
-static inline void check_tensor(const char *model, int tp, const char *device, const char *compute)
+/* Tensor parallelism: `tp` ranks divide the layers, on one and two data-parallel ranks. plan: NULL:
+ * the default one. */
+static inline void check_tensor_plan(const char *model, int tp, const char *plan,
+                                     const char *device, const char *compute)
 {
     struct expected e;
     char other[64];
@@ -276,10 +281,16 @@ static inline void check_tensor(const char *model, int tp, const char *device, c
                                .k = 1 + layout / 2,
                                .device = device,
                                .compute = compute,
-                               .other = other},
+                               .other = other,
+                               .plan = plan},
                   &e, most);
     print_message("%-14s%s on %s, tp %d: loss %.2e  norm %.2e  first gradient %.2e\n", model,
                   compute, device, tp, most[0], most[1], most[2]);
+}
+
+static inline void check_tensor(const char *model, int tp, const char *device, const char *compute)
+{
+    check_tensor_plan(model, tp, NULL, device, compute);
 }
 
 static void check_older_cpus(const char *const *models)

@@ -109,6 +109,8 @@ static void layouts(void **state)
     equal_bits(2, 1, "cpu", KUMI_F32, KU_OP_lars);
     equal_bits(4, 1, "cpu", KUMI_BF16, KU_OP_lamb);
     equal_bits(2, 1, "ref", KUMI_F32, KU_OP_adamw);
+    equal_bits(2, 0, "cpu", KUMI_F32, KU_OP_adafactor);
+    equal_bits(4, 1, "cpu", KUMI_BF16, KU_OP_adafactor);
 }
 
 /* Copies of the state, each partitioned over two of the data-parallel ranks, and groups of two;
@@ -164,16 +166,51 @@ static void expect_close(const struct dist_case *whole, const struct dist_case *
 static void agrees(void **state)
 {
     (void)state;
-    static const int optimizer[] = {KU_OP_adamw, KU_OP_lamb, KU_OP_lars};
-    for (int i = 0; i < 12; i++) {
+    static const int optimizer[] = {KU_OP_adamw, KU_OP_lamb, KU_OP_lars, KU_OP_adafactor};
+    for (int i = 0; i < 16; i++) {
         const int tp = i % 2 ? 4 : 2;
         struct dist_case whole = base_case(1, 0, "ref", KUMI_F64);
-        struct dist_case c = base_case(tp, i / 6, "ref", KUMI_F64);
-        whole.optimizer = c.optimizer = optimizer[i / 2 % 3];
+        struct dist_case c = base_case(tp, i / 8, "ref", KUMI_F64);
+        whole.optimizer = c.optimizer = optimizer[i / 2 % 4];
         whole.smoothing = c.smoothing = tp == 2 ? 0.1 : 0;
         dist_run(&whole);
         dist_run(&c);
         expect_close(&whole, &c, i);
+    }
+}
+
+/* Fewer key and value heads than tensor-parallel ranks: two over four ranks, one over two and four.
+ * Close to the undivided model, dropout included; equal bits in every layout of one tp and sp. */
+static void shared_heads(void **state)
+{
+    static const struct {
+        int key_heads, tp, sp, optimizer;
+        enum kumi_dtype compute;
+    } row[] = {{2, 4, 0, KU_OP_adamw, KUMI_F32},      {2, 4, 1, KU_OP_lamb, KUMI_BF16},
+               {1, 2, 1, KU_OP_adamw, KUMI_F32},      {1, 4, 0, KU_OP_lamb, KUMI_F32},
+               {1, 2, 0, KU_OP_lars, KUMI_BF16},      {1, 4, 1, KU_OP_lars, KUMI_F32},
+               {2, 4, 0, KU_OP_adafactor, KUMI_BF16}, {1, 4, 1, KU_OP_adafactor, KUMI_F32}};
+    static const int other[] = {1, 3, 7, 9, 12, 14}; /* of `layout` */
+    struct sample pick = {.address = 2, .thread = 4};
+    (void)state;
+    for (int i = 0; i < (int)(sizeof row / sizeof row[0]); i++) {
+        struct dist_case whole = base_case(1, 0, "ref", KUMI_F64), c = whole;
+        whole.key_heads = row[i].key_heads, whole.optimizer = row[i].optimizer;
+        c = whole;
+        c.n = c.tp = row[i].tp, c.sp = row[i].sp;
+        dist_run(&whole);
+        dist_run(&c);
+        expect_close(&whole, &c, i);
+        struct dist_case one = c;
+        one.device = "cpu", one.compute = row[i].compute;
+        dist_run(&one);
+        for (int k = 0; k < (int)(sizeof other / sizeof other[0]); k++) {
+            struct dist_case many = with(one, &layout[other[k]]);
+            if (!sample_takes(&pick, i, k, -1))
+                continue;
+            dist_run(&many);
+            expect_equal(&one, &many, other[k]);
+        }
     }
 }
 
@@ -241,6 +278,7 @@ static void checkpoints(void **state)
     static const struct {
         int tp, sp, n, zero;
     } row[] = {{2, 1, 2, 0}, {1, 0, 2, 0}, {2, 1, 4, 3}, {4, 0, 4, 0}, {2, 0, 4, 1}, {1, 0, 1, 0}};
+    static const int key_heads[] = {0, 1}; /* f32: GPT-2; bf16: Llama with one key head */
     enum { N = sizeof row / sizeof row[0] };
     (void)state;
     for (int dtype = 0; dtype < 2; dtype++) {
@@ -253,6 +291,7 @@ static void checkpoints(void **state)
                 .from = 2 * i,
                 .is_saving = 1};
             a.c.n = row[i].n, a.c.zero = row[i].zero;
+            a.c.key_heads = key_heads[dtype];
             move(&a);
             for (int k = 0; k < N; k++) {
                 struct moved b = a;
@@ -296,9 +335,11 @@ static void resume(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(initial_state), cmocka_unit_test(agrees),    cmocka_unit_test(layouts),
-        cmocka_unit_test(plans),         cmocka_unit_test(hybrid),    cmocka_unit_test(checkpoints),
+        cmocka_unit_test(initial_state), cmocka_unit_test(agrees),
+        cmocka_unit_test(layouts),       cmocka_unit_test(plans),
+        cmocka_unit_test(hybrid),        cmocka_unit_test(checkpoints),
         cmocka_unit_test(resume),        cmocka_unit_test(processes),
+        cmocka_unit_test(shared_heads),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

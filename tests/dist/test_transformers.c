@@ -189,10 +189,16 @@ static void sees_differences(void **state)
         check_sees(row[i].model, row[i].other);
 }
 
-/* Grouped queries: ranks divide key and value heads, with the queries of each. */
+/*
+ * Grouped queries: ranks divide key and value heads, with the queries of each. Six ranks, of which
+ * three share a key and value head, divide its queries; they do not divide the inner width.
+ */
 static void tensor_parallel(void **state)
 {
+    static const char whole_mlp[] = "{\"model.layers.*.mlp.*\": \"replicate\"}";
     (void)state;
+    check_tensor_plan("llama-tied", 6, whole_mlp, "cpu", "f32");
+    check_tensor_plan("llama-untied", 6, whole_mlp, "ref", "f64");
     check_tensor("llama-tied", 2, "cpu", "f32");
     check_tensor("llama-untied", 2, "ref", "f64");
     check_tensor("llama3", 2, "cpu", "f32");

@@ -44,8 +44,8 @@ static const struct row {
     {KU_OP_linear, "nc cf", "dtype=bf16", "C C>C;R R>R;Sn R>Sn;Sc Sc>P;R Sf>Sf;P R>P"},
     {KU_OP_linear, "~nc ~cf", "", "C C>C;R R>R;Sn R>Sn;R Sf>Sf;P R>P"},
     {KU_OP_linear_dx, "nf cf", "", "C C>C;R R>R;Sn R>Sn;Sf Sf>P;R Sc>Sc;P R>P"},
-    {KU_OP_linear_dw, "nc nf", "", "C C>C;R R>R;Sn Sn>P;Sc R>Sc;R Sf>Sf"},
-    {KU_OP_linear_db, "nf", "", "C>C;R>R;Sn>P;Sf>Sf"},
+    {KU_OP_linear_dw, "nc nf", "", "C C>C;R R>R;R P>P;Sn Sn>P;Sc R>Sc;R Sf>Sf"},
+    {KU_OP_linear_db, "nf", "", "C>C;R>R;P>P;Sn>P;Sf>Sf"},
     {KU_OP_bias_add, "nc c", "", "C C>C;R R>R;Sn R>Sn;Sc Sc>Sc"},
     {KU_OP_embedding, "vc #n", "", "C C>C;R C>R;R R>R;Sv C>P;Sv R>P;R Sn>Sn;Sc C>Sc;Sc R>Sc"},
     {KU_OP_embedding_dw, "#n nc", "rows=8 rows_seen=8 row_name=118",
@@ -57,7 +57,11 @@ static const struct row {
     {KU_OP_attention, "ntqhd !w", "", "C C>C;R C>R;R R>R;Sn C>Sn;Sn R>Sn;Sh C>Sh;Sh R>Sh"},
     {KU_OP_attention_kv, "nthd nshd nshd !w", "",
      "C C C C>C;R R R C>R;R R R R>R;Sn Sn Sn C>Sn;Sn Sn Sn R>Sn;Sh Sh Sh C>Sh;Sh Sh Sh R>Sh"},
+    {KU_OP_attention_kv, "nthrd nshd nshd !w", "",
+     "C C C C>C;R R R C>R;R R R R>R;Sn Sn Sn C>Sn;Sn Sn Sn R>Sn;Sh Sh Sh C>Sh;Sh Sh Sh R>Sh;"
+     "Sr R R C>Sr;Sr R R R>Sr"},
     {KU_OP_rope, "nthd", "", "C>C;R>R;P>P;Sn>Sn;St>St;Sh>Sh"},
+    {KU_OP_rope, "nthrd", "", "C>C;R>R;P>P;Sn>Sn;St>St;Sh>Sh;Sr>Sr"},
     {KU_OP_softmax_xent, "nv #n", "", "C C>C;R C>R;R R>R;Sn Sn>Sn"},
     {KU_OP_softmax_xent_dx, "n nv #n n", "",
      "C C C C>C;C R C C>R;C R R C>R;C R C R>R;C R R R>R;R C C C>R;R C C R>R;R C R C>R;R C R R>R;"
@@ -248,7 +252,7 @@ static void converts(void **state)
         const char *legal; /* from, to */
     } cases[] = {
         {KU_AX_TP, KU_PH_F, "CR Cn Cc PC PR Pn Pc nR nC nc cR cC cn ZC ZR"},
-        {KU_AX_LOCAL, KU_PH_O, "CR Cn Cc PC PR Pn Pc nR nC nc cR cC cn ZC ZR PZ CZ RZ"},
+        {KU_AX_LOCAL, KU_PH_O, "CR Cn Cc PC PR Pn Pc nR nC nc cR cC cn ZC ZR PZ CZ RZ RC"},
         {KU_AX_MB, KU_PH_O, "PC"},
         {KU_AX_MB, KU_PH_F, ""},
     };

@@ -7,26 +7,19 @@
 #include "device/adafactor.h"
 #include "device/ref/ref.h"
 
-/* Index of element i of this call in the whole tensor. */
-static int64_t place(const struct ku_view *x, int64_t i)
-{
-    return x->shape.ndim == 1 ? x->start[0] + i : i;
-}
-
 /* factor_sums: adds each square of the gradient to the sums of its row and its column. */
 void ku_ref_factor_sums(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_attrs *a = c->attr;
     const double *report = c->in[1].data;
     const int64_t each = a->rows * a->cols, count = ku_ref_count(&c->in[0]);
+    const struct ku_factor_place place = ku_factor_place_of(&c->in[0]);
     double round[2];
-    int64_t total = 1, *rows = (int64_t *)c->out[0].data + a->first_word;
-    for (int d = 0; d < c->in[0].shape.ndim; d++)
-        total *= c->in[0].logical[d];
-    int64_t *cols = rows + 2 * (total / a->cols);
+    int64_t *rows = (int64_t *)c->out[0].data + a->first_word;
+    int64_t *cols = rows + 2 * (place.total / a->cols);
     ku_factor_rounds(a, report, round);
     for (int64_t i = 0; i < count && report[KU_REPORT_APPLY] != 0; i++) {
-        const int64_t at = place(&c->in[0], i), m = at / each;
+        const int64_t at = ku_factor_at(&place, i), m = at / each;
         const double x = ku_ref_get(&c->in[0], i);
         ku_factor_add(&rows[2 * (at / a->cols)], x, round);
         ku_factor_add(&cols[2 * (m * a->cols + at % a->cols)], x, round);
@@ -44,7 +37,8 @@ void ku_ref_factor_means(const struct ku_call *c, struct ku_ref_poll *poll)
 static double factored_update(const struct ku_call *c, const struct ku_adafactor *f, int64_t i)
 {
     const struct ku_attrs *a = c->attr;
-    const int64_t at = place(&c->in[1], i), m = at / (a->rows * a->cols);
+    const struct ku_factor_place place = ku_factor_place_of(&c->in[1]);
+    const int64_t at = ku_factor_at(&place, i), m = at / (a->rows * a->cols);
     const double var = ku_ref_get(&c->in[2], at / a->cols) *
                        ku_ref_get(&c->in[3], m * a->cols + at % a->cols) *
                        ((const double *)c->in[4].data)[m];

@@ -87,9 +87,11 @@ static double keep(const struct head *h, int64_t query, int64_t key)
     const int heads = h->a.k_heads;
     if (h->c->attr->p == 0)
         return 1;
-    int64_t row = ((q->start[0] + h->sample) * k->logical[heads] + k->start[heads]) * h->a.group;
-    return ku_ref_keep(h->c,
-                       (uint64_t)(((row + h->head) * h->a.n_queries + query) * h->a.n_keys + key));
+    const bool is_grouped = q->shape.ndim == 5 && heads != 3; /* else q is qkv */
+    const int64_t group = is_grouped ? q->logical[3] : 1, first = is_grouped ? q->start[3] : 0;
+    int64_t row = (q->start[0] + h->sample) * k->logical[heads] + k->start[heads];
+    row = (row + h->head / h->a.group) * group + first + h->head % h->a.group;
+    return ku_ref_keep(h->c, (uint64_t)((row * h->a.n_queries + query) * h->a.n_keys + key));
 }
 
 /* s of one query into p[]; returns the log-sum-exp. */

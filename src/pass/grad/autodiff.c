@@ -395,7 +395,7 @@ static int differentiate_convert(struct diff *d, ku_id node)
             a.axes |= INT64_C(1) << axis;
         }
     ku_id layout = ku_graph_layout(g, &dual), part = d->adjoint[y];
-    if (d->is_tp_narrow && a.axes == 1 << KU_AX_TP && to->at[KU_AX_TP].kind == KU_R)
+    if (d->is_tp_narrow && (a.axes & ~KU_TP_AXES) == 0 && to->at[KU_AX_TP].kind == KU_R)
         part = cast_to(d, node, part, KUMI_BF16); /* P: each rank rounds once */
     if (part == 0)
         return ku_err_get()->status;
@@ -451,7 +451,7 @@ static int64_t loss_shift(const struct ku_graph *g, ku_id loss)
         &g->value[ku_in(g, &g->node[g->value[loss].def], 0)]; /* the summed loss terms */
     int64_t positions = ku_shape_count(&g->shape[v->shape]), shift = 0;
     for (int a = 0; a < KU_N_AXES; a++) /* tp ranks divide the positions of one micro-batch */
-        if (a != KU_AX_TP && g->layout[v->layout].at[a].kind == KU_S)
+        if (!(KU_TP_AXES >> a & 1) && g->layout[v->layout].at[a].kind == KU_S)
             positions /= g->mesh.extent[a];
     while (((int64_t)1 << shift) < positions)
         shift++;

@@ -342,7 +342,8 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
 bool ku_lower_is_summed_over_tp(const struct ku_lower *l, ku_id convert)
 {
     const ku_id from = ku_in(l->g, &l->g->node[convert], 0);
-    return l->g->layout[l->g->value[from].layout].at[KU_AX_TP].kind == KU_P;
+    const int parts = ku_layout_axes(&l->g->layout[l->g->value[from].layout], KU_P) & KU_TP_AXES;
+    return ku_mesh_wide(&l->g->mesh, parts) != 0;
 }
 
 /* Whether a node accumulates in place: its op supports it, and all its results are accumulated over

@@ -338,7 +338,7 @@ int ku_lower_convert(struct ku_lower *l, ku_id n)
         !ku_layout_has(&g->layout[g->value[from].layout],
                        KU_P)) /* the local shard of a whole value: no transfer */
         return KUMI_OK;
-    if (f->convert && f->bucket < 0 && ku_lower_axes(l, n) == 0) /* equal on all ranks */
+    if ((!f->convert || f->bucket < 0) && ku_lower_axes(l, n) == 0) /* equal on all ranks */
         return KUMI_OK;
     if (ku_redistribute_is_gradient(l, n))
         return ku_redistribute_gradients(l, n);
@@ -424,7 +424,7 @@ static int axes_of_shared_state(const struct ku_lower *l)
 {
     const struct ku_graph *g = l->g;
     const int dp = ku_mesh_wide(&g->mesh, KU_DP_AXES),
-              tp = ku_mesh_wide(&g->mesh, 1 << KU_AX_TP | 1 << KU_AX_PP);
+              tp = ku_mesh_wide(&g->mesh, KU_TP_AXES | 1 << KU_AX_PP);
     bool is_shared = tp || (ku_state_is_sharded(&g->mesh) && l->o->zero == 3), updates = false;
     for (ku_id t = 1; t < g->n_tensors; t++)
         is_shared = is_shared || is_left_in_parts(g, t);

@@ -151,8 +151,8 @@ int ku_redistribute_end(struct ku_lower *l)
 bool ku_redistribute_is_gradient(const struct ku_lower *l, ku_id n)
 {
     const struct ku_node *node = &l->g->node[n];
-    return node->op == KU_OP_convert && node->phase == KU_PH_O &&
-           ku_lower_axes(l, n) == 1 << KU_AX_TP &&
+    return node->op == KU_OP_convert && node->phase == KU_PH_O && ku_lower_axes(l, n) != 0 &&
+           (ku_lower_axes(l, n) & ~KU_TP_AXES) == 0 &&
            def_of(l, ku_in(l->g, node, 0))->op == KU_OP_convert;
 }
 
@@ -160,6 +160,7 @@ static bool is_alike(const struct ku_lower *l, ku_id n, ku_id other)
 {
     const struct ku_graph *g = l->g;
     return ku_redistribute_is_gradient(l, other) && ku_lower_runs(l, other) &&
+           ku_lower_axes(l, n) == ku_lower_axes(l, other) &&
            g->value[ku_out(g, n, 0)].dtype == g->value[ku_out(g, other, 0)].dtype;
 }
 
@@ -183,11 +184,11 @@ int ku_redistribute_gradients(struct ku_lower *l, ku_id n)
         if (status == KUMI_OK)
             status = ku_messages_release(l, from); /* the sum takes its place */
         l->buffer[to] = l->buffer[from];
-        l->reduced[k] |= 1 << KU_AX_TP;
+        l->reduced[k] |= (uint8_t)ku_lower_axes(l, n);
         part[n_parts++] = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
     }
     if (status == KUMI_OK)
-        status = ku_lower_start(l, KU_X_ALL_REDUCE, 1 << KU_AX_TP, KU_REDUCE_SUM, NULL, part,
+        status = ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n), KU_REDUCE_SUM, NULL, part,
                                 n_parts, g->node[n].path, &handle);
     ku_free(part);
     return status == KUMI_OK ? ku_lower_wait(l, handle) : status;

@@ -125,7 +125,7 @@ int ku_pass_slices(struct ku_graph *g, const struct ku_compile_opts *o, const st
     (void)t;
     if (o->tp_exact == 0)
         return KUMI_OK;
-    KU_ASSERT(o->tp_exact % o->mesh.extent[KU_AX_TP] == 0);
+    KU_ASSERT(o->tp_exact % ku_mesh_tp(&o->mesh) == 0);
     KU_TRY(ku_tensor_plan_choose(g, o, &p));
     ku_id *renamed = ku_calloc(g->n_values, sizeof *renamed);
     for (ku_id x = 1; x < g->n_tensors; x++)

@@ -79,14 +79,14 @@ static struct ku_place split_of(struct ku_sequence *s, ku_id value)
 static int check_length(const struct ku_graph *g, ku_id value, ku_id node)
 {
     const int64_t count = g->shape[g->value[value].shape].dim[dim_of(g, value)].count;
-    return count >= g->mesh.extent[KU_AX_TP]
+    const int tp = ku_mesh_tp(&g->mesh);
+    return count >= tp
                ? KUMI_OK
                : KU_ERR(KUMI_EINVAL,
                         "placement: parallel.sp: sequences of %lld tokens do not divide into the "
                         "%d parts of parallel.tp (%s); use sequences of at least %d tokens, or "
                         "parallel.sp false",
-                        (long long)count, g->mesh.extent[KU_AX_TP], g->name[g->node[node].path],
-                        g->mesh.extent[KU_AX_TP]);
+                        (long long)count, tp, g->name[g->node[node].path], tp);
 }
 
 int ku_sequence_read(struct ku_sequence *s, ku_id param, ku_id x, ku_id node)
@@ -103,6 +103,8 @@ int ku_sequence_read(struct ku_sequence *s, ku_id param, ku_id x, ku_id node)
                       g->tensor[t].name, g->name[g->node[node].path],
                       s->reader[t] ? g->name[g->node[s->reader[t]].path] : "divided over tp");
     l.at[KU_AX_TP].kind = KU_R;
+    if (g->mesh.extent[KU_AX_TPI] > 1)
+        l.at[KU_AX_TPI].kind = KU_R;
     const ku_id layout = ku_graph_layout(g, &l);
     for (ku_id i = 1; i < g->n_tensors && layout; i++) /* and the copies of the parameter */
         if (i == of || (g->tensor[i].of == of && g->tensor[i].kind == KU_T_DERIVED))

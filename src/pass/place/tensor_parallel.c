@@ -19,6 +19,7 @@ struct ku_tensor_plan {
     struct ku_graph *g;
     const struct ku_compile_opts *o;
     int parts;               /* that divide a dim: ranks, or slices of every tp (op/slices.h) */
+    int head_parts;          /* the same of key and value heads, which axis tp alone divides */
     ku_id n_nodes, n_values; /* of the model */
     size_t max_values;       /* with those that placement adds */
     char *letter;            /* per tensor: of the dim that is split, 0: none */
@@ -107,6 +108,11 @@ static void find_candidates(struct ku_tensor_plan *p)
             if (t && p->letter[t] && g->node[n].op != KU_OP_linear &&
                 !(g->node[n].op == KU_OP_embedding && p->letter[t] == 'v')) {
                 ku_styles_note(&p->styles, t, n, "reads it whole");
+                p->letter[t] = 0;
+            }
+            if (t && p->letter[t] == 'h' && p->head_parts < p->parts &&
+                ku_styles_of(&p->styles, t) == KU_TP_COL_GATHER) {
+                ku_styles_note(&p->styles, t, n, "has fewer key and value heads than ranks");
                 p->letter[t] = 0;
             }
         }
@@ -214,28 +220,67 @@ static const char *key_of(const struct ku_tensor_plan *p)
 {
     return p->o->tp_exact ? "parallel.tp_exact" : "parallel.tp";
 }
+/* The query heads of each key and value head; 1: queries are not grouped. heads: key and value
+ * heads, 0: none are. */
+static int64_t group_of(const struct ku_graph *g, int64_t *heads)
+{
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_shape *s = &g->shape[g->tensor[t].shape];
+        const int r = ku_shape_find(s, 'r'), h = ku_shape_find(s, 'h');
+        if (g->tensor[t].kind != KU_T_PARAM || r < 0 || h < 0)
+            continue;
+        *heads = s->dim[h].count;
+        return s->dim[r].count;
+    }
+    *heads = 0;
+    return 1;
+}
+
+int ku_tensor_inner(const struct ku_graph *g, int tp)
+{
+    int64_t heads;
+    const int64_t group = group_of(g, &heads);
+    return heads && tp > heads && tp % heads == 0 && group % (tp / heads) == 0 ? tp / (int)heads
+                                                                               : 1;
+}
+
+static const char *unit_of(char letter, int64_t group)
+{
+    return letter != 'h' ? "elements" : group > 1 ? "key and value heads" : "heads";
+}
+
+/* Whether so many ranks can divide a dim; of heads with `group` query heads each, or their queries
+ * too. */
+static bool divides(int64_t ranks, int64_t count, int64_t group)
+{
+    return count % ranks == 0 || (ranks % count == 0 && group % (ranks / count) == 0);
+}
+
 static int refuse_count(const struct ku_tensor_plan *p, ku_id tensor, const struct ku_dim *dim)
 {
     const struct ku_graph *g = p->g;
-    const int64_t tp = p->parts;
+    int64_t ignored;
+    const int64_t tp = p->parts, heads = dim->name == 'h' ? group_of(g, &ignored) : 1;
+    const bool is_exact = p->o->tp_exact && heads > 1;
+    const int64_t group = is_exact ? 1 : heads, most = dim->count * group;
     int64_t below = tp, above = tp;
-    while (dim->count % below)
+    while (!divides(below, dim->count, group))
         below--;
-    while (above < dim->count && dim->count % above)
+    while (above < most && !divides(above, dim->count, group))
         above++;
     struct ku_str near = {0};
     ku_str_add(&near, "%lld", (long long)below);
-    if (dim->count % above == 0)
+    if (divides(above, dim->count, group))
         ku_str_add(&near, " or %lld", (long long)above);
-    const int status =
-        KU_ERR(KUMI_EINVAL,
-               "placement: %s: %lld does not divide dim %c of %s, which has %lld %s; "
-               "nearest: %s",
-               key_of(p), (long long)tp, dim->name, g->tensor[tensor].name, (long long)dim->count,
-               dim->name != 'h'                                              ? "elements"
-               : ku_shape_find(&g->shape[g->tensor[tensor].shape], 'r') >= 0 ? "key and value heads"
-                                                                             : "heads",
-               ku_str_get(&near));
+    const int status = KU_ERR(
+        KUMI_EINVAL,
+        "placement: %s: %lld does not divide dim %c of %s, which has %lld %s%s; "
+        "nearest: %s",
+        key_of(p), (long long)tp, dim->name, g->tensor[tensor].name, (long long)dim->count,
+        unit_of(dim->name, heads),
+        is_exact && tp > dim->count ? ", whose gradients are not sums in slices of query heads"
+                                    : "",
+        ku_str_get(&near));
     ku_str_fini(&near);
     return status;
 }
@@ -256,7 +301,7 @@ static int check_counts(const struct ku_tensor_plan *p)
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_shape *s = &g->shape[g->tensor[t].shape];
         const int d = p->letter[t] ? ku_shape_find(s, p->letter[t]) : -1;
-        if (d >= 0 && s->dim[d].count % p->parts)
+        if (d >= 0 && s->dim[d].count % (p->letter[t] == 'h' ? p->head_parts : p->parts))
             return refuse_count(p, t, &s->dim[d]);
         n_split += d >= 0;
     }
@@ -275,6 +320,20 @@ static int check_counts(const struct ku_tensor_plan *p)
                             p->o->tp_exact ? "null" : "1");
 }
 
+/*
+ * Splits a parameter along a dim. Of heads axis tpi divides the queries; keys and values, which its
+ * ranks share, are R there, since each rank has the gradient of its queries.
+ */
+static void split_along(const struct ku_graph *g, const struct ku_shape *s, char letter,
+                        struct ku_layout *l)
+{
+    const int d = ku_shape_find(s, letter), inner = letter == 'h' ? ku_shape_find(s, 'r') : d;
+    l->at[KU_AX_TP] = (struct ku_place){KU_S, (uint16_t)d};
+    if (g->mesh.extent[KU_AX_TPI] > 1)
+        l->at[KU_AX_TPI] =
+            inner < 0 ? (struct ku_place){.kind = KU_R} : (struct ku_place){KU_S, (uint16_t)inner};
+}
+
 /* Places the parameters that are split, and their compute copies. */
 static int place_parameters(struct ku_tensor_plan *p)
 {
@@ -283,9 +342,8 @@ static int place_parameters(struct ku_tensor_plan *p)
         const ku_id of = parameter_of(g, g->tensor[t].value);
         if (of == 0 || p->letter[of] == 0)
             continue;
-        const int d = ku_shape_find(&g->shape[g->tensor[t].shape], p->letter[of]);
         struct ku_layout l = g->layout[g->value[g->tensor[t].value].layout];
-        l.at[KU_AX_TP] = (struct ku_place){KU_S, (uint16_t)d};
+        split_along(g, &g->shape[g->tensor[t].shape], p->letter[of], &l);
         const ku_id layout = ku_graph_layout(g, &l);
         if (layout == 0)
             return KUMI_ENOMEM;
@@ -309,7 +367,8 @@ int ku_tensor_plan_choose(struct ku_graph *g, const struct ku_compile_opts *o,
     if (p == NULL)
         return KUMI_ENOMEM;
     *p = (struct ku_tensor_plan){.g = g, .o = o, .n_nodes = g->n_nodes, .n_values = g->n_values};
-    p->parts = o->tp_exact ? o->tp_exact : o->mesh.extent[KU_AX_TP];
+    p->parts = o->tp_exact ? o->tp_exact : ku_mesh_tp(&o->mesh);
+    p->head_parts = p->parts / o->mesh.extent[KU_AX_TPI];
     /* a row-parallel linear adds the results of a convert and of a bias_add, a loss six; each value
      * may get a convert */
     const size_t n_values = p->max_values = 2 * ((size_t)g->n_values + 6 * (size_t)g->n_nodes);
@@ -339,7 +398,7 @@ int ku_tensor_plan_create(struct ku_graph *g, const struct ku_compile_opts *o,
                           struct ku_tensor_plan **plan)
 {
     *plan = NULL;
-    if (g->mesh.extent[KU_AX_TP] == 1)
+    if (ku_mesh_tp(&g->mesh) == 1)
         return KUMI_OK;
     KU_TRY(ku_tensor_plan_choose(g, o, plan));
     find_uses(*plan);
@@ -384,6 +443,10 @@ ku_id ku_tensor_convert(struct ku_graph *g, ku_id value, struct ku_place to, ku_
     a.axes = INT64_C(1) << KU_AX_TP;
     a.reduce = ku_place_is_max(g, value) ? KU_REDUCE_MAX : KU_REDUCE_SUM;
     l.at[KU_AX_TP] = to;
+    if (g->mesh.extent[KU_AX_TPI] > 1) {
+        a.axes |= INT64_C(1) << KU_AX_TPI;
+        l.at[KU_AX_TPI] = to;
+    }
     const ku_id layout = ku_graph_layout(g, &l);
     const ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                           .phase = KU_PH_F,
@@ -443,8 +506,8 @@ static int divide_loss(struct ku_tensor_plan *p, ku_id node)
 static int take_slices(struct ku_graph *g, ku_id node)
 {
     struct ku_attrs a = g->attr[g->node[node].attr];
-    KU_ASSERT(a.slices % g->mesh.extent[KU_AX_TP] == 0);
-    a.slices /= g->mesh.extent[KU_AX_TP];
+    KU_ASSERT(a.slices % ku_mesh_tp(&g->mesh) == 0);
+    a.slices /= ku_mesh_tp(&g->mesh);
     g->node[node].attr = ku_graph_attr(g, &a);
     return g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
 }
@@ -540,7 +603,7 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
         return sum;
     a.outs = g->attr[g->node[node].attr].outs;
     a.dtype = g->value[sum].dtype == dtype ? -1 : (int64_t)dtype;
-    a.slices = p->o->tp_exact / (tokens_of(g, sum) < 0 ? 1 : g->mesh.extent[KU_AX_TP]);
+    a.slices = p->o->tp_exact / (tokens_of(g, sum) < 0 ? 1 : ku_mesh_tp(&g->mesh));
     struct ku_make m = {.op = KU_OP_bias_add,
                         .phase = KU_PH_F,
                         .n_in = use ? 2 : 1,

@@ -20,6 +20,15 @@ struct ku_compile_opts;
  * round. A parameter is split if `linear` alone reads it and every op between its result and the
  * contraction can be split along the letter; all others stay whole on every tp rank.
  *
+ * Where the ranks outnumber the key and value heads, they form two axes: tp divides these heads,
+ * tpi the query heads of each. All else is split over both as over one.
+ *
+ *     queries {tp:S(h) tpi:S(r)}    keys, values {tp:S(h) tpi:R}, their gradients {tp:S(h) tpi:P}
+ *
+ * A rank has the part of its queries of the gradients of keys and values, and so of their weights,
+ * which the update adds up over tpi. The gradient of the input is partial over both axes for
+ * queries as for keys and values, and is summed once.
+ *
  * The vocabulary (v) is split likewise: each rank has the rows of some tokens in the table and, in
  * the output layer, some logits, of which it computes its part of the loss:
  *
@@ -27,6 +36,12 @@ struct ku_compile_opts;
  *     logits {S(v)} ─ xent_max ─> {P max} ─ convert ─ xent_sums ─> {P} ─ convert ─ xent_finish {C}
  */
 struct ku_tensor_plan;
+
+/*
+ * The extent of axis tpi of `tp` tensor-parallel ranks: the ranks that share a key and value head
+ * of grouped queries. 1: tp divides these heads, or they and their queries cannot be divided so.
+ */
+int ku_tensor_inner(const struct ku_graph *g, int tp);
 
 /*
  * Choose the parameters to split over the ranks of axis tp, or with tp_exact into its slices: the
@@ -55,8 +70,8 @@ KU_STATUS ku_tensor_before(struct ku_tensor_plan *plan, ku_id node);
 KU_STATUS ku_tensor_after(struct ku_tensor_plan *plan, ku_id node);
 /* Last: make the outputs of the graph name the rewritten values. Errors: EINVAL of sequence.h. */
 KU_STATUS ku_tensor_finish(struct ku_tensor_plan *plan);
-/* A convert of `value` to another placement on axis tp, in the module of `node`. Returns its
- * result; 0 with the error record set. */
+/* A convert of `value` to another placement on axes tp and tpi, in the module of `node`. Returns
+ * its result; 0 with the error record set. */
 ku_id ku_tensor_convert(struct ku_graph *g, ku_id value, struct ku_place to, ku_id node);
 
 #endif

@@ -201,7 +201,7 @@ static bool moves_data(const struct ku_graph *g, ku_id n)
     return false;
 }
 
-/* Whether a node gathers a sequence of which the ranks of axis tp have parts. */
+/* Whether a node gathers a sequence of which the tensor-parallel ranks have parts. */
 static bool is_sequence_gather(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];

@@ -69,10 +69,19 @@ static bool is_gradient(const struct ku_graph *g, ku_id node)
         return false;
     const int phase = g->node[from->def].phase;
     if (phase == KU_PH_O && g->node[from->def].op == KU_OP_convert &&
-        g->layout[from->layout].at[KU_AX_TP].kind == KU_P)
+        (ku_layout_axes(&g->layout[from->layout], KU_P) & KU_TP_AXES))
         return true;
     return phase == KU_PH_O ? ku_layout_has(&g->layout[g->value[ku_out(g, node, 0)].layout], KU_Z)
                             : phase != KU_PH_F;
+}
+
+/* Whether sums are complete over the ranks that divide the update: a convert of tensor-parallel
+ * axes alone leaves those of each rank's chunks. */
+static bool is_complete(const struct ku_graph *g, ku_id sums)
+{
+    const struct ku_node *n = &g->node[g->value[sums].def];
+    return n->op == KU_OP_convert &&
+           (g->attr[n->attr].axes == 0 || (g->attr[n->attr].axes & ~KU_TP_AXES));
 }
 
 /* The last node that reads sums which are not yet summed over ranks (KU_OP_TOTALS), of the first
@@ -82,7 +91,7 @@ static ku_id find_incomplete(const struct ku_graph *g)
     ku_id reader = 0, sums = 0;
     for (ku_id n = 1; n < g->n_nodes; n++) {
         ku_id from = ku_ops[g->node[n].op].traits & KU_OP_TOTALS ? ku_in(g, &g->node[n], 0) : 0;
-        if (from == 0 || g->node[g->value[from].def].op == KU_OP_convert || (sums && from != sums))
+        if (from == 0 || is_complete(g, from) || (sums && from != sums))
             continue;
         sums = from;
         reader = n;

@@ -13,6 +13,10 @@
  *     adafactor(p, g)                  p'
  *     derive                           stores row_var' and col_var'
  *
+ * Of a tensor that tensor-parallel ranks divide each adds the squares of its slice; row_var and
+ * col_var are whole on every rank, so both vectors are reduced over axes tp and tpi, too, before
+ * the sums of whole tensors are added.
+ *
  * Every rank reads row_var and col_var before it starts the second reduction, and each rank writes
  * its owned shard after it, so host-shared state has no race.
  */
@@ -44,9 +48,14 @@ static ku_id own_factor(struct ku_graph *g, ku_id tensor, const char *suffix, ch
 {
     struct ku_shape shape = {.ndim = 1, .dim = {{count, seen, name}}};
     ku_id t = ku_update_own(g, tensor, suffix, KU_T_OPTIMIZER, ku_update_wide(g, tensor), &shape);
-    if (t)
-        g->tensor[t].file_rows = 0;
-    return t;
+    if (t == 0)
+        return 0;
+    struct ku_layout l = g->layout[g->value[g->tensor[t].value].layout];
+    l.at[KU_AX_TP] = l.at[KU_AX_TPI] = (struct ku_place){.kind = KU_C}; /* whole on each rank */
+    const ku_id layout = ku_graph_layout(g, &l);
+    g->value[g->tensor[t].value].layout = layout;
+    g->tensor[t].file_rows = 0;
+    return layout ? t : 0;
 }
 
 static int begin(struct adafactor *l, ku_id tensor, ku_id grad)
@@ -104,21 +113,34 @@ static ku_id zeros(struct adafactor *l, int64_t words, const char *path)
     return node ? ku_out(l->g, node, 0) : 0;
 }
 
+/* Adds the sums of rows and columns of the tensors that are divided up to an axis. */
+static ku_id add_factors(struct adafactor *l, int axis, ku_id factors)
+{
+    for (int i = 0; i < l->n && factors; i++) {
+        const struct item *x = &l->item[i];
+        if (!x->is_factored || ku_update_divided_by(l->g, x->u.grad) != axis)
+            continue;
+        factors = ku_update_sum_divided(l->g, factors, axis, "factors");
+        const ku_id node = factors == 0
+                               ? 0
+                               : make(l, x,
+                                      (struct ku_make){.op = KU_OP_factor_sums,
+                                                       .n_in = 3,
+                                                       .in = {x->u.grad, l->report, factors}});
+        factors = node ? ku_out(l->g, node, 0) : 0;
+    }
+    return factors;
+}
+
 static int make_factors(struct adafactor *l)
 {
     struct ku_graph *g = l->g;
     ku_id factors = l->n_words ? zeros(l, l->n_words, "factors") : 0, node;
     if (l->n_words == 0)
         return KUMI_OK;
-    for (int i = 0; i < l->n && factors; i++) {
-        if (!l->item[i].is_factored)
-            continue;
-        node = make(l, &l->item[i],
-                    (struct ku_make){.op = KU_OP_factor_sums,
-                                     .n_in = 3,
-                                     .in = {l->item[i].u.grad, l->report, factors}});
-        factors = node ? ku_out(g, node, 0) : 0;
-    }
+    for (int k = 0; k < KU_N_DIVISIONS; k++)
+        factors = add_factors(l, ku_update_division[k], factors);
+    factors = factors ? ku_update_sum_divided(g, factors, 0, "factors") : 0;
     for (int i = 0; i < l->n && factors; i++) {
         struct item *x = &l->item[i];
         if (!x->is_factored)
@@ -136,33 +158,37 @@ static int make_factors(struct adafactor *l)
     return factors ? KUMI_OK : ku_err_get()->status;
 }
 
+/* Adds the sums of squares of a tensor and its update; of a vector also makes its variance. */
+static ku_id add_norms(struct adafactor *l, struct item *x, ku_id trust)
+{
+    struct ku_graph *g = l->g;
+    const ku_id p = ku_update_read(g, x->u.tensor, x->u.grad), own = x->u.state[1];
+    struct ku_make m = {.op = KU_OP_factor_norms,
+                        .n_in = 7,
+                        .in = {p, x->u.grad, x->var[0], x->var[1], x->var[2], l->report, trust}};
+    if (!x->is_factored)
+        m = (struct ku_make){.op = KU_OP_variance_norms,
+                             .n_in = 5,
+                             .in = {p, g->tensor[own].value, x->u.grad, l->report, trust}};
+    const ku_id node = p ? make(l, x, m) : 0;
+    if (node && !x->is_factored)
+        x->var[0] = g->tensor[own].next = ku_out(g, node, 0);
+    return node ? ku_out(g, node, !x->is_factored) : 0;
+}
+
 static int make_norms(struct adafactor *l)
 {
     struct ku_graph *g = l->g;
     ku_id trust = zeros(l, 2 * KU_EXACT_WORDS * (int64_t)l->n, "trust"), node;
-    for (int i = 0; i < l->n && trust; i++) {
-        struct item *x = &l->item[i];
-        const ku_id p = ku_update_read(g, x->u.tensor, x->u.grad);
-        if (p == 0)
-            return ku_err_get()->status;
-        if (x->is_factored) {
-            node = make(l, x,
-                        (struct ku_make){.op = KU_OP_factor_norms,
-                                         .n_in = 7,
-                                         .in = {p, x->u.grad, x->var[0], x->var[1], x->var[2],
-                                                l->report, trust}});
-            trust = node ? ku_out(g, node, 0) : 0;
-            continue;
-        }
-        const ku_id own = x->u.state[1];
-        node = make(l, x,
-                    (struct ku_make){.op = KU_OP_variance_norms,
-                                     .n_in = 5,
-                                     .in = {p, g->tensor[own].value, x->u.grad, l->report, trust}});
-        if (node)
-            x->var[0] = g->tensor[own].next = ku_out(g, node, 0);
-        trust = node ? ku_out(g, node, 1) : 0;
+    for (int k = 0; k < KU_N_DIVISIONS && trust; k++) {
+        const int axis = ku_update_division[k];
+        for (int i = 0; i < l->n && trust; i++)
+            if (ku_update_divided_by(g, l->item[i].u.grad) == axis) {
+                trust = ku_update_sum_divided(g, trust, axis, "trust");
+                trust = trust ? add_norms(l, &l->item[i], trust) : 0;
+            }
     }
+    trust = trust ? ku_update_sum_divided(g, trust, 0, "trust") : 0;
     if (trust == 0)
         return ku_err_get()->status;
     node = ku_update_once(

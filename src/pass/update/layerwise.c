@@ -11,8 +11,8 @@
  *                                                                       storing it
  *
  * The sums are integer limbs, so the ratio has the same bits under every parallel layout. The zero
- * pass inserts the reduction before trust_norms where state is partitioned; where axis tp divides
- * tensors, their sums are reduced between the two groups of make_norms.
+ * pass inserts the reduction before trust_norms where state is partitioned; where axes tp and tpi
+ * divide tensors, their sums are reduced between the groups of make_norms.
  */
 #include "base/err.h"
 #include "base/math/exact.h"
@@ -54,16 +54,21 @@ static ku_id add_sums(struct layerwise *l, struct ku_update_node *u, ku_id trust
     return ku_out(g, node, u->n_own);
 }
 
-static bool is_divided(const struct layerwise *l, const struct ku_update_node *u)
+/* Adds the sums of the tensors that are divided up to an axis. */
+static ku_id add_divided(struct layerwise *l, int axis, ku_id trust)
 {
-    const struct ku_graph *g = l->g;
-    return g->layout[g->value[u->grad].layout].at[KU_AX_TP].kind == KU_S;
+    for (int i = 0; i < l->n && trust; i++)
+        if (ku_update_divided_by(l->g, l->node[i].grad) == axis) {
+            trust = ku_update_sum_divided(l->g, trust, axis, "trust");
+            trust = trust ? add_sums(l, &l->node[i], trust) : 0;
+        }
+    return trust;
 }
 
 /*
- * The sums of all tensors. Those that the ranks of axis tp divide come first and are completed
- * before the others, which each of these ranks has whole, are added: else these would count once
- * per rank.
+ * The sums of all tensors. Those that tensor-parallel ranks divide come first, of all of them along
+ * tpi before those along tp alone, and are completed before the others, which each of these ranks
+ * has whole, are added: else these would count once per rank.
  */
 static int make_norms(struct layerwise *l)
 {
@@ -72,14 +77,9 @@ static int make_norms(struct layerwise *l)
     ku_id node =
         ku_update_once(l->g, (struct ku_make){.op = KU_OP_stats_zero, .attr = &a, .path = "trust"});
     ku_id trust = node ? ku_out(l->g, node, 0) : 0;
-    for (int i = 0; i < l->n && trust; i++)
-        if (is_divided(l, &l->node[i]))
-            trust = add_sums(l, &l->node[i], trust);
-    if (trust && ku_layout_has(&l->g->layout[l->g->value[trust].layout], KU_P))
-        trust = ku_update_sum_over(l->g, trust, 1 << KU_AX_TP, "trust");
-    for (int i = 0; i < l->n && trust; i++)
-        if (!is_divided(l, &l->node[i]))
-            trust = add_sums(l, &l->node[i], trust);
+    for (int k = 0; k < KU_N_DIVISIONS; k++)
+        trust = add_divided(l, ku_update_division[k], trust);
+    trust = trust ? ku_update_sum_divided(l->g, trust, 0, "trust") : 0;
     if (trust == 0)
         return ku_err_get()->status;
     node = ku_update_once(

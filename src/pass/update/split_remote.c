@@ -74,11 +74,11 @@ static struct ku_pushed pushed_of(const struct ku_graph *g, ku_id convert)
 static int check(const struct ku_graph *g, const struct ku_compile_opts *o)
 {
     const struct ku_mesh *m = &g->mesh;
-    if (m->extent[KU_AX_TP] > 1 || m->extent[KU_AX_PP] > 1)
+    if (ku_mesh_tp(m) > 1 || m->extent[KU_AX_PP] > 1)
         return KU_ERR(KUMI_EINVAL,
                       "ps: a worker is one rank; set parallel.tp and parallel.pp to 1 "
                       "(tp %d, pp %d)",
-                      m->extent[KU_AX_TP], m->extent[KU_AX_PP]);
+                      ku_mesh_tp(m), m->extent[KU_AX_PP]);
     if (m->extent[KU_AX_SHARD] > 1 || m->extent[KU_AX_LOCAL] > 1 ||
         (o->zero > 0 && o->remote.update_by == KU_UPDATE_WORKER))
         return KU_ERR(KUMI_EINVAL,

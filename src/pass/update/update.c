@@ -22,7 +22,7 @@
 #include "pass/update.h"
 
 /* Every mesh axis: no value is partial after a `convert` in O. */
-enum { ALL_AXES = (1 << KU_N_AXES) - 1, TP = 1 << KU_AX_TP };
+enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
 
 static ku_id convert(struct ku_graph *g, ku_id value, const struct ku_attrs *a, const char *path)
 {
@@ -53,6 +53,21 @@ ku_id ku_update_sum_over(struct ku_graph *g, ku_id value, int axes, const char *
     return convert(g, value, &a, path);
 }
 
+const int ku_update_division[KU_N_DIVISIONS] = {1 << KU_AX_TPI, 1 << KU_AX_TP, 0};
+
+int ku_update_divided_by(const struct ku_graph *g, ku_id grad)
+{
+    const int axes = ku_layout_axes(&g->layout[g->value[grad].layout], KU_S) & KU_TP_AXES;
+    return axes >> KU_AX_TPI & 1 ? 1 << KU_AX_TPI : axes;
+}
+
+ku_id ku_update_sum_divided(struct ku_graph *g, ku_id sums, int axis, const char *path)
+{
+    const int divided = axis == 1 << KU_AX_TPI ? KU_TP_AXES : axis;
+    const int axes = ku_layout_axes(&g->layout[g->value[sums].layout], KU_P) & KU_TP_AXES;
+    return axes & ~divided ? ku_update_sum_over(g, sums, axes & ~divided, path) : sums;
+}
+
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
 {
     m.phase = KU_PH_O;
@@ -75,18 +90,18 @@ static int wire_of(const struct ku_graph *g, const struct ku_compile_opts *o, ku
 }
 
 /*
- * The complete gradient of a use. Where the ranks of axis tp have parts of it (parallel.sp), they
- * add them up last: then the sums over micro-batches and data-parallel ranks are the same tree in
- * every layout. 0 on failure.
+ * The complete gradient of a use. Where tensor-parallel ranks have parts of it (parallel.sp; along
+ * tpi, of key and value heads that they share), they add them up last: then the sums over
+ * micro-batches and data-parallel ranks are the same tree in every layout. 0 on failure.
  */
 static ku_id gradient_of_use(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
                              ku_id grad)
 {
     const char *path = g->tensor[tensor].name;
-    const bool is_part = g->layout[g->value[grad].layout].at[KU_AX_TP].kind == KU_P;
-    const ku_id sum = complete(g, grad, is_part ? ALL_AXES & ~TP : ALL_AXES, KU_REDUCE_SUM,
+    const int parts = ku_layout_axes(&g->layout[g->value[grad].layout], KU_P) & KU_TP_AXES;
+    const ku_id sum = complete(g, grad, ALL_AXES & ~parts, KU_REDUCE_SUM,
                                wire_of(g, o, tensor, grad), g->mesh.mb_outer, path);
-    return sum && is_part ? ku_update_sum_over(g, sum, TP, path) : sum;
+    return sum && parts ? ku_update_sum_over(g, sum, parts, path) : sum;
 }
 
 /* The complete gradient of a parameter, summed over its uses in use order; 0 on failure. next: see
@@ -248,17 +263,20 @@ static ku_update_fn *const builder_of[KU_N_OPS] = {
 };
 
 /*
- * The gradient as `sumsq` reads it. One that every tp rank holds whole would be counted once per
- * rank, beside others that are split: each rank reads its own blocks. 0 on failure.
+ * The gradient as `sumsq` reads it. One that several tensor-parallel ranks hold would be counted
+ * once per rank, beside others that are split: each rank reads its own blocks. 0 on failure.
  */
 static ku_id count_once(struct ku_graph *g, ku_id grad, const char *path)
 {
     struct ku_attrs a = ku_attrs_default;
     struct ku_layout l = g->layout[g->value[grad].layout];
-    if (g->mesh.extent[KU_AX_TP] == 1 || l.at[KU_AX_TP].kind != KU_C)
+    if (ku_mesh_tp(&g->mesh) > 1) /* on tp of one rank too: sums of tensors split along it are P */
+        a.axes = ku_layout_axes(&l, KU_C) & (1 << KU_AX_TP | ku_mesh_wide(&g->mesh, KU_TP_AXES));
+    if (a.axes == 0)
         return grad;
-    a.axes = 1 << KU_AX_TP;
-    l.at[KU_AX_TP].kind = KU_Z;
+    for (int axis = 0; axis < KU_N_AXES; axis++)
+        if (a.axes >> axis & 1)
+            l.at[axis].kind = KU_Z;
     ku_id layout = ku_graph_layout(g, &l);
     ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                     .phase = KU_PH_O,

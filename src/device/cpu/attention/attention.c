@@ -61,8 +61,13 @@ static void describe(const struct ku_kernel *k, int64_t sample, int64_t head, in
     if (k->attr.p > 0) {
         const int dim = a->k_heads;
         int64_t row = (in[a->q.operand].start[0] + sample) * keys->logical[dim] + keys->start[dim];
+        const struct ku_view *q =
+            &in[a->q.operand]; /* of the heads of a group a rank may have some */
+        const bool is_grouped = q->shape.ndim == 5 && a->k_heads != 3;
+        const int64_t group = is_grouped ? q->logical[3] : 1, first = is_grouped ? q->start[3] : 0;
+        row = (row + head / a->group) * group + first + head % a->group;
         t->drop = drop;
-        t->drop_first = (uint64_t)(row * a->group + head) * (uint64_t)(t->t * t->s);
+        t->drop_first = (uint64_t)row * (uint64_t)(t->t * t->s);
     }
 }
 

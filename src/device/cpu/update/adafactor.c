@@ -10,19 +10,6 @@
 
 enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT };
 
-/* Index in the whole tensor of element 0 of this call. */
-static int64_t base_of(const struct ku_view *x)
-{
-    return x->shape.ndim == 1 ? x->start[0] : 0;
-}
-static int64_t whole_count(const struct ku_view *x)
-{
-    int64_t total = 1;
-    for (int d = 0; d < x->shape.ndim; d++)
-        total *= x->logical[d];
-    return total;
-}
-
 /*
  * A tile: a part of a matrix. It sums into local arrays and adds them to the shared sums at the
  * end, atomically. The sums are integers, so order and thread change no bit.
@@ -58,6 +45,33 @@ static void add_words(int64_t *to, int64_t *const from[2], int64_t n)
                 __atomic_fetch_add(&to[2 * i + w], from[w][i], __ATOMIC_RELAXED);
 }
 
+/* Adds the squares of elements [from, last) of the tensor, which are in one row of a tile: of a
+ * slice, run by run. */
+static void add_row(const struct ku_kernel *k, const struct ku_factor_place *place,
+                    struct ku_factor_part part, int64_t from, int64_t last)
+{
+    const int64_t begin = place->first, end = begin + k->count, start = from;
+    const struct ku_runs of = place->of;
+    int64_t *const col[2] = {part.col[0], part.col[1]};
+    for (int64_t some; from < last; from += some) {
+        const int64_t off = from - of.base, in = off < 0 ? -1 : off % of.pitch;
+        const int64_t to_run = in < 0 ? -off : of.pitch - in;
+        some = least_of(last - from, in >= 0 && in < of.run ? of.run - in : to_run);
+        if (in < 0 || in >= of.run)
+            continue;
+        const int64_t local = off / of.pitch * of.run + in;
+        const int64_t lo = local > begin ? local : begin, hi = least_of(local + some, end);
+        if (lo >= hi)
+            continue;
+        part.x = (const float *)k->call.in[0].data + (lo - begin);
+        part.n_rows = 1;
+        part.n_cols = hi - lo;
+        for (int w = 0; w < 2; w++)
+            part.col[w] = col[w] + (from - start) + (lo - local);
+        k->cpu->ops->factor_sums(&part);
+    }
+}
+
 /* The call may begin and end inside a row; incomplete rows are processed one by one. */
 static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -65,20 +79,27 @@ static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread
     const struct ku_view *g = &k->call.in[0];
     const double *report = k->call.in[1].data;
     const struct part at = part_of(a, tile);
-    const int64_t begin = base_of(g), end = begin + k->count;
+    const struct ku_factor_place place = ku_factor_place_of(g);
+    const int64_t begin = place.first, end = begin + k->count;
     const int64_t first = (at.matrix * a->rows + at.row) * a->cols + at.col;
     int64_t *rows = (int64_t *)k->call.out[0].data + a->first_word;
     int64_t *cols = rows + 2 * (k->width / a->cols + at.matrix * a->cols + at.col);
     int64_t col[2][KU_FACTOR_COLS + 8] = {{0}}, row[2][KU_FACTOR_ROWS] = {{0}};
     struct ku_factor_part part = {.step = a->cols};
     (void)thread;
-    if (report[KU_REPORT_APPLY] == 0 || first >= end)
+    if (report[KU_REPORT_APPLY] == 0 || (place.of.run == 0 && first >= end))
         return;
     ku_factor_rounds(a, report, part.round);
     for (int64_t r = 0; r < at.n_rows; r += part.n_rows) {
         const int64_t from = first + r * a->cols, last = from + at.n_cols;
         const int64_t lo = from > begin ? from : begin, hi = least_of(last, end);
         part.n_rows = 1;
+        if (place.of.run) {
+            for (int w = 0; w < 2; w++)
+                part.col[w] = col[w], part.row[w] = row[w] + r;
+            add_row(k, &place, part, from, last);
+            continue;
+        }
         if (lo >= hi)
             continue;
         if (lo == from && hi == last) /* together with the complete rows that follow */
@@ -104,7 +125,7 @@ int ku_cpu_bind_factor_sums(struct ku_kernel *k)
                       "device cpu: factor_sums: factors are updated in place; give one "
                       "buffer");
     k->count = ku_cpu_count(&c->in[0]);
-    k->width = whole_count(&c->in[0]);
+    k->width = ku_factor_place_of(&c->in[0]).total;
     ku_cpu_phase(k, tile_factor_sums,
                  k->width / (k->attr.rows * k->attr.cols) * n_parts(k->attr.cols, KU_FACTOR_COLS) *
                      n_parts(k->attr.rows, KU_FACTOR_ROWS));
@@ -146,13 +167,14 @@ static void walk_rows(const struct ku_kernel *k, struct ku_factored *f, int64_t 
 {
     const struct ku_call *c = &k->call;
     const struct ku_attrs *a = &k->attr;
-    const int64_t base = base_of(&c->in[0]);
+    const struct ku_factor_place place = ku_factor_place_of(&c->in[0]);
     const float *g = c->in[1].data, *row_var = c->in[2].data, *col_var = c->in[3].data;
     float *p = c->in[0].data;
     const double *inverse = c->in[4].data;
     for (const int64_t end = from + n; from < end;) {
-        const int64_t at = base + from, row = at / a->cols, col = at % a->cols, m = row / a->rows;
-        const int64_t some = a->cols - col < end - from ? a->cols - col : end - from;
+        const int64_t at = ku_factor_at(&place, from), row = at / a->cols, col = at % a->cols;
+        const int64_t m = row / a->rows;
+        const int64_t some = ku_factor_run(&place, from, least_of(a->cols - col, end - from));
         const float *var = col_var + m * a->cols + col;
         f->by = (float)((double)row_var[row] * inverse[m]);
         if (sum)
@@ -249,11 +271,12 @@ static int bind_norms(struct ku_kernel *k, const char *forms)
 {
     const struct ku_call *c = &k->call;
     KU_TRY(bind_all(k, forms));
-    if (base_of(&c->in[0]) % KU_BLOCK_COUNT != 0)
+    const int64_t first = ku_factor_place_of(&c->in[0]).first;
+    if (first % KU_BLOCK_COUNT != 0)
         return KU_ERR(
             KUMI_EINVAL,
             "device cpu: %s: the part begins at element %lld; it must begin at a multiple of %d",
-            ku_ops[c->op].name, (long long)base_of(&c->in[0]), KU_BLOCK_COUNT);
+            ku_ops[c->op].name, (long long)first, KU_BLOCK_COUNT);
     ku_cpu_phase(k, tile_norms, ku_cpu_tiles(k->count, k->per_tile));
     ku_cpu_phase(k, tile_norms_last, 1);
     return KUMI_OK;
