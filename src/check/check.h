@@ -29,6 +29,7 @@
  *     collectives.c        starts and waits: collectives and transfers of offloaded tensors
  *     tensor_split.c       the model as the ranks of axis tp divide it
  *     split_collectives.c  collectives that gather or leave parts along a dim
+ *     samples.c            the dim along which ranks and micro-batches divide a value
  *     cut.c                the ports at which the step is cut for a parameter server
  *     live_range.c         live ranges from the instructions themselves; overlap; arena bounds
  *

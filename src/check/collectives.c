@@ -220,6 +220,10 @@ static int move(struct ku_proof *c, const struct ku_instr *i, const struct ku_op
     KU_TRY(ku_proof_fits(c, o, to, 0));
     if (c->p->buffer[from].dtype != c->p->buffer[to].dtype)
         return ku_proof_refuse(c, from, "moves between dtypes");
+    uint8_t samples;
+    KU_TRY(ku_proof_samples(c, o, &samples));
+    if (samples != value.samples)
+        return ku_proof_refuse(c, from, "moves a value that ranks divide otherwise");
     uint32_t s = c->state_of[o->buffer];
     if (s && ku_proof_blocks(c, o) && o->first_block != c->p->state[s - 1].first_block)
         return ku_proof_refuse(c, o->buffer, "owned chunks are not those of the state plan");

@@ -130,6 +130,12 @@ int ku_proof_read(struct ku_proof *c, const struct ku_operand *o, struct ku_held
         (c->p->instr[c->at].kind == KU_COMPUTE || !is_part)) /* else a start ends it */
         return ku_proof_refuse(c, o->buffer,
                                "reads a value that the ranks of axis tp divide otherwise");
+    uint8_t samples;
+    KU_TRY(ku_proof_samples(c, o, &samples));
+    if (samples != h->samples)
+        return ku_proof_refuse(c, o->buffer,
+                               "reads a value that data-parallel ranks and micro-batches divide "
+                               "otherwise");
     if (h->owned & ~blocks)
         return ku_proof_refuse(c, o->buffer, "reads chunks that only their owner has");
     if (h->owned && (h->first_block != o->first_block ||
@@ -167,6 +173,19 @@ static int add_share(struct ku_proof *c, const struct ku_operand *o, const struc
     return KUMI_OK;
 }
 
+/* A result has its samples where the model has them; a value once per step has none. */
+static int check_samples(struct ku_proof *c, const struct ku_operand *to, uint8_t samples,
+                         struct ku_held *out)
+{
+    const int wide = ku_mesh_wide(&c->p->mesh, KU_DP_AXES | 1 << KU_AX_VS | 1 << KU_AX_MB);
+    KU_TRY(ku_proof_samples(c, to, &out->samples));
+    return out->samples == (wide ? samples : 0)
+               ? KUMI_OK
+               : ku_proof_refuse(c, to->buffer,
+                                 "data-parallel ranks and micro-batches do not divide the result "
+                                 "along the dim of its samples");
+}
+
 static int accumulate(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in,
                       struct ku_held *out)
 {
@@ -177,11 +196,12 @@ static int accumulate(struct ku_proof *c, const struct ku_operand *o, const stru
     if (o[0].buffer != o[2].buffer)
         return ku_proof_refuse(c, o[2].buffer,
                                "an accumulation writes another buffer than it adds to");
-    if (in[0].partial != in[1].partial || in[0].owned != in[1].owned || in[0].split != in[1].split)
+    if (in[0].partial != in[1].partial || in[0].owned != in[1].owned ||
+        in[0].split != in[1].split || in[0].samples != in[1].samples)
         return ku_proof_refuse(c, o[1].buffer, "adds values of different placement");
     out[0] = in[0];
     out[0].term = ku_term_of(kind, in[0].term, in[1].term);
-    return KUMI_OK;
+    return check_samples(c, &o[2], in[0].samples, &out[0]);
 }
 
 /* What differs in a value that the model does not have. */
@@ -302,6 +322,7 @@ static int of_model(struct ku_proof *c, const struct ku_operand *o, const struct
                                    t->dtype);
         if (t->is_partial)
             out[n].partial = (uint8_t)c->wide;
+        KU_TRY(check_samples(c, to, t->samples, &out[n]));
         KU_TRY(check_split(c, o, in, to, t->split, &out[n]));
         if (t->shape && c->shape_hash[to->shape] != t->shape && to->slot == 0 && !t->is_partial)
             return ku_proof_refuse(c, to->buffer, "result has another shape than in the model");
@@ -435,7 +456,7 @@ static int copy_of(struct ku_proof *c, const struct ku_operand *to, const struct
     if (in->partial || in->split != ku_proof_split(c, to))
         return ku_proof_refuse(c, to->buffer, "copies a value that ranks divide otherwise");
     out->split = in->split;
-    return KUMI_OK;
+    return check_samples(c, to, in->samples, out);
 }
 
 static int compute(struct ku_proof *c)

@@ -35,6 +35,7 @@ struct derive {
     uint64_t *term;         /* per value: of the current micro-batch */
     unsigned char *partial; /* per value: accumulated over micro-batches and ranks */
     char *split;            /* per value: how the ranks of axis tp divide it */
+    uint8_t *samples;       /* per value: 1 + the index of its dim of samples (samples.c) */
     char *forward;  /* the same of the model's values, for differentiate; NULL: not needed */
     uint64_t *sum;  /* [n_sums][n_micro] terms to add up */
     uint64_t *leaf; /* [n_vs] scratch */
@@ -428,11 +429,13 @@ static int evaluate(struct derive *d, int u)
         for (int i = 0; i < node->n_out; i++) {
             ku_id v = ku_out(g, n, i);
             d->term[v] = out[i];
+            d->samples[v] = ku_model_samples(g, v, d->samples);
             struct ku_term t = {.hash = out[i],
                                 .shape = ku_shape_hash(&g->shape[g->value[v].shape]),
                                 .dtype = g->value[v].dtype,
                                 .is_partial = d->partial[v],
-                                .split = d->split[v]};
+                                .split = d->split[v],
+                                .samples = d->samples[v]};
             KU_TRY(ku_terms_add(&d->c->terms, &t));
         }
     }
@@ -624,13 +627,17 @@ static int derive_all(struct derive *d)
     d->term = ku_calloc(d->g->n_values, sizeof *d->term);
     d->partial = ku_calloc(d->g->n_values, 1);
     d->split = ku_calloc(d->g->n_values, 1);
+    d->samples = ku_calloc(d->g->n_values, 1);
     d->list = ku_calloc(max, sizeof *d->list);
     d->sum_of = ku_calloc(d->g->n_values, sizeof *d->sum_of);
     d->leaf = ku_calloc((size_t)c->mesh.extent[KU_AX_VS] + 1, sizeof *d->leaf);
-    if (!d->attr || !d->term || !d->partial || !d->split || !d->list || !d->sum_of || !d->leaf)
+    if (!d->attr || !d->term || !d->partial || !d->split || !d->samples || !d->list || !d->sum_of ||
+        !d->leaf)
         return KUMI_ENOMEM;
     for (ku_id a = 1; a < d->g->n_attrs; a++)
         d->attr[a] = ku_attrs_hash(&d->g->attr[a]);
+    for (uint32_t i = 0; i < d->g->n_inputs; i++)
+        d->samples[d->g->input[i].value] = ku_model_samples(d->g, d->g->input[i].value, NULL);
     list_sums(d);
     d->sum = ku_calloc(((size_t)d->n_sums + 1) * (size_t)n_micro, sizeof *d->sum);
     if (d->sum == NULL)
@@ -656,6 +663,7 @@ int ku_model_derive(struct ku_proof *c)
     ku_free(d.term);
     ku_free(d.partial);
     ku_free(d.split);
+    ku_free(d.samples);
     ku_free(d.forward);
     ku_free(d.list);
     ku_free(d.sum);

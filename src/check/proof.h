@@ -26,6 +26,7 @@ struct ku_term {
     uint64_t hash, shape;      /* shape: its hash; 0: that of the state that it is written to */
     uint8_t dtype, is_partial; /* is_partial: each rank has the part of its samples */
     char split;                /* over tensor-parallel ranks: a code of tensor_split.c */
+    uint8_t samples;           /* 1 + index of the dim of its samples; 0: it has none */
 };
 /* How tensor-parallel ranks divide a value: 0 whole, the letter of a dim, or one of these. */
 enum {
@@ -57,6 +58,8 @@ struct ku_held {
     uint8_t wire; /* of the first of several sums over ranks, + 1 */
     uint8_t partial, owned, dtype, flags;
     char split; /* the letter of the dim along which tensor-parallel ranks divide it; 0: none */
+    /* 1 + index of the dim along which ranks and micro-batches divide it (samples.c); 0: none */
+    uint8_t samples;
 };
 /* ku_held.flags */
 enum {
@@ -183,6 +186,13 @@ struct ku_split_op {
 };
 /* How its results are divided. Returns NULL, or the rule that the operands break. */
 const char *ku_tensor_rule(const struct ku_split_op *x, char split[KU_MAX_OUT]);
+/*
+ * samples.c: the dim along which an operand divides its value over the data-parallel and the time
+ * axes, + 1; 0: none.
+ */
+KU_STATUS ku_proof_samples(struct ku_proof *c, const struct ku_operand *o, uint8_t *samples);
+/* The same that a value of the model has: 1 + the index of its dim of samples. */
+uint8_t ku_model_samples(const struct ku_graph *g, ku_id value, const uint8_t *samples);
 /* split_collectives.c: parts along a dim, taken, made or joined. */
 KU_STATUS ku_proof_part(struct ku_proof *c, const struct ku_operand *to, const struct ku_held *in,
                         struct ku_held *out);

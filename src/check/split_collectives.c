@@ -54,11 +54,12 @@ int ku_proof_part(struct ku_proof *c, const struct ku_operand *to, const struct 
                   struct ku_held *out)
 {
     out->split = ku_proof_split(c, to);
+    KU_TRY(ku_proof_samples(c, to, &out->samples));
     if (in->partial || in->owned || in->split || out->split == KU_SPLIT_SUM || out->split == 0 ||
         out->split == KU_SPLIT_SHARED || out->split == KU_SPLIT_BAD)
         return ku_proof_refuse(c, to->buffer, "takes a part of a value that is not whole");
-    if (in->shape && in->shape != c->shape_hash[to->shape])
-        return ku_proof_refuse(c, to->buffer, "takes a part in another shape");
+    if ((in->shape && in->shape != c->shape_hash[to->shape]) || in->samples != out->samples)
+        return ku_proof_refuse(c, to->buffer, "takes a part in another shape or of other samples");
     return KUMI_OK;
 }
 

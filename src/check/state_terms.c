@@ -13,6 +13,34 @@ static int stored_shards(const struct ku_program *p, const struct ku_program_sta
                : 0;
 }
 
+/* Ports are divided along their dim n. */
+static uint8_t samples_of_port(const struct ku_program *p, uint32_t port)
+{
+    const int wide = ku_mesh_wide(&p->mesh, KU_DP_AXES | 1 << KU_AX_VS | 1 << KU_AX_MB);
+    return wide ? (uint8_t)(ku_shape_find(&p->shape[p->input[port].shape], 'n') + 1) : 0;
+}
+
+/* A port's own placement. */
+static int check_port(struct ku_proof *c, const struct ku_program_port *port)
+{
+    const struct ku_operand as = {
+        .buffer = port->buffer, .shape = port->shape, .layout = port->layout};
+    uint8_t samples;
+    KU_TRY(ku_proof_samples(c, &as, &samples));
+    return samples == c->held[port->buffer].samples
+               ? KUMI_OK
+               : ku_proof_refuse(c, port->buffer,
+                                 "ranks and micro-batches divide port %s otherwise",
+                                 c->p->name_of[port->name]);
+}
+
+static int check_ports(struct ku_proof *c)
+{
+    for (uint32_t i = 0; i < c->p->n_inputs; i++)
+        KU_TRY(check_port(c, &c->p->input[i]));
+    return KUMI_OK;
+}
+
 int ku_proof_hold(struct ku_proof *c)
 {
     const struct ku_program *p = c->p;
@@ -43,9 +71,10 @@ int ku_proof_hold(struct ku_proof *c)
         c->held[p->input[i].buffer] = (struct ku_held){.term = 1,
                                                        .shape = c->shape_hash[p->input[i].shape],
                                                        .dtype = p->input[i].dtype,
+                                                       .samples = samples_of_port(p, i),
                                                        .flags = KU_HELD_DEFINED};
     ku_cut_hold(c);
-    return KUMI_OK;
+    return check_ports(c);
 }
 
 /* Other ranks have read what a state tensor held before this rank overwrites it. */
@@ -151,7 +180,7 @@ static int finish_port(struct ku_proof *c, const struct ku_program_port *port)
     if (term && h->term != term)
         return ku_proof_refuse(c, port->buffer,
                                "port %s is not the value over all micro-batches and ranks", name);
-    return KUMI_OK;
+    return check_port(c, port);
 }
 
 int ku_proof_finish(struct ku_proof *c)

@@ -133,7 +133,7 @@ static int read_list(const struct value *v, void *to)
     return n == 0 && wanted ? refuse(v, wanted) : KUMI_OK;
 }
 
-/* Numbers become strings of digits. */
+/* Numbers become strings of digits. The last one may be 0. */
 static int read_stages(const struct value *v, void *to)
 {
     static const char wanted[] =
@@ -148,7 +148,8 @@ static int read_stages(const struct value *v, void *to)
         int64_t number;
         char digits[24];
         if (json_is_integer(x)) {
-            if (ku_json_int(x, &number) < 0 || number < 1 || number > 999999)
+            const int least = i > 0 && i + 1 == n ? 0 : 1;
+            if (ku_json_int(x, &number) < 0 || number < least || number > 999999)
                 return refuse(v, wanted);
             snprintf(digits, sizeof digits, "%d", (int)number);
         } else if (!json_is_string(x)) {

@@ -60,7 +60,7 @@ static int refuse_product(const struct ku_config *c, const char *key, int64_t va
 static int default_stage(const struct ku_config *c, int n, int host_ranks, const char **why)
 {
     *why = NULL;
-    if (host_ranks == 0)
+    if (host_ranks == 0 || c->ps_workers > 0) /* servers divide the state among them */
         return 0;
     *why = "one rank stores each part of the model";
     if (n <= 1)

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/hash.h"
 #include "base/mem.h"
 #include "tensor/blocks.h"
 
@@ -218,70 +217,6 @@ void ku_program_types(const struct ku_program *p, uint32_t at, const struct ku_c
         cost->bytes +=
             (double)ku_shape_count(&c->out[k].shape) * (double)kumi_dtype_bytes(c->out[k].dtype);
 }
-
-static uint64_t mix(uint64_t h, int n, const uint64_t *word)
-{
-    for (int i = 0; i < n; i++)
-        h = ku_hash64_mix(h, word[i]);
-    return h;
-}
-#define MIX(h, ...)                                                                                \
-    mix(h, (int)(sizeof(uint64_t[]){__VA_ARGS__} / sizeof(uint64_t)), (uint64_t[]){__VA_ARGS__})
-
-/* Where a buffer is and how much of its tensor it holds. Buffer 0, "none", has offset 0. */
-static uint64_t hash_buffer(uint64_t h, const struct ku_program *p, ku_id buffer)
-{
-    const struct ku_buffer *b = &p->buffer[buffer];
-    KU_ASSERT(buffer < p->n_buffers);
-    return MIX(h, buffer != 0, b->arena, b->is_kept, b->offset, b->bytes);
-}
-
-static uint64_t hash_placed(uint64_t h, const struct ku_program *p, ku_id shape, ku_id layout)
-{
-    const struct ku_shape *s = &p->shape[shape];
-    for (int d = 0; d < s->ndim; d++)
-        h = MIX(h, (uint64_t)s->dim[d].count);
-    for (int a = 0; a < KU_N_AXES; a++)
-        h = MIX(h, p->layout[layout].at[a].kind, p->layout[layout].at[a].dim);
-    return h;
-}
-
-static uint64_t hash_operand(uint64_t h, const struct ku_program *p, const struct ku_operand *o)
-{
-    h = hash_placed(h, p, o->shape, o->layout);
-    h = hash_buffer(h, p, o->buffer);
-    h = hash_buffer(h, p, o->addend);
-    h = hash_buffer(h, p, o->out);
-    return MIX(h, o->dtype, o->stats_word, (uint64_t)o->first_block, (uint64_t)o->slot,
-               (uint64_t)o->piece, (uint64_t)o->piece_count);
-}
-
-uint64_t ku_program_hash(const struct ku_program *p)
-{
-    uint64_t h = MIX(p->n_handles, p->arena_bytes[KU_AR_HOST], p->arena_bytes[KU_AR_SHARD],
-                     p->arena_bytes[KU_AR_WIRE], p->mesh.mb_outer != 0, (uint64_t)p->pp);
-    for (int a = 0; a < KU_N_AXES; a++)
-        h = MIX(h, (uint64_t)p->mesh.extent[a]);
-    for (uint32_t i = 0; i < p->n_states; i++) {
-        const struct ku_program_state *s = &p->state[i];
-        h = hash_placed(h, p, s->shape, s->blocks);
-        h = s->split ? hash_placed(h, p, s->shape, s->split) : h;
-        h = MIX(h, s->dtype, s->arena, s->is_kept, (uint64_t)s->first_block, s->offset, s->bytes,
-                (uint64_t)s->pp);
-    }
-    for (uint32_t i = 0; i < p->n_instrs; i++) {
-        const struct ku_instr *x = &p->instr[i];
-        if (x->kind == KU_COMPUTE)
-            continue;
-        KU_ASSERT(x->operand + x->n_in + x->n_parts <= p->n_operands); /* a wait has none */
-        h = MIX(h, x->kind, x->op, x->axes, x->group, x->reduce, x->wire, x->handle, x->n_in,
-                x->n_parts, (uint64_t)x->peer);
-        for (uint32_t k = 0; k < x->n_in + x->n_parts; k++)
-            h = hash_operand(h, p, &p->operand[x->operand + k]);
-    }
-    return h;
-}
-#undef MIX
 
 static const char *const class_name[KU_N_CLASSES] = {
     "parameters",          "optimizer",       "compute copies", "counters",  "buffers", "gradients",

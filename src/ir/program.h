@@ -227,10 +227,10 @@ ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a);
 const struct ku_program_port *ku_program_find_port(const struct ku_program *p, int is_input,
                                                    const char *name);
 /*
- * Hash of what the ranks do together, which must be equal on all of them: the mesh, the arenas that
- * ranks share, the place and partition of all state; of every start and wait instruction kind,
- * axes, group, reduction, wire dtype and handle; of their operands (stats, parts) shape, placement,
- * dtype, run, stats element, and the buffers of operand, addend and result.
+ * Hash of what the ranks of a class must have in common, which is the whole program: the mesh, the
+ * arenas, all state, ports and buffers; of every instruction its fields, attributes and operands
+ * with their shapes and placements. Module paths and lines of sources are text and are left out. A
+ * program that was read from its text has the same hash.
  */
 uint64_t ku_program_hash(const struct ku_program *p);
 

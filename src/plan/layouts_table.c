@@ -98,6 +98,22 @@ static void list_layouts(struct layouts *s)
     }
 }
 
+static int note_bubble(struct ku_plan *plan, struct layout *l)
+{
+    const int n = plan->s.schedule ? plan->s.schedule->n_stages : 0;
+    struct ku_compile_opts o;
+    if (n == 0)
+        return KUMI_OK;
+    struct ku_stage_cost *of = ku_calloc((size_t)n, sizeof *of);
+    int status = of ? ku_session_compile_opts(&plan->s, &o) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = ku_session_stage_costs(&plan->s, &o, of);
+    if (status == KUMI_OK)
+        l->bubble = ku_pp_schedule_bubble(plan->s.schedule, &(struct ku_block_cost){.of = of}, 1);
+    ku_free(of);
+    return status;
+}
+
 static void note_bytes(const struct ku_plan *plan, struct layout *l)
 {
     const struct ku_program *p = plan->program[KU_PROG_TRAIN];
@@ -107,10 +123,6 @@ static void note_bytes(const struct ku_plan *plan, struct layout *l)
     l->state_bytes = plan->arena_bytes[KU_AR_STATE] + plan->arena_bytes[KU_AR_SHARD] +
                      plan->arena_bytes[KU_AR_HOST] / (uint64_t)ku_session_n_ranks(&plan->s);
     l->pp_bytes = ku_plan_message_bytes(p);
-    if (plan->s.schedule) {
-        const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
-        l->bubble = ku_pp_schedule_bubble(plan->s.schedule, &unit, 1);
-    }
     for (int i = 0; i < n; i++)
         *(row[i].axes & KU_TP_AXES ? &l->tp_bytes : &l->data_bytes) += row[i].ring_bytes;
 }
@@ -129,10 +141,11 @@ static int plan_layout(const struct kumi_settings *settings, int n_ranks,
     }
     KU_TRY(status);
     note_bytes(&plan, l);
+    status = note_bubble(&plan, l);
     if (batch->bytes == 0)
         plan.s.source->ops->print_plan(plan.s.source, plan.shape, batch);
     ku_plan_fini(&plan);
-    return KUMI_OK;
+    return status;
 }
 
 static int print(const struct layouts *s, char **text)

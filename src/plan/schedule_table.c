@@ -82,13 +82,33 @@ static double shortest(const struct ku_plan_schedule *t)
 }
 
 /* "F 0.98, I 1.10, W 0.97" of the stages of a coordinate. */
-static void print_costs(const struct ku_plan_schedule *t, int r, struct ku_str *out)
+static struct ku_stage_cost cost_of(const struct ku_plan_schedule *t, int r)
 {
     struct ku_stage_cost sum = {0};
     for (int k = 0; k < t->s->n_stages; k++)
         if (t->s->rank_of[k] == r)
             sum.f += t->cost[k].f, sum.i += t->cost[k].i, sum.w += t->cost[k].w;
+    return sum;
+}
+static void print_costs(const struct ku_plan_schedule *t, int r, struct ku_str *out)
+{
+    const struct ku_stage_cost sum = cost_of(t, r);
     ku_str_add(out, " %7.2f %7.2f %7.2f", sum.f, sum.i, sum.w);
+}
+
+/* The least and the most work of a coordinate (F, I and W), in means. */
+static void find_balance(const struct ku_plan_schedule *t, double *least, double *most)
+{
+    double all = 0;
+    for (int r = 0; r < t->s->n_ranks; r++) {
+        const struct ku_stage_cost c = cost_of(t, r);
+        const double work = c.f + c.i + c.w;
+        *least = r == 0 || work < *least ? work : *least;
+        *most = r == 0 || work > *most ? work : *most;
+        all += work;
+    }
+    *least *= t->s->n_ranks / all;
+    *most *= t->s->n_ranks / all;
 }
 
 static void print_coordinates(const struct ku_plan_schedule *t, struct ku_str *out)
@@ -108,6 +128,12 @@ static void print_coordinates(const struct ku_plan_schedule *t, struct ku_str *o
             print_costs(t, r, out);
         ku_str_add(out, "\n");
         ku_str_fini(&layers);
+    }
+    if (t->cost) {
+        double least, most;
+        find_balance(t, &least, &most);
+        ku_str_add(out, "work of a coordinate (F, I and W): %.2f to %.2f of the mean\n", least,
+                   most);
     }
     ku_str_add(out,
                "bubble %.1f %% from a coordinate's first block to its last; %.1f %% of a step, in "
@@ -151,10 +177,15 @@ static int print_json(const struct ku_plan_schedule *t, char **text)
                                               "layers", layers, "costs", costs, "in_flight",
                                               ku_pp_schedule_peak(s, r), "idle", t->idle[r]));
     }
-    return ku_text_json(json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o}", "schedule", t->name,
-                                  "pp", s->n_ranks, "n_stages", s->n_stages, "n_micro", s->n_micro,
-                                  "units", t->makespan, "bubble", t->bubble, "step_bubble",
-                                  t->joint_bubble, "coordinates", list),
+    double work[2] = {0};
+    if (t->cost)
+        find_balance(t, &work[0], &work[1]);
+    json_t *balance = t->cost ? json_pack("[f, f]", work[0], work[1]) : NULL;
+    return ku_text_json(json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o*, s:o}", "schedule",
+                                  t->name, "pp", s->n_ranks, "n_stages", s->n_stages, "n_micro",
+                                  s->n_micro, "units", t->makespan, "bubble", t->bubble,
+                                  "step_bubble", t->joint_bubble, "work", balance, "coordinates",
+                                  list),
                         text);
 }
 

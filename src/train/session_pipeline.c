@@ -32,27 +32,29 @@ static int read_schedule(struct ku_session *s, int n_micro)
     return status;
 }
 
-/* Compiles the training graph with a stage for each layer, on one rank, and adds up its nodes. */
+/*
+ * Compiles the training graph with a stage for each layer and one for what follows them, without
+ * model parallelism, and adds up its nodes. Costs are of the global batch.
+ */
 static int cost_layers(struct ku_session *s, const struct ku_compile_opts *o, struct ku_graph *g,
                        int n)
 {
     struct ku_compile_opts own = *o;
     struct ku_pp_schedule *each = NULL;
-    int *one = ku_calloc((size_t)n, sizeof *one);
-    s->layer_cost = ku_calloc((size_t)n, sizeof *s->layer_cost);
-    int status = one && s->layer_cost ? ku_pp_schedule_empty(1, n, 1, &each) : KUMI_ENOMEM;
+    int *one = ku_calloc((size_t)n + 1, sizeof *one);
+    s->layer_cost = ku_calloc((size_t)n + 1, sizeof *s->layer_cost);
+    int status = one && s->layer_cost ? ku_pp_schedule_empty(1, n + 1, 1, &each) : KUMI_ENOMEM;
     for (int i = 0; i < n && one; i++)
-        one[i] = 1;
-    for (int a = 0; a < KU_AX_FIRST_TIME; a++) {
-        own.mesh.extent[KU_AX_VS] *= KU_DP_AXES >> a & 1 ? o->mesh.extent[a] : 1;
+        one[i] = 1; /* and none of the last stage */
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
         own.mesh.extent[a] = 1;
-    }
+    own.mesh.extent[KU_AX_REPLICATE] = ku_mesh_dp(&o->mesh);
     own.schedule = each, own.stage_layers = one;
     own.pp = own.zero = own.reshard_group = 0;
     if (status == KUMI_OK)
         status = ku_compile_graph(g, &own, NULL, "recompute");
     if (status == KUMI_OK)
-        ku_stages_cost(g, n, s->layer_cost);
+        ku_stages_cost(g, n + 1, s->layer_cost);
     ku_free(one);
     ku_pp_schedule_destroy(each);
     return status;
@@ -67,11 +69,11 @@ static int make_costs(struct ku_session *s, const struct ku_compile_opts *o)
     KU_TRY(ku_session_graph(s, 0, &g));
     int status = ku_layers_find(g, &l);
     if (status == KUMI_OK) {
-        status = l.n > 0 && l.n <= KU_MAX_STAGES ? cost_layers(s, o, g, l.n)
-                                                 : KU_ERR(KUMI_EINVAL,
-                                                          "parallel.pp: the model has %d layers; a "
-                                                          "pipeline has 1 to %d stages",
-                                                          l.n, KU_MAX_STAGES);
+        status = l.n > 0 && l.n < KU_MAX_STAGES ? cost_layers(s, o, g, l.n)
+                                                : KU_ERR(KUMI_EINVAL,
+                                                         "parallel.pp: the model has %d layers; a "
+                                                         "pipeline has 1 to %d stages",
+                                                         l.n, KU_MAX_STAGES - 1);
         ku_layers_fini(&l);
     }
     ku_graph_destroy(g);
@@ -130,7 +132,7 @@ static int make_schedule(struct ku_session *s, const struct ku_compile_opts *o)
     return status;
 }
 
-static int divide_layers(struct ku_session *s)
+static int divide_layers(struct ku_session *s, const struct ku_compile_opts *o)
 {
     const struct ku_list *by_hand = &s->cfg.parallel_stages;
     const int n = s->schedule->n_stages;
@@ -138,10 +140,13 @@ static int divide_layers(struct ku_session *s)
     s->stage_layers = ku_calloc((size_t)n, sizeof *s->stage_layers);
     if (s->stage_layers == NULL)
         return KUMI_ENOMEM;
+    if (by_hand->n == 0)
+        KU_TRY(make_costs(s, o));
     KU_TRY(ku_session_graph(s, 0, &g));
-    const int status = by_hand->n ? ku_stages_parse(g, (const char *const *)by_hand->item,
-                                                    by_hand->n, n, s->stage_layers)
-                                  : ku_stages_balance(g, n, s->stage_layers);
+    const int status =
+        by_hand->n
+            ? ku_stages_parse(g, (const char *const *)by_hand->item, by_hand->n, n, s->stage_layers)
+            : ku_stages_balance(g, s->layer_cost, s->schedule->rank_of, n, s->stage_layers);
     ku_graph_destroy(g);
     return status;
 }
@@ -153,7 +158,7 @@ int ku_session_plan_pipeline(struct ku_session *s, struct ku_compile_opts *o)
     if (s->schedule == NULL)
         KU_TRY(make_schedule(s, o));
     if (s->stage_layers == NULL)
-        KU_TRY(divide_layers(s));
+        KU_TRY(divide_layers(s, o));
     o->schedule = s->schedule;
     o->stage_layers = s->stage_layers;
     return KUMI_OK;

@@ -262,7 +262,7 @@ static inline int pipeline_of(const struct layout *l, const struct ku_graph *gra
     if (l->pp < 2)
         return KUMI_OK;
     KU_TRY(ku_pp_schedule_create(l->schedule, l->pp, 2, l->vs * l->mb, schedule));
-    KU_TRY(ku_stages_balance(graph, (*schedule)->n_stages, layers));
+    KU_TRY(ku_stages_balance(graph, NULL, (*schedule)->rank_of, (*schedule)->n_stages, layers));
     o->schedule = *schedule;
     o->stage_layers = layers;
     return KUMI_OK;

@@ -7,6 +7,7 @@
  */
 #include "edits.h"
 #include "messages.h"
+#include "placements.h"
 #include "trial.h"
 
 static void legal(void **state)
@@ -677,6 +678,12 @@ static const struct {
     {.name = "one of the axes tp and tpi left out", .run = half_axes, .programs = TRAIN | EVAL},
     {.name = "whole sequence read for a part of it",
      .run = whole_for_part,
+     .programs = TRAIN | EVAL},
+    {.name = "value read along another dim", .run = read_along_other, .programs = TRAIN | EVAL},
+    {.name = "value divided along another dim", .run = all_along_other, .programs = TRAIN | EVAL},
+    {.name = "value divided over fewer axes", .run = over_fewer_axes, .programs = TRAIN | EVAL},
+    {.name = "part of a value that ranks have whole",
+     .run = part_of_whole,
      .programs = TRAIN | EVAL},
     {.name = "barrier dropped", .run = drop_barrier, .programs = TRAIN | EVAL | INIT},
     {.name = "ordering edge missing", .run = missing_edge, .programs = TRAIN},

@@ -9,26 +9,36 @@
 
 #include "layouts.h"
 
-/* One token of two samples of a GPT-2 with caches of keys and values of 8 places. */
-static struct ku_graph *generation(int64_t n)
+static struct ku_graph *gpt2(const struct kumi_shape_of_batch *batch)
 {
     struct kumi_gpt2 c;
     struct kumi_graph *b;
     struct ku_graph *g;
-    const struct kumi_shape_of_batch batch = {.n = 2, .t = 1, .is_inference = 1, .cache = 8};
-    (void)n;
     kumi_gpt2_defaults(&c);
     c.n_layer = 1, c.n_head = 2, c.n_embd = 8, c.n_positions = 8, c.vocab_size = 40;
     assert_int_equal(kumi_graph_create(&b), 0);
-    kumi_gpt2_build(b, &c, &batch);
+    kumi_gpt2_build(b, &c, batch);
     assert_int_equal(ku_builder_take(b, &g), 0);
     kumi_graph_destroy(b);
     return g;
 }
+/* One token of two samples, with caches of keys and values of 8 places. */
+static struct ku_graph *generation(int64_t n)
+{
+    const struct kumi_shape_of_batch batch = {.n = 2, .t = 1, .is_inference = 1, .cache = 8};
+    (void)n;
+    return gpt2(&batch);
+}
+static struct ku_graph *sentences(int64_t n)
+{
+    const struct kumi_shape_of_batch batch = {.n = n / 8, .t = 6};
+    return gpt2(&batch);
+}
 
 /* S: two ranks share the state, two micro-batches. Z: ZeRO stage 3 on two ranks, two virtual
- * shards, bf16, clipping by value. Then Z's evaluation and initial values, and generation. */
-enum { S, Z, EVALUATES, INITIAL, GENERATES, N_TEXTS };
+ * shards, bf16, clipping by value. Then Z's evaluation and initial values, and generation. DIVIDES:
+ * two ranks of axis tp divide sequences. */
+enum { S, Z, EVALUATES, INITIAL, GENERATES, DIVIDES, N_TEXTS };
 static const struct {
     struct layout l;
     enum ku_check_kind kind;
@@ -48,6 +58,16 @@ static const struct {
     {SHARDED, KU_CHECK_INIT},
     {{.model = generation, .ranks = 1, .replicate = 1, .mb = 1, .vs = 1, .optimizer = KU_OP_adamw},
      KU_CHECK_EVAL},
+    {{.model = sentences,
+      .ranks = 1,
+      .replicate = 1,
+      .mb = 2,
+      .vs = 1,
+      .tp = 2,
+      .sp = 1,
+      .is_private = 1,
+      .optimizer = KU_OP_adamw},
+     KU_CHECK_TRAIN},
 };
 
 static const struct {
@@ -142,6 +162,38 @@ static const struct {
     {GENERATES, "0F0 linear b24:lm_head <- b49 b2 trans=1",
      "0F0 linear b24:lm_head <- b49 b2 trans=1 act=relu",
      "computes a value that the model does not have"},
+    /* parts along a dim (split_collectives.c) */
+    {DIVIDES, "all_gather #2 tp b69", "all_gather #2 tp group=2 b69",
+     "parts along a dim are of all tensor-parallel ranks"},
+    {DIVIDES, "all_gather #2 tp b69", "all_gather #2 tp wire=bf16 b69", "on the wire for values"},
+    {DIVIDES, "<out=b64>", "<add=b65 out=b64>", "adds to, or divides into chunks"},
+    {DIVIDES, "<out=b64>", "", "parts along a dim have a buffer of their own"},
+    {DIVIDES, "<out=b72>", "<out=b69>", "parts along a dim have a buffer of their own"},
+    {DIVIDES, "<out=b72>", "<out=b51>", "the result has another dtype"},
+    {DIVIDES, "<out=b72>", "<out=b57>", "reads a buffer before it is written"},
+    {DIVIDES, "<out=b72>", "<out=b68>", "has 288 bytes, its value needs 576"},
+    {DIVIDES, "reduce_scatter #1 tp b63", "all_reduce #1 tp b63",
+     "leaves parts along a dim by a all_reduce"},
+    {DIVIDES, "reduce_scatter #1 tp b63", "all_gather #1 tp b63",
+     "gathers a value that is not divided along this dim"},
+    {DIVIDES, "reduce_scatter #1 tp b63", "reduce_scatter #1 tp reduce=max b63",
+     "reduces over axis tp a value that is partial over axes"},
+    {DIVIDES, "0F0 wait #1 @h.0.attn.c_proj\n", "", "reads a buffer that collective #1 still uses"},
+    {DIVIDES, "0F0 part b67:h.0@0 <- b56", "0F0 part b67:h.0@0 <- b66",
+     "takes a part of a value that is not whole"},
+    /* samples (samples.c) */
+    {S, "<- b18 b3", "<- b18{local:S(f) mb:S(f)} b3", "divide otherwise"},
+    {S, "<- b18 b3", "<- b18{local:S(n) mb:S(f)} b3", "along several dims"},
+    {S, "<- b18 b3", "<- b18{mb:S(n)} b3", "samples are divided over all of"},
+    {S, "b19:up@0 <-", "b19:up@0{local:S(f) mb:S(f)} <-",
+     "do not divide the result along the dim of its samples"},
+    {S, "buffer b14 input f32[n=96 c=8]{replicate:S(n) shard:S(n) local:S(n) vs:S(n) mb:S(n)}",
+     "buffer b14 input f32[n=96 c=8]{local:S(c) mb:S(c)}", "divide port x otherwise"},
+    {S,
+     "buffer b18:up@0 activation f32[n=96 f=1024]{replicate:S(n) shard:S(n) local:S(n) vs:S(n) "
+     "mb:S(n)}",
+     "buffer b18:up@0 activation f32[n=96 f=1024]{local:S(f) mb:S(f)}",
+     "do not divide the result along the dim of its samples"},
 };
 
 /* A program's text without what depends on the number of instructions: indices and live ranges. */
@@ -203,12 +255,14 @@ static void rules(void **state)
     (void)state;
     for (int k = 0; k < N_TEXTS; k++) {
         struct job j = {.o = options(&source[k].l)};
+        char table[] = "wte";
+        struct ku_tp_rule whole = {.match = table, .style = KU_TP_REPLICATE};
         struct ku_graph *graph = graph_of(&source[k].l);
         struct ku_str text = {0};
+        if (k == DIVIDES)
+            j.o.plan = (struct ku_tp_plan){&whole, 1};
         assert_int_equal(compile(source[k].kind, NULL, graph, &j), 0);
         plain_text(j.p, &text);
-        if (k == GENERATES && getenv("DBG"))
-            puts(ku_str_get(&text));
         if (check_text(&j, ku_str_get(&text), text.bytes) < 0)
             fail_msg("%s", ku_err_get()->text);
         n_wrong += check_rows(&j, k, ku_str_get(&text));

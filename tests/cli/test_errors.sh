@@ -54,6 +54,7 @@ stages 'parallel.stages: layers.0-1: neither a number of layers nor layers of th
 stages 'parallel.stages: h.2-3: stage 1 must begin with h.1; stages have consecutive layers' '["h.0", "h.2-3"]'
 stages 'parallel.stages: h.1-3: stage 1 must begin with h.2; stages have consecutive layers' '["h.0-1", "h.1-3"]'
 stages 'parallel.stages: layer h.3 is in no stage' '[1, 2]'
+stages "parallel.stages: 0: stage 1 may have 1 to 1 layers, as 3 of the model's 4 (h.0 to h.3) are in stages before" '[3, 0]'
 stages 'config: --set parallel.stages=[0, 4]: parallel.stages: [0,4]; a list of numbers of layers' '[0, 4]'
 expect 2 'parallel.pp: 8 stages, but the model has 4 layers (h.0 to h.3); at most one stage per layer' plan configs/shakespeare-char.json -n 8 --schedule --set parallel.pp=8
 expect 2 'rank count: -n: 3000000000; give a number from 1 to 1048576' plan $config -n 3000000000

@@ -151,15 +151,18 @@ print(o["schedule"], round(o["step_bubble"], 3), max(c["in_flight"] for c in o["
 layouts=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=16 --set train.virtual_shards=4)
 "$kumi" "${layouts[@]}" --layouts --json >"$dir/layouts.json" 2>"$dir/err" || say "--layouts: $(cat "$dir/err")"
 "$kumi" "${layouts[@]}" --set parallel.host_state=private --set parallel.zero=3 --json >"$dir/zero3.json" 2>"$dir/err" || say "zero 3: $(cat "$dir/err")"
+"$kumi" "${layouts[@]}" --set parallel.pp=2 --schedule --json >"$dir/pp2.json" 2>"$dir/err" || say "pp 2: $(cat "$dir/err")"
 python3 - "$dir" <<'P' || failed=1
 import json, sys
 dir = sys.argv[1]
+piped = json.load(open(dir + "/pp2.json"))
 row = {r["layout"]: r for r in json.load(open(dir + "/layouts.json"))["layouts"]}
 alone = json.load(open(dir + "/zero3.json"))
 assert row["zero 3"]["rank_bytes"] == alone["host_bytes"] // 4, row
 assert row["zero 3"]["data_bytes"] == sum(x["ring_bytes"] for x in alone["sharding"]["a_step"]), row
 assert row["data parallel"]["state_bytes"] > row["zero 1"]["state_bytes"], row
-assert row["pp 2 x dp 2"]["pp_bytes"] > 0 and abs(row["pp 2 x dp 2"]["bubble"] - 1 / 3) < 1e-9, row
+assert row["pp 2 x dp 2"]["pp_bytes"] > 0 and abs(row["pp 2 x dp 2"]["bubble"] - piped["step_bubble"]) < 1e-9, row
+assert 0.3 < piped["step_bubble"] < 0.4 and 0.8 < piped["work"][0] <= 1 <= piped["work"][1] < 1.2, piped
 assert 0 < row["tp 2 x pp 2"]["state_bytes"] < row["tp 2 x dp 2"]["state_bytes"] and row["tp 2 x pp 2"]["tp_bytes"] > 0, row
 assert row["tp 2 x dp 2"]["pp_bytes"] == 0 == row["tp 2 x dp 2"]["bubble"], row
 assert row["tp 2 x dp 2"]["tp_bytes"] > 0 and row["data parallel"]["tp_bytes"] == 0, row

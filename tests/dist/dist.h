@@ -40,6 +40,7 @@ struct dist_case {
     int n_virtual;          /* stages per rank, of interleaved; 0 = 2 */
     const struct ku_pp_schedule *order;
     const int *layers; /* of each stage */
+    bool end_alone;    /* the last stage has what follows the layers, and no layer */
     int v, micro,
         k; /* virtual shards, micro-batch, micro-batches of a shard: global batch = v micro k */
     int steps, threads;
@@ -200,7 +201,10 @@ static inline int dist_create(struct ku_job *job, const struct dist_case *c, str
                                        c->n_virtual ? c->n_virtual : 2,
                                        c->v * c->pp * (c->tp ? c->tp : 1) / c->n * c->k, &order);
         if (status == KUMI_OK)
-            status = ku_stages_balance(g, order->n_stages, layers);
+            status = ku_stages_balance(g, NULL, order->rank_of, order->n_stages, layers);
+        const int last = order ? order->n_stages - 1 : 0;
+        if (c->end_alone && status == KUMI_OK)
+            layers[last - 1] += layers[last], layers[last] = 0;
         own.order = order, own.layers = layers;
     }
     o->compile = dist_compile_opts(&own);

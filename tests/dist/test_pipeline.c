@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pipeline parallelism: every bit is that of one process, under every schedule, number of stages,
- * data-parallel ranks and micro-batches, and beside recomputation. tsan
+ * data-parallel ranks and micro-batches, beside recomputation, where sequences are divided. tsan
  */
 #include "resume.h"
 
@@ -27,8 +27,8 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b)
             fail_msg("pp=%d %s n=%d: step %d: loss %.17g %.17g norm %.17g %.17g", b->pp,
                      b->schedule, b->n, s, a->loss[s], b->loss[s], a->norm[s], b->norm[s]);
     if (strcmp(a->digest, b->digest) != 0)
-        fail_msg("pp=%d %s n=%d tp=%d zero=%d: digests differ", b->pp, b->schedule, b->n, b->tp,
-                 b->zero);
+        fail_msg("pp=%d %s n=%d tp=%d sp=%d zero=%d: digests differ", b->pp, b->schedule, b->n,
+                 b->tp, b->sp, b->zero);
     assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
 }
 
@@ -37,27 +37,34 @@ static void schedules(void **state)
     static const struct {
         const char *schedule;
         int pp, dp, tp, recompute, zero, replicate;
+        bool sp, end_alone;
     } row[] = {
-        {"1f1b", 2, 1, 1, 0, 0, 0},        {"gpipe", 2, 1, 1, 0, 0, 0},
-        {"1f1b", 4, 1, 1, 0, 0, 0},        {"1f1b", 2, 2, 1, 0, 0, 0},
-        {"gpipe", 4, 2, 1, 1, 0, 0},       {"zb-h1", 2, 1, 1, 2, 0, 0},
-        {"zb-h2", 2, 2, 1, 0, 0, 0},       {"zb-v", 2, 1, 1, 0, 0, 0},
-        {"interleaved", 2, 2, 1, 2, 0, 0}, {"1f1b", 2, 1, 2, 0, 0, 0},
-        {"zb-h1", 2, 2, 2, 1, 0, 0},       {"1f1b", 2, 2, 1, 0, 1, 0},
-        {"zb-h1", 4, 2, 1, 0, 2, 0},       {"zb-v", 2, 2, 1, 1, 2, 0},
-        {"1f1b", 2, 2, 2, 0, 2, 0},        {"1f1b", 2, 4, 1, 0, 2, 2},
-        {"v-half", 2, 1, 1, 0, 0, 0},      {"v-min", 2, 2, 1, 2, 1, 0},
+        {"1f1b", 2, 1, 2, 0, 0, 0, 1, 0},        {"zb-h1", 2, 2, 2, 2, 0, 0, 1, 0},
+        {"zb-v", 2, 1, 2, 0, 0, 0, 1, 0},        {"1f1b", 2, 2, 2, 1, 2, 0, 1, 1},
+        {"interleaved", 2, 1, 2, 0, 0, 0, 1, 1}, {"1f1b", 4, 1, 1, 0, 0, 0, 0, 1},
+        {"zb-v", 2, 2, 1, 2, 1, 0, 0, 1},        {"zb-h1", 2, 1, 2, 0, 0, 0, 0, 1},
+        {"1f1b", 2, 1, 1, 0, 0, 0, 0, 0},        {"gpipe", 2, 1, 1, 0, 0, 0, 0, 0},
+        {"1f1b", 4, 1, 1, 0, 0, 0, 0, 0},        {"1f1b", 2, 2, 1, 0, 0, 0, 0, 0},
+        {"gpipe", 4, 2, 1, 1, 0, 0, 0, 0},       {"zb-h1", 2, 1, 1, 2, 0, 0, 0, 0},
+        {"zb-h2", 2, 2, 1, 0, 0, 0, 0, 0},       {"zb-v", 2, 1, 1, 0, 0, 0, 0, 0},
+        {"interleaved", 2, 2, 1, 2, 0, 0, 0, 0}, {"1f1b", 2, 1, 2, 0, 0, 0, 0, 0},
+        {"zb-h1", 2, 2, 2, 1, 0, 0, 0, 0},       {"1f1b", 2, 2, 1, 0, 1, 0, 0, 0},
+        {"zb-h1", 4, 2, 1, 0, 2, 0, 0, 0},       {"zb-v", 2, 2, 1, 1, 2, 0, 0, 0},
+        {"1f1b", 2, 2, 2, 0, 2, 0, 0, 0},        {"1f1b", 2, 4, 1, 0, 2, 2, 0, 0},
+        {"v-half", 2, 1, 1, 0, 0, 0, 0, 0},      {"v-min", 2, 2, 1, 2, 1, 0, 0, 0},
     };
     (void)state;
     for (int dtype = 0; dtype < 2; dtype++) {
-        struct dist_case ones[3];
-        for (int tp = 1; tp <= 2; tp++) {
-            ones[tp] = base_case(dtype ? KUMI_BF16 : KUMI_F32);
-            ones[tp].tp = ones[tp].n = tp;
-            dist_run(&ones[tp]);
+        struct dist_case ones[4]; /* of tp 1 and 2, and of 2 with sequences divided */
+        for (int i = 1; i <= 3; i++) {
+            ones[i] = base_case(dtype ? KUMI_BF16 : KUMI_F32);
+            ones[i].tp = ones[i].n = i < 3 ? i : 2;
+            ones[i].sp = i == 3;
+            dist_run(&ones[i]);
         }
         for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-            struct dist_case one = ones[row[i].tp], c = one;
+            struct dist_case one = ones[row[i].tp + row[i].sp], c = one;
+            c.end_alone = row[i].end_alone;
             c.pp = row[i].pp, c.n = row[i].pp * row[i].dp * row[i].tp;
             c.recompute = row[i].recompute, c.schedule = row[i].schedule;
             c.zero = row[i].zero, c.replicate = row[i].replicate;

@@ -15,6 +15,7 @@
 #define WHOLE   "parallel.persist_below=0"
 #define TWICE   "train.accumulation=2"
 #define MICRO   "parallel.grad_sync=micro"
+#define UNEVEN  "parallel.wrap=[\"h.0.attn\",\"h.0.mlp\",\"h.1.attn\",\"h.1.mlp\",\"h.2\"]"
 
 struct sums {
     double reduced, gathered, spread; /* elements over parameters */
@@ -172,6 +173,29 @@ static void live_parameters(void **state)
     ku_plan_fini(&p);
 }
 
+/*
+ * The last unit of forward starts the first one of backward, both of 12 C^2 elements, unless that
+ * exceeds the limit: within a phase at most 20 C^2 = 81,920 are alive, beside what is in no unit.
+ */
+static void limited_prefetch(void **state)
+{
+    static const char *const set[] = {
+        PRIVATE, "parallel.zero=3", MODEL, WHOLE, UNEVEN, "parallel.max_live_parameters=110000"};
+    const int64_t limit = 110000;
+    const struct files *f = *state;
+    struct kumi_settings s = {.config = f->config, .set = set};
+    int64_t live[2];
+    uint32_t at;
+    for (int is_limited = 0; is_limited < 2; is_limited++) {
+        struct ku_plan p;
+        s.n_sets = 5 + is_limited;
+        assert_status(ku_plan_init(&p, &s, 4, NULL, NULL), KUMI_OK);
+        live[is_limited] = ku_program_live_parameters(p.program[KU_PROG_TRAIN], &at);
+        ku_plan_fini(&p);
+    }
+    assert_true(live[0] > limit && live[1] <= limit);
+}
+
 /* Each combination of exchange, axes and group size has a row with all of its instructions. */
 static void every_kind(void **state)
 {
@@ -207,7 +231,9 @@ static void every_kind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(volumes), cmocka_unit_test(says_effect),     cmocka_unit_test(resharding),
-        cmocka_unit_test(groups),  cmocka_unit_test(live_parameters), cmocka_unit_test(every_kind)};
+        cmocka_unit_test(volumes),         cmocka_unit_test(says_effect),
+        cmocka_unit_test(resharding),      cmocka_unit_test(groups),
+        cmocka_unit_test(live_parameters), cmocka_unit_test(limited_prefetch),
+        cmocka_unit_test(every_kind)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

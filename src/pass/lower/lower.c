@@ -304,17 +304,45 @@ static int lower_block(struct ku_lower *l, const struct ku_block *b)
     return ku_messages_end_block(l, b);
 }
 
-/* The blocks of all micro-batches: without a pipeline forward and backward of each in turn. */
-static int lower_blocks(struct ku_lower *l)
+/* Block i of this coordinate: without a pipeline forward and backward of each micro-batch in turn.
+ * false: there is none. */
+static bool block_at(const struct ku_lower *l, uint32_t i, struct ku_block *b)
 {
     const struct ku_pp_schedule *s = l->pipe ? l->pipe->s : NULL;
-    for (int u = 0; u < l->n_micro && s == NULL; u++) {
-        KU_TRY(lower_block(l, &(struct ku_block){KU_BL_F, 0, u}));
-        KU_TRY(lower_block(l, &(struct ku_block){KU_BL_B, 0, u}));
+    if (s == NULL) {
+        *b = (struct ku_block){i % 2 ? KU_BL_B : KU_BL_F, 0, (int32_t)(i / 2)};
+        return b->micro < l->n_micro;
     }
-    for (uint32_t i = s ? s->first[l->o->pp] : 0; s && i < s->first[l->o->pp + 1]; i++)
-        if (s->block[i].micro < l->n_micro) /* initial values have one micro-batch and no blocks */
-            KU_TRY(lower_block(l, &s->block[i]));
+    if (i >= s->first[l->o->pp + 1] - s->first[l->o->pp])
+        return false;
+    *b = s->block[s->first[l->o->pp] + i];
+    return true;
+}
+
+/* Finds the block after block i that gathers parameters. */
+static void find_next(struct ku_lower *l, uint32_t i)
+{
+    struct ku_block b;
+    l->next.distance = 0;
+    for (uint32_t k = 1; l->n_units && block_at(l, i + k, &b) && b.micro < l->n_micro; k++) {
+        l->next.phase = b.kind == KU_BL_F ? KU_PH_F : KU_PH_I;
+        l->next.stage = b.stage;
+        if (b.kind != KU_BL_W && ku_gather_has_units(l, l->next.phase, b.stage)) {
+            l->next.distance = k;
+            return;
+        }
+    }
+}
+
+static int lower_blocks(struct ku_lower *l)
+{
+    struct ku_block b;
+    for (uint32_t i = 0; block_at(l, i, &b); i++) {
+        if (b.micro >= l->n_micro)
+            continue; /* initial values have one micro-batch and no blocks */
+        find_next(l, i);
+        KU_TRY(lower_block(l, &b));
+    }
     return KUMI_OK;
 }
 

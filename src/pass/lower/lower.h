@@ -55,7 +55,8 @@ struct ku_bucket_state {
 /* The all-gather of a unit: a bucket of converts outside O. */
 struct ku_unit_state {
     uint32_t place, handle; /* place: index in reading order */
-    uint32_t turn;          /* the phase (ku_lower.turn) in which it last started */
+    uint32_t turn;          /* the phase (ku_lower.turn) for which it last started */
+    ku_id last_read;        /* the last node that reads it */
     int is_waited;
 };
 
@@ -73,9 +74,13 @@ struct ku_lower {
     uint32_t in_flight[3];      /* buckets to finish in backward, oldest first, + 1; 0 = none */
     struct ku_unit_state *unit; /* per bucket */
     uint32_t *unit_order, n_units;
-    uint32_t *unit_of;   /* per node: its bucket, + 1 */
-    ku_id *slice;        /* per gather: the convert that retains its Z(g) shard, 0 = none */
-    uint32_t turn;       /* phases so far: A, then F and B of each micro-batch */
+    uint32_t *unit_of; /* per node: its bucket, + 1 */
+    ku_id *slice;      /* per gather: the convert that retains its Z(g) shard, 0 = none */
+    uint32_t turn;     /* phases so far: A, then F and B of each micro-batch */
+    struct {
+        uint32_t distance; /* phases until the next block that gathers; 0: there is none */
+        int phase, stage;  /* of it: KU_PH_F or KU_PH_I */
+    } next;
     ku_id *sync;         /* per value of a micro-batch: the convert whose collective it starts */
     uint32_t *sync_turn; /* per convert: the phase (turn) in which that last started */
     ku_id *ahead;        /* per node: the convert that starts before it, 0 = none */
@@ -151,6 +156,8 @@ KU_STATUS ku_lower_settle(struct ku_lower *l, ku_id value);
 /* zero_gather.c */
 KU_STATUS ku_gather_init(struct ku_lower *l);
 void ku_gather_fini(struct ku_lower *l);
+/* Whether forward or backward (KU_PH_I) of a stage gathers parameters. */
+bool ku_gather_has_units(const struct ku_lower *l, int phase, int stage);
 /* Begins phase A, or F, I (or the whole backward) or W of a stage: starts the first gathers. */
 KU_STATUS ku_gather_begin(struct ku_lower *l, int phase, int stage);
 /* Waits for the unit of this convert: its parameters are valid from here on. */

@@ -76,12 +76,14 @@ static bool is_micro(const struct ku_graph *g, ku_id value)
             g->node[def].phase == KU_PH_W);
 }
 
-/* Sums over micro-batches and rows of ports have one buffer per step. */
+/* Sums over micro-batches and rows of ports have one buffer per step, a gathered parameter a buffer
+ * per gather. */
 static void list_values(struct ku_lower *l)
 {
     struct ku_messages *m = l->messages;
     for (ku_id v = 1; v < l->g->n_values; v++)
-        if (is_micro(l->g, v) && l->accumulate[v].convert == 0 && l->buffer[v] == 0)
+        if (is_micro(l->g, v) && l->unit_of[l->g->value[v].def] == 0 &&
+            l->accumulate[v].convert == 0 && l->buffer[v] == 0)
             m->value[m->n_values++] = v;
     for (uint32_t i = l->pipe->n_messages; i > 0; i--) {
         const struct ku_message *x = &l->pipe->message[i - 1];

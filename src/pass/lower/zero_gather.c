@@ -4,9 +4,14 @@
  * in order; each gather starts `prefetch` units before its first read and is waited for there. The
  * buffer is an ordinary buffer of the step: its live range ends at the last read.
  *
- *     units      h.0       h.1       h.2          prefetch 1
- *     starts     h.0 h.1   h.2
- *     waits      h.0       h.1       h.2
+ *     units      h.0       h.1       h.2         | h.2       h.1     prefetch 1
+ *     starts     h.0 h.1   h.2       h.2         | h.1       h.0
+ *     waits      h.0       h.1       h.2         | h.2       h.1
+ *
+ * The last units of forward or backward start the first ones of what follows, be it backward,
+ * the next micro-batch or another block of a pipeline: as many, if the unit's memory is not in use
+ * (a stage of one layer begins with the unit that is being read), and no more elements at once than
+ * max_live_parameters.
  *
  * Where the ranks of each of several hosts share state, they share this buffer too: a gather writes
  * it when all of them have started it (comm/far/gather.c).
@@ -31,13 +36,15 @@ static int phase_of(const struct ku_lower *l, uint32_t unit)
     return l->g->node[converts(l, unit)[0]].phase;
 }
 
-static int start(struct ku_lower *l, uint32_t unit)
+/* turn: of the block that reads it, this one or the next. */
+static int start(struct ku_lower *l, uint32_t unit, uint32_t turn)
 {
     const struct ku_graph *g = l->g;
     struct ku_unit_state *s = &l->unit[unit];
     uint32_t n = g->bucket[unit].n;
     const int arena = ku_state_is_common(&g->mesh) ? KU_AR_GATHER : KU_AR_STEP;
-    if (s->turn == l->turn)
+    KU_ASSERT(turn >= l->turn && turn <= l->turn + l->next.distance);
+    if (s->turn == turn)
         return KUMI_OK;
     struct ku_operand *part = ku_calloc(n, sizeof *part);
     int status = part ? KUMI_OK : KUMI_ENOMEM;
@@ -58,7 +65,7 @@ static int start(struct ku_lower *l, uint32_t unit)
         status = ku_lower_start(l, KU_X_ALL_GATHER, ku_lower_axes(l, converts(l, unit)[0]), 0, NULL,
                                 part, n, g->node[converts(l, unit)[0]].path, &s->handle);
     ku_free(part);
-    s->turn = l->turn;
+    s->turn = turn;
     s->is_waited = 0;
     return status;
 }
@@ -76,27 +83,94 @@ static bool is_read(const struct ku_lower *l, uint32_t unit, int phase, int stag
                              : l->g->node[converts(l, unit)[0]].stage == stage);
 }
 
-/* Starts gathers from number `at` in reading order: the remaining ones of `module` (one gather per
- * dtype) and those of the next `prefetch` modules that this phase reads. */
-static int start_next(struct ku_lower *l, uint32_t at, int phase, int stage, ku_id module)
+/* Elements of a unit on a rank. */
+static int64_t elements_of(const struct ku_lower *l, uint32_t unit)
+{
+    const struct ku_graph *g = l->g;
+    int64_t sum = 0;
+    for (uint32_t i = 0; i < g->bucket[unit].n; i++) {
+        const struct ku_value *v = &g->value[ku_out(g, converts(l, unit)[i], 0)];
+        sum += ku_program_slice_count(&g->mesh, &g->shape[v->shape], &g->layout[v->layout]);
+    }
+    return sum;
+}
+
+/* Whether the unit is read in this block from node `at` on, or has been started for the next. */
+static bool is_live(const struct ku_lower *l, uint32_t unit, ku_id at)
+{
+    const struct ku_unit_state *s = &l->unit[unit];
+    return phase_of(l, unit) == KU_PH_A || s->turn == l->turn + l->next.distance ||
+           (s->turn == l->turn && s->last_read >= at);
+}
+
+/*
+ * Whether a unit of the next block may be started while node `at` of this one is lowered. What a
+ * group retains of a unit (reshard_group) belongs to a micro-batch, and is there in its block.
+ */
+static bool may_start(const struct ku_lower *l, uint32_t unit, ku_id at)
+{
+    const struct ku_graph *g = l->g;
+    const ku_id def = g->value[ku_in(g, &g->node[converts(l, unit)[0]], 0)].def;
+    int64_t live = elements_of(l, unit);
+    if (def && g->node[def].phase != KU_PH_A)
+        return false;
+    if (is_live(l, unit, at))
+        return l->unit[unit].turn != l->turn; /* started for the next block already */
+    for (uint32_t u = 0; l->o->max_live && u < l->n_units; u++)
+        live += is_live(l, l->unit_order[u], at) ? elements_of(l, l->unit_order[u]) : 0;
+    return l->o->max_live == 0 || live <= l->o->max_live;
+}
+
+/* Starts the first n modules of the next block. */
+static int start_across(struct ku_lower *l, ku_id at, int n)
+{
+    ku_id module = 0;
+    for (uint32_t k = 0; k < l->n_units && l->next.distance; k++) {
+        const uint32_t unit = l->unit_order[k];
+        if (!is_read(l, unit, l->next.phase, l->next.stage))
+            continue;
+        if ((module_of(l, unit) != module && n-- == 0) || !may_start(l, unit, at))
+            break;
+        module = module_of(l, unit);
+        KU_TRY(start(l, unit, l->turn + l->next.distance));
+    }
+    return KUMI_OK;
+}
+
+/*
+ * Starts gathers from number `first` in reading order: the remaining ones of `module` (one gather
+ * per dtype) and those of the next `prefetch` modules that this phase reads, then the next block.
+ *
+ *   at   the node that is lowered; 0: the block begins
+ */
+static int start_next(struct ku_lower *l, uint32_t first, int phase, int stage, ku_id module,
+                      ku_id at)
 {
     int n = l->o->overlap ? l->o->prefetch : 0;
-    for (; at < l->n_units; at++) {
-        uint32_t unit = l->unit_order[at];
+    for (uint32_t k = first; k < l->n_units; k++) {
+        uint32_t unit = l->unit_order[k];
         if (!is_read(l, unit, phase, stage))
             continue;
         if (module_of(l, unit) != module && n-- == 0)
-            break;
+            return KUMI_OK;
         module = module_of(l, unit);
-        KU_TRY(start(l, unit));
+        KU_TRY(start(l, unit, l->turn));
     }
-    return KUMI_OK;
+    return at && phase != KU_PH_A ? start_across(l, at, n) : KUMI_OK;
+}
+
+bool ku_gather_has_units(const struct ku_lower *l, int phase, int stage)
+{
+    for (uint32_t k = 0; k < l->n_units; k++)
+        if (is_read(l, l->unit_order[k], phase, stage))
+            return true;
+    return false;
 }
 
 int ku_gather_begin(struct ku_lower *l, int phase, int stage)
 {
     l->turn++;
-    return phase == KU_PH_W ? KUMI_OK : start_next(l, 0, phase, stage, 0);
+    return phase == KU_PH_W ? KUMI_OK : start_next(l, 0, phase, stage, 0, 0);
 }
 
 int ku_gather_use(struct ku_lower *l, ku_id convert)
@@ -104,12 +178,12 @@ int ku_gather_use(struct ku_lower *l, ku_id convert)
     KU_ASSERT(l->unit_of[convert] > 0);
     uint32_t unit = l->unit_of[convert] - 1;
     struct ku_unit_state *s = &l->unit[unit];
-    KU_TRY(start(l, unit));
+    KU_TRY(start(l, unit, l->turn));
     if (s->is_waited)
         return KUMI_OK;
     s->is_waited = 1;
     KU_TRY(start_next(l, s->place + 1, phase_of(l, unit), l->g->node[convert].stage,
-                      module_of(l, unit)));
+                      module_of(l, unit), convert));
     KU_TRY(ku_lower_wait(l, s->handle));
     for (uint32_t i = 0; i < l->g->bucket[unit].n; i++)
         if (l->slice[converts(l, unit)[i]])
@@ -157,6 +231,12 @@ int ku_gather_init(struct ku_lower *l)
         l->unit[b].place = l->n_units;
         l->unit_order[l->n_units++] = b;
     }
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        for (int i = 0; i < g->node[n].n_in && g->node[n].op; i++) {
+            const ku_id def = g->value[ku_in(g, &g->node[n], i)].def;
+            if (def && l->unit_of[def])
+                l->unit[l->unit_of[def] - 1].last_read = n;
+        }
     KU_ASSERT(l->n_units <= g->n_buckets);
     return KUMI_OK;
 }

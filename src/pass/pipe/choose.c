@@ -14,11 +14,11 @@ struct best {
 };
 
 /* Layers and costs of n_stages stages; EINVAL where the model or the list by hand has others. */
-static int divide(const struct ku_graph *g, const struct ku_pp_request *q, int n_stages,
-                  int *layers, struct ku_stage_cost *cost)
+static int divide(const struct ku_graph *g, const struct ku_pp_request *q, const int *rank_of,
+                  int n_stages, int *layers, struct ku_stage_cost *cost)
 {
     KU_TRY(q->n_stages ? ku_stages_parse(g, q->stages, q->n_stages, n_stages, layers)
-                       : ku_stages_balance(g, n_stages, layers));
+                       : ku_stages_balance(g, q->layer, rank_of, n_stages, layers));
     ku_stages_add_up(q->layer, layers, n_stages, cost);
     return KUMI_OK;
 }
@@ -58,15 +58,19 @@ static int try(const struct ku_graph *g, const struct ku_pp_request *q, const ch
     int *layers = ku_calloc((size_t)n_stages, sizeof *layers);
     struct ku_stage_cost *of = ku_calloc((size_t)n_stages, sizeof *of);
     const struct ku_block_cost cost = {.of = of};
-    int status = layers && of ? divide(g, q, n_stages, layers, of) : KUMI_ENOMEM;
+    int status = layers && of ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK && name)
+        status = ku_pp_schedule_create(name, q->n_ranks, q->n_virtual, q->n_micro, &s);
     if (status == KUMI_OK)
-        status =
-            name ? ku_pp_schedule_create(name, q->n_ranks, q->n_virtual, q->n_micro, &s)
-                 : ku_pp_schedule_list(q->n_ranks, q->n_micro, &cost, q->in_flight, is_eager, &s);
-    if (status == KUMI_OK)
+        status = divide(g, q, s ? s->rank_of : NULL, n_stages, layers, of);
+    if (status == KUMI_OK && !name)
+        status = ku_pp_schedule_list(q->n_ranks, q->n_micro, &cost, q->in_flight, is_eager, &s);
+    if (status == KUMI_OK) {
         compare(s, name ? name : "list", q, &cost, layers, best);
-    else
+    } else {
+        ku_pp_schedule_destroy(s);
         ku_free(layers);
+    }
     ku_free(of);
     return status;
 }

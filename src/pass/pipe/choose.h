@@ -12,7 +12,7 @@ struct ku_pp_request {
     int in_flight;                     /* max micro-batches that a rank holds */
     const char *const *stages;         /* [n_stages] by hand, as ku_stages_parse takes it */
     int n_stages;                      /* 0: divided by cost */
-    const struct ku_stage_cost *layer; /* [layers] what F, I and W of each layer cost */
+    const struct ku_stage_cost *layer; /* [layers + 1] what each costs; last: of the end */
 };
 /*
  * The schedule with the shortest step for the model's layers, of all generators and of the list

@@ -62,6 +62,29 @@ static int after(const struct ku_graph *g, const struct ku_layers *l, ku_id n)
     return most;
 }
 
+/*
+ * Nodes in no layer that depend on the last layer are the end, unless a layer reads one of them.
+ * own: per node, whether it is in a layer.
+ */
+static void find_end(const struct ku_graph *g, const bool *own, struct ku_layers *l)
+{
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        if (!is_forward(node))
+            continue;
+        if (!own[n] && (l->of_node[n] == l->n - 1 || after(g, l, n) == l->n)) {
+            l->of_node[n] = l->n;
+            l->has_end = true;
+        }
+        if (!own[n] || after(g, l, n) < l->n)
+            continue;
+        for (ku_id k = 1; k < g->n_nodes; k++)
+            l->of_node[k] -= l->of_node[k] == l->n;
+        l->has_end = false;
+        return;
+    }
+}
+
 /* Nodes that depend on no layer join the first one that reads them, or the last of all. */
 static int join_readers(const struct ku_graph *g, struct ku_layers *l)
 {
@@ -69,7 +92,7 @@ static int join_readers(const struct ku_graph *g, struct ku_layers *l)
     if (reader == NULL)
         return KUMI_ENOMEM;
     for (ku_id n = 1; n < g->n_nodes; n++)
-        reader[n] = l->n - 1;
+        reader[n] = l->has_end ? l->n : l->n - 1;
     for (ku_id n = g->n_nodes - 1; n > 0; n--) {
         const struct ku_node *node = &g->node[n];
         if (!is_forward(node))
@@ -86,26 +109,38 @@ static int join_readers(const struct ku_graph *g, struct ku_layers *l)
     return KUMI_OK;
 }
 
+static int find_layers(const struct ku_graph *g, bool *own, struct ku_layers *l)
+{
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        l->of_node[n] = NO_LAYER;
+        if (!is_forward(&g->node[n]))
+            continue;
+        l->of_node[n] = layer_at(g, l, g->node[n].path);
+        own[n] = l->of_node[n] != NO_LAYER;
+        if (!own[n])
+            l->of_node[n] = after(g, l, n);
+    }
+    if (l->n == 0)
+        return KUMI_OK;
+    find_end(g, own, l);
+    KU_TRY(join_readers(g, l));
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (is_forward(&g->node[n]))
+            l->flops[l->of_node[n]] += flops_of(g, n);
+    return KUMI_OK;
+}
+
 int ku_layers_find(const struct ku_graph *g, struct ku_layers *l)
 {
     memset(l, 0, sizeof *l);
     l->name = ku_calloc(g->n_nodes, sizeof *l->name);
     l->bytes = ku_calloc(g->n_nodes, sizeof *l->bytes);
-    l->flops = ku_calloc(g->n_nodes, sizeof *l->flops);
+    l->flops = ku_calloc(g->n_nodes + 1, sizeof *l->flops);
     l->of_node = ku_calloc(g->n_nodes, sizeof *l->of_node);
-    int status = l->name && l->bytes && l->flops && l->of_node ? KUMI_OK : KUMI_ENOMEM;
-    for (ku_id n = 1; n < g->n_nodes && status == KUMI_OK; n++) {
-        l->of_node[n] = NO_LAYER;
-        if (!is_forward(&g->node[n]))
-            continue;
-        const int own = layer_at(g, l, g->node[n].path);
-        l->of_node[n] = own == NO_LAYER ? after(g, l, n) : own;
-    }
-    if (status == KUMI_OK && l->n)
-        status = join_readers(g, l);
-    for (ku_id n = 1; n < g->n_nodes && status == KUMI_OK; n++)
-        if (is_forward(&g->node[n]) && l->n)
-            l->flops[l->of_node[n]] += flops_of(g, n);
+    bool *own = ku_calloc(g->n_nodes, sizeof *own);
+    const int status =
+        l->name && l->bytes && l->flops && l->of_node && own ? find_layers(g, own, l) : KUMI_ENOMEM;
+    ku_free(own);
     if (status < 0)
         ku_layers_fini(l);
     return status;
@@ -133,51 +168,27 @@ static int check_count(const struct ku_graph *g, const struct ku_layers *l, int 
                         n_stages, l->n, names_of(g, l, text, sizeof text));
 }
 
-/*
- * best[k][i]: the most expensive of k + 1 stages over the first i layers. O(stages x layers^2).
- * Of equal divisions the one with the most layers in the last stages is taken.
- */
-static int balance(const struct ku_layers *l, int n_stages, int *count)
-{
-    const size_t width = (size_t)l->n + 1;
-    double *best = ku_calloc((size_t)n_stages * width, sizeof *best);
-    double *sum = ku_calloc(width, sizeof *sum);
-    int *cut = ku_calloc((size_t)n_stages * width, sizeof *cut);
-    const int status = best && sum && cut ? KUMI_OK : KUMI_ENOMEM;
-    for (int i = 0; i < l->n && status == KUMI_OK; i++)
-        sum[i + 1] = sum[i] + l->flops[i];
-    for (int k = 0; k < n_stages && status == KUMI_OK; k++)
-        for (int i = k + 1; i <= l->n; i++) {
-            double *at = &best[(size_t)k * width + (size_t)i];
-            *at = k ? -1 : sum[i];
-            for (int j = k; j < i && k; j++) {
-                const double before = best[(size_t)(k - 1) * width + (size_t)j],
-                             own = sum[i] - sum[j], most = before > own ? before : own;
-                if (*at < 0 || most < *at) {
-                    *at = most;
-                    cut[(size_t)k * width + (size_t)i] = j;
-                }
-            }
-        }
-    for (int k = n_stages - 1, i = l->n; k >= 0 && status == KUMI_OK; k--) {
-        const int j = cut[(size_t)k * width + (size_t)i];
-        KU_ASSERT(j < i && (k > 0 || j == 0)); /* every stage has a layer, the first one layer 0 */
-        count[k] = i - j;
-        i = j;
-    }
-    ku_free(best);
-    ku_free(sum);
-    ku_free(cut);
-    return status;
-}
-
-int ku_stages_balance(const struct ku_graph *g, int n_stages, int *count)
+int ku_stages_balance(const struct ku_graph *g, const struct ku_stage_cost *layer,
+                      const int *rank_of, int n_stages, int *count)
 {
     struct ku_layers l;
     KU_TRY(ku_layers_find(g, &l));
-    int status = check_count(g, &l, n_stages);
+    double *cost = ku_calloc((size_t)l.n + 1, sizeof *cost);
+    int *alone = ku_calloc((size_t)n_stages, sizeof *alone);
+    int status = cost && alone ? check_count(g, &l, n_stages) : KUMI_ENOMEM;
+    for (int i = 0; i <= l.n && status == KUMI_OK; i++)
+        cost[i] = layer ? layer[i].f + layer[i].i + layer[i].w : l.flops[i];
+    for (int k = 0; k < n_stages && alone; k++)
+        alone[k] = k;
     if (status == KUMI_OK)
-        status = balance(&l, n_stages, count);
+        status = ku_balance(&(struct ku_balance){.n_layers = l.n,
+                                                 .n_stages = n_stages,
+                                                 .layer = cost,
+                                                 .end = cost[l.n],
+                                                 .rank_of = rank_of ? rank_of : alone},
+                            count);
+    ku_free(cost);
+    ku_free(alone);
     ku_layers_fini(&l);
     return status;
 }
@@ -231,6 +242,11 @@ static int parse_all(const struct ku_graph *g, const struct ku_layers *l, const 
                       n, n_stages);
     for (int k = 0; k < n; k++) {
         int first, last;
+        const bool is_end = l->has_end && k > 0 && k == n - 1 && next == l->n;
+        if (is_end && strcmp(text[k], "0") == 0) {
+            count[k] = 0;
+            break;
+        }
         if (next == l->n)
             return KU_ERR(KUMI_EINVAL,
                           "parallel.stages: %s: no layer is left for stage %d of the model's %d "
@@ -310,6 +326,9 @@ void ku_stages_add_up(const struct ku_stage_cost *layer, const int *count, int n
             cost[k].i += layer->i;
             cost[k].w += layer->w;
         }
+    cost[n_stages - 1].f += layer->f; /* of the end */
+    cost[n_stages - 1].i += layer->i;
+    cost[n_stages - 1].w += layer->w;
 }
 
 int ku_stage_of_tensor(const struct ku_graph *g, ku_id tensor)
@@ -327,6 +346,8 @@ int ku_stages_assign(struct ku_graph *g, const int *count, int n_stages)
         return KUMI_OK;
     KU_TRY(ku_layers_find(g, &l));
     int *stage_of = ku_calloc((size_t)l.n + 1, sizeof *stage_of), at = 0, status = KUMI_OK;
+    if (stage_of)
+        stage_of[l.n] = n_stages - 1;
     for (int k = 0; k < n_stages && stage_of; k++)
         for (int i = 0; i < count[k] && at < l.n; i++)
             stage_of[at++] = k;
@@ -339,7 +360,7 @@ int ku_stages_assign(struct ku_graph *g, const int *count, int n_stages)
         status = KU_ERR(KUMI_EINVAL, "parallel.stages: %d layers, the model has %d", total, l.n);
     for (ku_id n = 1; n < g->n_nodes && status == KUMI_OK; n++)
         if (is_forward(&g->node[n])) {
-            KU_ASSERT(l.of_node[n] >= 0 && l.of_node[n] < l.n);
+            KU_ASSERT(l.of_node[n] >= 0 && l.of_node[n] <= l.n);
             g->node[n].stage = (int16_t)stage_of[l.of_node[n]];
         }
     for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++) {
