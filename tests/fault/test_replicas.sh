@@ -28,7 +28,7 @@ flip 4 1 2 "$(differ '[a-z0-9_.]*\.(weight|bias)' 1 0)" "${stages[@]}"
 # shared state: the counters, which every rank has
 flip 2 1 1 "$(differ 'update' 1 0)" --set parallel.share_host_state=true
 # hosts of which each has one copy: a rank's chunks are compared with those of the same local rank on the other host
-hosts=(--set parallel.host_state=shared --set parallel.share_host_state=null)
+hosts=(--set parallel.zero=0 --set parallel.host_state=shared --set parallel.share_host_state=null)
 across() { # RANK N EXPECTED
     local got code
     # shellcheck disable=SC2016
