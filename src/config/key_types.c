@@ -148,8 +148,8 @@ static int read_stages(const struct value *v, void *to)
         int64_t number;
         char digits[24];
         if (json_is_integer(x)) {
-            const int least = i > 0 && i + 1 == n ? 0 : 1;
-            if (ku_json_int(x, &number) < 0 || number < least || number > 999999)
+            const int min = i > 0 && i + 1 == n ? 0 : 1;
+            if (ku_json_int(x, &number) < 0 || number < min || number > 999999)
                 return refuse(v, wanted);
             snprintf(digits, sizeof digits, "%d", (int)number);
         } else if (!json_is_string(x)) {

@@ -111,14 +111,14 @@ static void to_topk(const struct ku_remote_entry *x, int64_t n, const float *a,
     float *value = (float *)(void *)record;
     uint16_t *index = (uint16_t *)(void *)(record + (size_t)k * sizeof *value);
     int64_t n_above, at = 0;
-    const uint32_t least = kth_largest(a, n, k, &n_above);
+    const uint32_t min = kth_largest(a, n, k, &n_above);
     int64_t ties = k - n_above;
     memset(record, 0, ku_remote_record_bytes(x, n));
     for (int64_t i = 0; i < n && at < k; i++) {
         const uint32_t m = magnitude(a[i]);
-        if (m < least || (m == least && ties == 0))
+        if (m < min || (m == min && ties == 0))
             continue;
-        ties -= m == least;
+        ties -= m == min;
         value[at] = a[i];
         index[at++] = (uint16_t)i;
     }

@@ -113,7 +113,7 @@ KU_STATUS ku_far_request_state(struct ku_work *w, const struct ku_net_req *req, 
 /* n requests of the work that runs, zeroed. KUMI_ENOMEM. */
 KU_STATUS ku_far_requests(struct ku_far *far, int n);
 
-/* At least `bytes` of far->copy, whose contents are lost. KUMI_ENOMEM. */
+/* Room for `bytes` in far->copy; its contents are then undefined. Errors: KUMI_ENOMEM. */
 KU_STATUS ku_far_copy_room(struct ku_far *far, size_t bytes);
 
 /* Where the elements of the running work lie (view.c) */

@@ -4,8 +4,8 @@
  * (stages, layers) find the best division:
  *
  *     1. the most expensive stage is as cheap as possible: a bound
- *     2. of the divisions within the bound, the sum of squares is the least: the other stages have
- *        equal work
+ *     2. of the divisions within the bound, that with the smallest sum of squares: the other
+ *        stages have equal work
  *
  * O(stages x layers^2). With several stages on a coordinate its work is the sum of them; starting
  * from the division above, a layer at a time moves over a border between stages as long as that
@@ -33,11 +33,11 @@ static void fill(struct table *t, double bound)
 {
     const int n = t->b->n_layers, last = t->b->n_stages - 1;
     for (int k = 0; k <= last; k++) {
-        const int least = k == last && k > 0 && t->b->end > 0 ? 0 : 1; /* layers of stage k */
+        const int min = k == last && k > 0 && t->b->end > 0 ? 0 : 1; /* layers of stage k */
         for (int i = 0; i <= n; i++) {
             double *at = &t->best[(size_t)k * t->width + (size_t)i];
             *at = -1;
-            for (int j = k ? k : 0; j + least <= i && (k || j == 0); j++) {
+            for (int j = k ? k : 0; j + min <= i && (k || j == 0); j++) {
                 const double own = cost_of(t, k, j, i),
                              before = k ? t->best[(size_t)(k - 1) * t->width + (size_t)j] : 0;
                 const double all = bound >= 0 ? before + own * own : before > own ? before : own;
@@ -86,8 +86,8 @@ static void improve(const struct table *t, int *count, double *work)
         for (int k = 0; k + 1 < n; k++)
             for (int d = -1; d <= 1; d += 2) {
                 const int from = d > 0 ? k : k + 1;
-                const int least = from == n - 1 && t->b->end > 0 ? 0 : 1;
-                if (count[from] <= least)
+                const int min = from == n - 1 && t->b->end > 0 ? 0 : 1;
+                if (count[from] <= min)
                     continue;
                 count[k] -= d, count[k + 1] += d;
                 const struct load x = load_of(t, count, work);
