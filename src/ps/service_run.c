@@ -185,37 +185,49 @@ static int n_away(const struct ku_ps_service *s, int *first)
     return n;
 }
 
-/* Names a worker that the others wait for, when it has gone, and when it is back. lock is held. */
+/*
+ * Names a worker that has gone, and when it is back. With ssp the others go on without it; with sync
+ * and no backup they wait. lock is held.
+ */
 static void tell_away(struct ku_ps_service *s)
 {
     enum { PATIENCE_NS = 1000 * 1000 * 1000 }; /* a connection that was lost is made again */
-    const int64_t now = ku_clock_ns();
+    const bool is_ssp = s->engine_opts.mode == KU_REMOTE_SSP;
     for (int w = 0; w < s->layout->n_workers; w++) {
         struct ku_ps_presence *x = &s->present[w];
-        const bool is_away = x->was_here && x->count == 0 && now - x->gone_ns > PATIENCE_NS;
-        if (is_away && !x->is_told)
-            KU_MESSAGE(WARN,
-                       "kumi: ps: worker %d is away, and the others wait for it%s; without it the "
-                       "servers end in %.0f s (parallel.timeout_s)",
-                       w, s->engine_opts.mode == KU_REMOTE_SSP ? " (ps.staleness)" : "",
-                       (double)(s->timeout_ns - (now - x->gone_ns)) * 1e-9);
-        if (!is_away && x->is_told && x->count > 0)
+        const int64_t gone_ns = ku_clock_ns() - x->gone_ns; /* or not started yet */
+        const bool is_away =
+            x->count == 0 && gone_ns > (x->was_here ? (int64_t)PATIENCE_NS : s->timeout_ns);
+        if (is_away == x->is_told || (x->is_told && x->count == 0))
+            continue;
+        x->is_told = is_away;
+        if (is_ssp)
+            ku_remote_count_worker(s->engine, w, !is_away);
+        if (!is_away)
             KU_MESSAGE(INFO, "kumi: ps: worker %d is back", w);
-        x->is_told = is_away || (x->is_told && x->count == 0);
+        else if (is_ssp)
+            KU_MESSAGE(WARN, "kumi: ps: worker %d is away, and the others go on without it", w);
+        else
+            KU_MESSAGE(WARN,
+                       "kumi: ps: worker %d is away, and the others wait for it; without it the "
+                       "servers end in %.0f s (parallel.timeout_s)",
+                       w, (double)(s->timeout_ns - gone_ns) * 1e-9);
     }
 }
 
-/* Ends the run when so many workers are away for so long that no update can come. */
+/*
+ * Follows the connections of the workers, and ends the run when so many are away for so long that
+ * no update can come.
+ */
 static void watch_workers(struct ku_ps_service *s)
 {
     const int n = s->layout->n_workers;
-    const int spare = s->engine_opts.mode == KU_REMOTE_SYNC    ? s->engine_opts.backup
-                      : s->engine_opts.mode == KU_REMOTE_ASYNC ? n - 1
-                                                               : 0;
+    const bool waits = s->engine_opts.mode == KU_REMOTE_SYNC && s->engine_opts.backup == 0;
+    const int spare = s->engine_opts.mode == KU_REMOTE_SYNC ? s->engine_opts.backup : n - 1;
     int first = -1, away = 0;
     pthread_mutex_lock(&s->lock);
     while (!s->is_stopping && (away = n_away(s, &first)) <= spare) {
-        if (spare == 0 && n > 1 && s->server == 0)
+        if ((waits || s->engine_opts.mode == KU_REMOTE_SSP) && n > 1 && s->server == 0)
             tell_away(s);
         wait_a_slice(s);
     }

@@ -14,12 +14,13 @@
  * In async and ssp a worker gets the parameters as they were when it was allowed to begin its
  * step: the next update copies them first, until the worker's push is complete, since one that was
  * started again reads them once more. Hence the order of pushes alone gives all bits, on any
- * number of servers.
+ * number of servers. Which workers count for the staleness of ssp is such a choice too.
  *
  * `lock` protects the slots, version and failure. `state` is held for writing while an update runs,
  * and for reading while parameters are copied.
  */
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
@@ -51,6 +52,8 @@ struct slot {
     int64_t begins;
     bool is_kept;
     unsigned char *kept; /* [pull_bytes] */
+    bool is_left_out;    /* ssp: the others do not wait for it */
+    bool is_absent;      /* on server 0: nor should they */
 };
 
 struct ku_remote_engine {
@@ -79,9 +82,10 @@ struct ku_remote_engine {
     bool is_stopped, has_topk;
 };
 
-/* What an update applies, equal on all servers. */
+/* What the servers do next, equal on all of them: an update, or a change of is_left_out. */
 struct choice {
-    int32_t n;
+    int32_t n;       /* pushes that the update applies; 0: none */
+    int32_t changed; /* the worker whose is_left_out changes; -1: none */
     int32_t worker[KU_REMOTE_MAX_WORKERS];
 };
 
@@ -367,16 +371,30 @@ void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Whether all workers that count are at most `staleness` steps behind `step`. lock is held. */
+static bool is_fresh(const struct ku_remote_engine *e, int64_t step)
+{
+    for (int w = 0; w < e->n_workers; w++)
+        if (!e->slot[w].is_left_out && step - e->slot[w].next > e->o.staleness)
+            return false;
+    return true;
+}
+
 /* Whether a worker may begin a step. lock is held. */
 static bool is_ready(const struct ku_remote_engine *e, int worker, int64_t step)
 {
-    int64_t slowest = INT64_MAX;
     if (e->o.mode == KU_REMOTE_SYNC)
         return e->version >= step;
-    for (int w = 0; w < e->n_workers; w++)
-        slowest = e->slot[w].next < slowest ? e->slot[w].next : slowest;
-    return e->slot[worker].next >= step &&
-           (e->o.mode == KU_REMOTE_ASYNC || step - slowest <= e->o.staleness);
+    return e->slot[worker].next >= step && (e->o.mode == KU_REMOTE_ASYNC || is_fresh(e, step));
+}
+
+void ku_remote_count_worker(struct ku_remote_engine *e, int worker, bool counts)
+{
+    KU_ASSERT(e->server == 0 && worker >= 0 && worker < e->n_workers);
+    pthread_mutex_lock(&e->lock);
+    e->slot[worker].is_absent = !counts;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* Copy the bytes of the pull space that a part and [offset, offset + bytes) have in common. */
@@ -462,6 +480,28 @@ static bool choose(struct ku_remote_engine *e, struct choice *c)
     return c->n >= wanted;
 }
 
+/* A worker that is to be left out, or can count again; -1: none. lock is held. */
+static int change(const struct ku_remote_engine *e)
+{
+    int64_t fastest = INT64_MIN;
+    for (int w = 0; w < e->n_workers; w++)
+        if (!e->slot[w].is_left_out && e->slot[w].next > fastest)
+            fastest = e->slot[w].next;
+    for (int w = 0; w < e->n_workers && e->o.mode == KU_REMOTE_SSP; w++) {
+        const struct slot *x = &e->slot[w];
+        if (x->is_absent ? !x->is_left_out : x->is_left_out && fastest - x->next <= e->o.staleness)
+            return w;
+    }
+    return -1;
+}
+
+/* lock is held. */
+static bool choose_or_change(struct ku_remote_engine *e, struct choice *c)
+{
+    c->changed = change(e);
+    return c->changed >= 0 || choose(e, c);
+}
+
 /* Waits for a while. lock is held. Returns false if the engine was stopped, or the job failed. */
 static bool wait_a_while(struct ku_remote_engine *e, int *status)
 {
@@ -506,22 +546,25 @@ static int tell_choice(const struct ku_remote_engine *e, const struct choice *c)
                : KUMI_OK;
 }
 
-/* The pushes of the next update; n 0: the engine was stopped. Collective. */
+/* What comes next; nothing: the engine was stopped. Collective. */
 static int next_choice(struct ku_remote_engine *e, struct choice *c)
 {
     int status = KUMI_OK;
     pthread_mutex_lock(&e->lock);
-    c->n = 0;
-    while (e->server == 0 && !is_interrupted(e) && !choose(e, c) && wait_a_while(e, &status))
+    *c = (struct choice){.changed = -1};
+    while (e->server == 0 && !is_interrupted(e) && !choose_or_change(e, c) &&
+           wait_a_while(e, &status))
         ;
     if (is_interrupted(e))
+        c->n = 0, c->changed = -1;
+    if (c->changed >= 0)
         c->n = 0;
     pthread_mutex_unlock(&e->lock);
     KU_TRY(status);
     if (e->server == 0 && c->n > 0)
         KU_TRY(tell_choice(e, c));
     if (e->t->job->n > 1) {
-        KU_TRY(ku_agree_bytes(e->t->job, &c->n, sizeof c->n));
+        KU_TRY(ku_agree_bytes(e->t->job, c, offsetof(struct choice, worker)));
         KU_TRY(ku_agree_bytes(e->t->job, c->worker, (size_t)c->n * sizeof *c->worker));
     }
     return wait_for(e, c);
@@ -590,6 +633,23 @@ static int sum_entry(struct ku_remote_engine *e, const struct choice *c, uint32_
     return ku_range_unmap(&map);
 }
 
+/* Of the workers that wait, these begin after the version that there is. lock is held. */
+static void begin_ready(struct ku_remote_engine *e)
+{
+    for (int w = 0; w < e->n_workers; w++)
+        if (e->slot[w].begins < 0 && is_ready(e, w, e->slot[w].next))
+            e->slot[w].begins = e->version;
+}
+
+/* Leaves a worker out, or counts it again. */
+static void apply_change(struct ku_remote_engine *e, int worker)
+{
+    pthread_mutex_lock(&e->lock);
+    e->slot[worker].is_left_out = !e->slot[worker].is_left_out;
+    begin_ready(e);
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* The slots of a choice are empty again; late ones in sync mode too. */
 static void release(struct ku_remote_engine *e, const struct choice *c)
 {
@@ -602,9 +662,7 @@ static void release(struct ku_remote_engine *e, const struct choice *c)
         x->is_kept = false;
     }
     e->version = done + 1;
-    for (int w = 0; w < e->n_workers; w++)
-        if (e->slot[w].begins < 0 && is_ready(e, w, e->slot[w].next))
-            e->slot[w].begins = e->version;
+    begin_ready(e);
     for (int w = 0; w < e->n_workers && e->o.mode == KU_REMOTE_SYNC; w++)
         if (e->slot[w].next <= done) {
             e->slot[w].next = done + 1;
@@ -670,9 +728,12 @@ int ku_remote_serve(struct ku_remote_engine *e, int64_t n_updates)
     int status = c ? KUMI_OK : KUMI_ENOMEM;
     while (status == KUMI_OK && e->version < n_updates) {
         status = next_choice(e, c);
-        if (status < 0 || c->n == 0 || e->is_stopped)
+        if (status < 0 || (c->n == 0 && c->changed < 0) || e->is_stopped)
             break;
-        status = update(e, c);
+        if (c->changed >= 0)
+            apply_change(e, c->changed);
+        else
+            status = update(e, c);
         if (status == KUMI_OK && e->events.on_version)
             e->events.on_version(e->events.ctx, e->version);
     }

@@ -237,7 +237,8 @@ void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step);
  *
  *     sync    after update `step`, which all workers begin with
  *     async   as of the update that applied the worker's last push
- *     ssp     as of the first update after which also the slowest worker is at `step` - staleness
+ *     ssp     as of the first update after which also the slowest worker is at `step` - staleness;
+ *             of those that count (ku_remote_count_worker)
  *
  * A transport that reads in pieces starts again if *seen differs between them (sync with `backup`).
  *
@@ -248,6 +249,15 @@ void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step);
  */
 KU_STATUS ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                          void *data, size_t bytes, int64_t *seen);
+/*
+ * Ssp, on server 0: whether the others wait for a worker, as they do for each one at the start. A
+ * worker that counts again has lost steps. The others do not wait until it has made these up: it
+ * counts when all that count are at most `staleness` steps ahead of it. Server 0 decides, and all
+ * servers change between the same two updates.
+ *
+ * Threads: any.
+ */
+void ku_remote_count_worker(struct ku_remote_engine *e, int worker, bool counts);
 /* Callbacks of the engine, from ku_remote_serve's thread; all may be NULL. */
 struct ku_remote_events {
     void *ctx;

@@ -128,15 +128,36 @@ wait $server
 [ $? = 7 ] && grep -q 'kumi: error: ps: worker 0 has not been connected for 1.0 s (parallel.timeout_s), nor have others' "$dir/err" || say "missing workers: $(cat "$dir/err")"
 no 2 "--journal-sync: often; give every, none, or group:MS" serve "$dir/c.json" --out "$dir/no" --set ps.workers=1 --journal-sync often
 no 2 "ps replay: $dir/all/journal/server-0: no journal with updates" replay "$dir/all"
-# a worker that is killed for good: with ssp the servers name it at once, and end by their deadline
-"$kumi" ps run "$dir/c.json" --out "$dir/gone" -n 2 --set train.steps=100000 --set ps.mode=ssp --set parallel.timeout_s=3 >"$dir/out" 2>"$dir/err" &
-run=$!
-has_both() { "$kumi" ps status --servers "unix:$dir/gone/server-0.sock" 2>/dev/null | grep -q '2 of 2 workers'; }
-await has_both || say "no workers: $(cat "$dir/err")"
-kill -KILL "$(pgrep -P $run -f 'worker .*--worker 1')" || say "no worker 1"
+# a worker that is killed for good: with sync the servers name it at once, and end by their deadline
+gone() { # options of all: two workers, of which 1 is killed
+    address=unix:$dir/gone/server-0.sock
+    rm -rf "$dir/gone"
+    "$kumi" ps run "$dir/c.json" --out "$dir/gone" -n 2 --set train.steps=100000 "$@" >"$dir/out" 2>"$dir/err" &
+    run=$!
+    has_both() { "$kumi" ps status --servers "$address" 2>/dev/null | grep -q '2 of 2 workers'; }
+    await has_both || say "no workers: $(cat "$dir/err")"
+    kill -KILL "$(pgrep -P $run -f 'worker .*--worker 1')" || say "no worker 1"
+}
+gone --set parallel.timeout_s=3
 wait $run
 is=$?
-[ $is = 7 ] && grep -q 'worker 1 is away, and the others wait for it (ps.staleness)' "$dir/err" && grep -q 'ps: worker 1 has not been connected for' "$dir/err" ||
+[ $is = 7 ] && grep -q 'worker 1 is away, and the others wait for it; without it' "$dir/err" && grep -q 'ps: worker 1 has not been connected for' "$dir/err" ||
     say "a worker that is gone: exit $is: $(tail -5 "$dir/err")"
+
+# with ssp the others go on, and it can come back
+gone --set ps.mode=ssp
+tells() { grep -q "$1" "$dir/err"; }
+await tells 'worker 1 is away, and the others go on without it' || say "ssp, gone: $(tail -5 "$dir/err")"
+updates() { "$kumi" ps status --servers "$address" --json | sed -n 's/.*"updates": \([0-9]*\).*/\1/p'; }
+before=$(updates)
+has_more() { [ "$(updates)" -gt $((before + 4)) ]; }
+await has_more || say "no update without worker 1: $(tail -5 "$dir/err")"
+"$kumi" ps worker "$dir/c.json" --servers "$address" --worker 1 --set ps.workers=2 --set train.steps=100000 --set ps.mode=ssp 2>"$dir/worker" &
+worker=$!
+await tells 'worker 1 is back' || say "ssp, back: $(tail -5 "$dir/err"; cat "$dir/worker")"
+"$kumi" ps drain --servers "$address" >/dev/null
+wait $run
+[ $? = 10 ] || say "ssp, drained: $(tail -5 "$dir/err")"
+wait $worker
 
 exit $failed

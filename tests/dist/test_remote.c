@@ -33,7 +33,11 @@ struct remote {
     int restart;       /* the worker is made anew before this step; 0: never */
     bool forgets;      /* then without its live error feedback */
     int n_updates;
-    int late;               /* a worker that is slow; -1: none */
+    int late; /* a worker that is slow; -1: none */
+    /* Of two workers, 1 is away before this step, until a while later (returns) or for good. */
+    int away;
+    bool returns;
+    struct ku_remote_engine *first; /* server 0's */
     int broken, bad_update; /* a worker that fails in its step 1; an update that fails; -1: none */
     const int *order;       /* replayed */
     int applied[64], n_applied;
@@ -217,6 +221,8 @@ static int server_rank(struct ku_job *job, void *arg)
     KU_TRY(ku_remote_engine_create(t, &r->engine, &e));
     if (r->compression == KU_REMOTE_TOPK && job->rank == 0)
         check_records(e);
+    if (job->rank == 0)
+        r->first = e; /* workers begin later */
     ku_remote_direct_attach(r->link, e, NULL, r->dir, job->rank == 0 ? &events : NULL);
     int status = ku_remote_serve(e, r->n_updates);
     if (status < 0)
@@ -248,6 +254,26 @@ static int restart(const struct side *x, struct ku_trainer *t, struct ku_remote_
     return open_worker(x, t, w);
 }
 
+/* The steps of a worker: where 1 is away, 0 pushes for it. */
+static int64_t steps_of(const struct side *x)
+{
+    const struct remote *r = x->r;
+    const int lost = r->away == 0 ? 0 : r->returns ? 6 : r->c.steps - r->away;
+    return r->c.steps + (x->worker == 0 ? lost : -lost);
+}
+
+static void be_away(const struct side *x, int64_t step)
+{
+    struct remote *r = x->r;
+    const bool is_last = step == steps_of(x);
+    if (r->away == 0 || x->worker != 1 || (step != r->away && !is_last))
+        return;
+    ku_remote_count_worker(r->first, 1, false);
+    nanosleep(&(struct timespec){.tv_nsec = is_last ? 0 : 20000000}, NULL);
+    if (!is_last)
+        ku_remote_count_worker(r->first, 1, true);
+}
+
 static int work(const struct side *x, struct ku_trainer *t, struct ku_remote_worker **w)
 {
     struct remote *r = x->r;
@@ -258,7 +284,8 @@ static int work(const struct side *x, struct ku_trainer *t, struct ku_remote_wor
         KU_TRY(ku_remote_begin(*w, &step, &report));
         if (step > 0 && x->worker == 0)
             r->c.loss[step - 1] = report[KU_REPORT_LOSS];
-        if (step == r->c.steps)
+        be_away(x, step);
+        if (step == steps_of(x))
             return KUMI_OK;
         if (x->worker == r->broken && step == 1)
             return KU_ERR(KUMI_EINPUT, "a sample is broken");
@@ -461,6 +488,29 @@ static void order_is_all(void **state)
         run_remote(&again);
         if (memcmp(again.applied, r.applied, sizeof r.applied) != 0)
             assert_string_not_equal(again.c.digest, r.c.digest);
+    }
+}
+
+/* Ssp: the others go on without a worker that is away, and wait for it again when it is back. */
+static void absent(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 6; k++) {
+        struct remote r = case_of(GPT2, 2, 1 + k % 3, KU_OP_adamw, KUMI_F32);
+        r.engine.mode = KU_REMOTE_SSP;
+        r.engine.staleness = k / 2;
+        r.away = 2;
+        r.returns = k % 2;
+        r.c.steps = r.returns ? 12 : 6;
+        r.n_updates = 2 * r.c.steps;
+        run_remote(&r);
+        assert_int_equal(r.n_applied, r.n_updates);
+        struct remote again = r;
+        again.order = r.applied, again.n_applied = 0, again.n_servers = 2;
+        again.c.digest[0] = '\0';
+        run_remote(&again);
+        assert_memory_equal(again.applied, r.applied, sizeof r.applied);
+        assert_string_equal(again.c.digest, r.c.digest);
     }
 }
 
@@ -697,6 +747,7 @@ int main(void)
                                        cmocka_unit_test(compressed_converges),
                                        cmocka_unit_test(compressed_refuses),
                                        cmocka_unit_test(order_is_all),
+                                       cmocka_unit_test(absent),
                                        cmocka_unit_test(backup),
                                        cmocka_unit_test(failure_ends_all),
                                        cmocka_unit_test(sync_is_all_reduce)};
