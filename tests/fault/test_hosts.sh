@@ -123,6 +123,11 @@ case $1 in
     bare) exec sh -c "exec /nonexistent/kumi agent" ;;
     loud) echo "Welcome to $1"; printf 'no newline' ;;
     silent) exec sleep 600 ;;
+    late) # reads late: all that waits arrives at once
+        mkfifo "$0.late"
+        exec 3<&0 <>"$0.late" 4>&0
+        (sleep 1; exec cat) <&3 >&4 2>/dev/null &
+        exec 3<&- 4>&- ;;
     old) printf '\1kumi agent\n\5\0\0\0\0\0\0\0\143\0\0\0\0\0\0\0'; exec sleep 600 ;;
     other) printf '\1kumi agent\n\5\0\0\0\0\0\0\0\1\0\0\0\5\0\0\0000.0.9'; exec sleep 600 ;;
     junk) exec yes ;;
@@ -135,6 +140,8 @@ cp "$kumi" "$dir/kumi of 'mine'"
 run 0 "remote shell" -H loud:2,b:2 --rsh "$dir/rsh -p 22" -- sh -c 'echo $RANK $(pwd) $MASTER_ADDR'
 [ "$(sort "$dir/out")" = "$(for r in 0 1 2 3; do echo "$r $PWD loud"; done)" ] || say "remote shell: $(cat "$dir/out")"
 kumi="$dir/kumi of 'mine'" run 0 "path of kumi" -H a:1,b:1 --rsh "$dir/rsh" -- true
+run 5 "the end comes with the job" -H late:2,b:2 --rsh "$dir/rsh" -- sh -c "[ \$RANK != 2 ] || exit 5; $wait_forever"
+once "the end comes with the job"
 run 6 "unknown host" -H a:1,unknown:1 --rsh "$dir/rsh" -- touch "$dir/ran"
 says "unknown host" '^kumi: error: launch: host unknown: .*/rsh ended with exit code 255: ssh: Could not resolve hostname unknown: Name or service not known; check'
 once "unknown host"

@@ -213,14 +213,21 @@ static void obey(struct agent *a, const struct ku_frame *f, const char *payload)
     }
 }
 
-static void take_commands(struct agent *a)
+static void obey_all(struct agent *a)
 {
     struct ku_frame f;
     const char *payload;
-    int n = ku_wire_read(&a->in, a->in_fd), status = 0;
+    int status;
     while ((status = ku_wire_take(&a->in, &f, &payload)) > 0)
         obey(a, &f, payload);
-    a->is_orphan |= n == 0 || n < -1 || status < 0;
+    a->is_orphan |= status < 0;
+}
+
+static void take_commands(struct agent *a)
+{
+    const int n = ku_wire_read(&a->in, a->in_fd);
+    obey_all(a);
+    a->is_orphan |= n == 0 || n < -1;
 }
 
 /* Returns the process of the first SIGCHLD, or 0. */
@@ -267,6 +274,7 @@ static int set_poll(struct agent *a)
 
 static void watch(struct agent *a)
 {
+    obey_all(a); /* what was read together with the job */
     while (a->ranks.n_alive && !a->is_orphan) {
         const int n = set_poll(a);
         if (poll(a->poll, (nfds_t)n, KU_SLEEP_NS / 1000000) > 0) {
