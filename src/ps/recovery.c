@@ -101,6 +101,8 @@ static int take_update(struct ku_ps_plan *p, const struct ku_ps_record *r)
                           "covered; restore that checkpoint, or move the journal away",
                           r->file, (long long)r->version);
         worker[k] = (int32_t)w, step[k] = l->worker[w].next;
+        if (!is_covered)
+            p->needed[w] = step[k] + 1;
         settle(p, (int)w, is_covered);
     }
     for (int w = 0; w < l->n_workers && l->is_sync; w++) /* late ones */
@@ -187,10 +189,11 @@ static int allocate(struct ku_ps_plan *p, const struct ku_ps_space *space)
     const size_t n = (size_t)p->identity.n_workers;
     KU_TRY(ku_ps_ledger_init(&p->ledger, (int)n, p->identity.is_sync, p->version, space));
     p->next = ku_calloc(n, sizeof *p->next);
+    p->needed = ku_calloc(n, sizeof *p->needed);
     p->open = ku_calloc(n, sizeof *p->open);
     for (size_t w = 0; p->next && w < n; w++)
         p->next[w] = p->version;
-    return p->next && p->open ? KUMI_OK : KUMI_ENOMEM;
+    return p->next && p->needed && p->open ? KUMI_OK : KUMI_ENOMEM;
 }
 
 int ku_ps_plan_read(const char *dir, int64_t version, const struct ku_ps_identity *identity,
@@ -207,7 +210,11 @@ int ku_ps_plan_read(const char *dir, int64_t version, const struct ku_ps_identit
         return KUMI_OK;
     }
     KU_TRY(check_extent(&x, dir, version, identity));
-    return ku_ps_journal_read(dir, visit, p, NULL);
+    KU_TRY(ku_ps_journal_read(dir, visit, p, NULL));
+    for (int w = 0; w < identity->n_workers; w++)
+        if (ku_ps_ledger_is_complete(&p->ledger, w))
+            p->needed[w] = p->ledger.worker[w].next + 1;
+    return KUMI_OK;
 }
 
 void ku_ps_plan_fini(struct ku_ps_plan *p)
@@ -218,6 +225,7 @@ void ku_ps_plan_fini(struct ku_ps_plan *p)
     ku_free(p->pushed);
     ku_free(p->open);
     ku_free(p->next);
+    ku_free(p->needed);
     ku_ps_ledger_fini(&p->ledger);
     *p = (struct ku_ps_plan){0};
 }

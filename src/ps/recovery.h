@@ -19,6 +19,8 @@ KU_STATUS ku_ps_journal_measure(const char *dir, struct ku_ps_extent *extent,
  *
  *     ledger   after its last record: the service goes on with it
  *     next     per worker the first step that no update up to c applied: the engine begins there
+ *     needed   per worker one more than the last step whose push an update after c applied, or that
+ *              is complete: not one that an update left behind (sync with backup)
  *     choice   per update after c the workers whose pushes it applied
  *     pushed   the records to push again, in order: of pushes that an update after c applied, or
  *              that are still awaited; not those that were applied before, dropped or discarded
@@ -36,7 +38,7 @@ struct ku_ps_plan {
     int64_t version, base; /* c; updates before the first record, -1: there is no record */
     struct ku_ps_identity identity;
     struct ku_ps_ledger ledger;
-    int64_t *next; /* [n_workers] */
+    int64_t *next, *needed; /* [n_workers] */
     struct ku_ps_choice *choice;
     uint32_t n_choices, cap_choices;
     struct ku_ps_pushed *pushed;

@@ -274,8 +274,8 @@ static int remove_old(struct ku_ps_service *s)
 }
 
 /*
- * What server 0 has completely, all others have (ps/service.h), or their disks have lost it. Agrees
- * on the number of updates to repeat. Collective.
+ * What the updates of server 0 need, and what it has completely, all others have (ps/service.h), or
+ * their disks have lost it. Agrees on the number of updates to repeat. Collective.
  */
 static int agree(struct ku_ps_service *s, struct ku_job *job)
 {
@@ -285,9 +285,8 @@ static int agree(struct ku_ps_service *s, struct ku_job *job)
     int64_t missing = -1;
     if (word == NULL)
         return KUMI_ENOMEM;
+    memcpy(word, s->plan.needed, (size_t)n * sizeof *word);
     word[n] = l->version;
-    for (int w = 0; w < n; w++)
-        word[w] = ku_ps_ledger_begin(l, w);
     int status = ku_agree_bytes(job, word, ((size_t)n + 1) * sizeof *word);
     for (int w = 0; w < n && status == KUMI_OK; w++)
         if (ku_ps_ledger_begin(l, w) < word[w])

@@ -17,7 +17,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "ps/journal.h"
+#include "ps/recovery.h"
 
 enum { WORKERS = 2, SPACE = 256 };
 
@@ -66,11 +66,12 @@ static struct text read_all(struct ku_ps_end *end)
     return t;
 }
 
-static struct ku_ps_journal *open_at(const struct ku_ps_end *end, enum ku_ps_sync sync)
+static struct ku_ps_journal *open_of(const struct ku_ps_identity *id, const struct ku_ps_end *end,
+                                     enum ku_ps_sync sync)
 {
     struct ku_ps_journal *j = NULL;
     const struct ku_ps_journal_opts o = {.dir = dir,
-                                         .identity = identity,
+                                         .identity = *id,
                                          .ledger = &ledger,
                                          .sync = sync,
                                          .group_ms = 1,
@@ -78,6 +79,11 @@ static struct ku_ps_journal *open_at(const struct ku_ps_end *end, enum ku_ps_syn
     if (ku_ps_journal_open(&o, end, &j) < 0)
         fail_msg("%s", ku_err_get()->text);
     return j;
+}
+
+static struct ku_ps_journal *open_at(const struct ku_ps_end *end, enum ku_ps_sync sync)
+{
+    return open_of(&identity, end, sync);
 }
 
 static int push(struct ku_ps_journal *j, int w, int64_t step, size_t offset, size_t bytes)
@@ -363,6 +369,47 @@ static void covered(void **state)
     ku_ps_journal_close(j);
 }
 
+/*
+ * What the other servers must have, of sync with backup: an update leaves the incomplete push of worker
+ * 1 behind, and then that of worker 0 is complete.
+ */
+static void needed(void **state)
+{
+    const struct ku_ps_end none = {.next_number = 1};
+    const struct ku_ps_identity id = {
+        .layout = 77, .server = 1, .n_servers = 2, .n_workers = WORKERS, .is_sync = true};
+    const int32_t both[] = {0, 1};
+    const int64_t first[] = {0, 0}, second[] = {1, 1};
+    struct ku_ps_plan plan;
+    bool is_new;
+    (void)state;
+    start();
+    ku_ps_ledger_fini(&ledger);
+    assert_int_equal(ku_ps_ledger_init(&ledger, WORKERS, true, 0, &space), 0);
+    struct ku_ps_journal *j = open_of(&id, &none, KU_PS_SYNC_NONE);
+    for (int w = 0; w < WORKERS; w++) {
+        assert_int_equal(ku_ps_ledger_meet(&ledger, w, 1, &is_new), 0);
+        assert_int_equal(ku_ps_journal_worker(j, w, 1, -1), 0);
+    }
+    for (int step = 0; step < 3; step++)
+        for (int w = 0; w < WORKERS; w++) {
+            const bool is_late = step > 0 && w == 1;
+            assert_int_equal(push(j, w, step, 0, 100), 0);
+            assert_int_equal(is_late ? 0 : push(j, w, step, 128, 124), 0);
+            if (w == 1 && step < 2) {
+                const int64_t *at = step ? second : first;
+                assert_int_equal(ku_ps_journal_update(j, step + 1, 2 - step, both, at), 0);
+                ku_ps_ledger_apply(&ledger, step + 1, 2 - step, both, at);
+            }
+        }
+    ku_ps_journal_close(j);
+    assert_int_equal(ku_ps_plan_read(dir, 0, &id, &space, &plan), 0);
+    assert_int_equal(plan.ledger.version, 2);
+    assert_true(plan.needed[0] == 3 && plan.needed[1] == 1);
+    assert_true(plan.ledger.worker[1].next == 2 && ku_ps_ledger_begin(&plan.ledger, 1) == 2);
+    ku_ps_plan_fini(&plan);
+}
+
 static void *waits(void *arg)
 {
     struct ku_ps_journal *j = arg;
@@ -408,9 +455,10 @@ static void policy(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(once),    cmocka_unit_test(gaps),      cmocka_unit_test(torn),
-        cmocka_unit_test(damaged), cmocka_unit_test(disk_full), cmocka_unit_test(failed_sync),
-        cmocka_unit_test(covered), cmocka_unit_test(together),  cmocka_unit_test(policy)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(once),      cmocka_unit_test(gaps),
+                                       cmocka_unit_test(torn),      cmocka_unit_test(damaged),
+                                       cmocka_unit_test(disk_full), cmocka_unit_test(failed_sync),
+                                       cmocka_unit_test(covered),   cmocka_unit_test(needed),
+                                       cmocka_unit_test(together),  cmocka_unit_test(policy)};
     return cmocka_run_group_tests(tests, NULL, finish);
 }
