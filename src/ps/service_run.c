@@ -186,8 +186,8 @@ static int n_away(const struct ku_ps_service *s, int *first)
 }
 
 /*
- * Names a worker that has gone, and when it is back. With ssp the others go on without it; with sync
- * and no backup they wait. lock is held.
+ * Names a worker that has gone, and when it is back. With ssp the others go on without it; with
+ * sync and no backup they wait. lock is held.
  */
 static void tell_away(struct ku_ps_service *s)
 {
