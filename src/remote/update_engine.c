@@ -14,7 +14,8 @@
  * In async and ssp a worker gets the parameters as they were when it was allowed to begin its
  * step: the next update copies them first, until the worker's push is complete, since one that was
  * started again reads them once more. Hence the order of pushes alone gives all bits, on any
- * number of servers. Which workers count for the staleness of ssp is such a choice too.
+ * number of servers. Where a worker was left out and counts again (ssp), its moment decides as well
+ * with which parameters others begin; a repetition of logged pushes does not depend on it.
  *
  * `lock` protects the slots, version and failure. `state` is held for writing while an update runs,
  * and for reading while parameters are copied.

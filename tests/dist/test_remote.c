@@ -491,7 +491,10 @@ static void order_is_all(void **state)
     }
 }
 
-/* Ssp: the others go on without a worker that is away, and wait for it again when it is back. */
+/*
+ * Ssp: the others go on without a worker that is away, and wait for it again when it is back. When
+ * it counts again decides what the others begin their steps with, so that run alone does not repeat.
+ */
 static void absent(void **state)
 {
     (void)state;
@@ -510,7 +513,8 @@ static void absent(void **state)
         again.c.digest[0] = '\0';
         run_remote(&again);
         assert_memory_equal(again.applied, r.applied, sizeof r.applied);
-        assert_string_equal(again.c.digest, r.c.digest);
+        if (!r.returns)
+            assert_string_equal(again.c.digest, r.c.digest);
     }
 }
 
