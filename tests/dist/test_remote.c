@@ -493,7 +493,7 @@ static void order_is_all(void **state)
 
 /*
  * Ssp: the others go on without a worker that is away, and wait for it again when it is back. When
- * it counts again decides what the others begin their steps with, so that run alone does not repeat.
+ * it counts again decides what the others begin their steps with, so such a run does not repeat.
  */
 static void absent(void **state)
 {
