@@ -146,6 +146,10 @@ out:
 static void note_damage(void *ctx, const struct ku_ckpt_damage *d)
 {
     struct ku_str *out = ctx;
+    if (d->file == NULL) {
+        ku_str_add(out, "  %s\n", d->what);
+        return;
+    }
     ku_str_add(out, "  damaged: %s", d->file);
     if (d->tensor)
         ku_str_add(out, ": %s", d->tensor);

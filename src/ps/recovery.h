@@ -20,7 +20,7 @@ KU_STATUS ku_ps_journal_measure(const char *dir, struct ku_ps_extent *extent,
  *     ledger   after its last record: the service goes on with it
  *     next     per worker the first step that no update up to c applied: the engine begins there
  *     needed   per worker one more than the last step whose push an update after c applied, or that
- *              is complete: not one that an update left behind (sync with backup)
+ *              is complete. A push that an update did not wait for (sync with backup) is not needed
  *     choice   per update after c the workers whose pushes it applied
  *     pushed   the records to push again, in order: of pushes that an update after c applied, or
  *              that are still awaited; not those that were applied before, dropped or discarded

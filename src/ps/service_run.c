@@ -186,10 +186,10 @@ static int n_away(const struct ku_ps_service *s, int *first)
 }
 
 /*
- * Names a worker that has gone, and when it is back. With ssp the others go on without it; with
- * sync and no backup they wait. lock is held.
+ * Reports a worker that has disconnected, and when it is back. With ssp the others go on without
+ * it; with sync and no backup they wait. lock is held.
  */
-static void tell_away(struct ku_ps_service *s)
+static void follow_connections(struct ku_ps_service *s)
 {
     enum { PATIENCE_NS = 1000 * 1000 * 1000 }; /* a connection that was lost is made again */
     const bool is_ssp = s->engine_opts.mode == KU_REMOTE_SSP;
@@ -202,7 +202,7 @@ static void tell_away(struct ku_ps_service *s)
             continue;
         x->is_told = is_away;
         if (is_ssp)
-            ku_remote_count_worker(s->engine, w, !is_away);
+            ku_remote_exclude(s->engine, w, is_away);
         if (!is_away)
             KU_MESSAGE(INFO, "kumi: ps: worker %d is back", w);
         else if (is_ssp)
@@ -228,7 +228,7 @@ static void watch_workers(struct ku_ps_service *s)
     pthread_mutex_lock(&s->lock);
     while (!s->is_stopping && (away = n_away(s, &first)) <= spare) {
         if ((waits || s->engine_opts.mode == KU_REMOTE_SSP) && n > 1 && s->server == 0)
-            tell_away(s);
+            follow_connections(s);
         wait_a_slice(s);
     }
     const bool is_stopping = s->is_stopping;

@@ -14,8 +14,9 @@
  * In async and ssp a worker gets the parameters as they were when it was allowed to begin its
  * step: the next update copies them first, until the worker's push is complete, since one that was
  * started again reads them once more. Hence the order of pushes alone gives all bits, on any
- * number of servers. Where a worker was left out and counts again (ssp), its moment decides as well
- * with which parameters others begin; a repetition of logged pushes does not depend on it.
+ * number of servers. Where a worker was excluded from the staleness bound and included again (ssp),
+ * the moment also decides with which parameters others begin; a replay of logged pushes does not
+ * depend on it.
  *
  * `lock` protects the slots, version and failure. `state` is held for writing while an update runs,
  * and for reading while parameters are copied.
@@ -53,8 +54,8 @@ struct slot {
     int64_t begins;
     bool is_kept;
     unsigned char *kept; /* [pull_bytes] */
-    bool is_left_out;    /* ssp: the others do not wait for it */
-    bool is_absent;      /* on server 0: nor should they */
+    bool is_excluded;    /* ssp: the staleness bound does not include it */
+    bool is_to_be;       /* is_excluded, as asked of server 0 */
 };
 
 struct ku_remote_engine {
@@ -83,10 +84,10 @@ struct ku_remote_engine {
     bool is_stopped, has_topk;
 };
 
-/* What the servers do next, equal on all of them: an update, or a change of is_left_out. */
+/* What the servers do next, equal on all of them: an update, or a change of is_excluded. */
 struct choice {
     int32_t n;       /* pushes that the update applies; 0: none */
-    int32_t changed; /* the worker whose is_left_out changes; -1: none */
+    int32_t changed; /* the worker whose is_excluded changes; -1: none */
     int32_t worker[KU_REMOTE_MAX_WORKERS];
 };
 
@@ -372,11 +373,11 @@ void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Whether all workers that count are at most `staleness` steps behind `step`. lock is held. */
-static bool is_fresh(const struct ku_remote_engine *e, int64_t step)
+/* Whether `step` is at most `staleness` steps ahead of every worker in the bound. lock is held. */
+static bool is_within_bound(const struct ku_remote_engine *e, int64_t step)
 {
     for (int w = 0; w < e->n_workers; w++)
-        if (!e->slot[w].is_left_out && step - e->slot[w].next > e->o.staleness)
+        if (!e->slot[w].is_excluded && step - e->slot[w].next > e->o.staleness)
             return false;
     return true;
 }
@@ -386,14 +387,15 @@ static bool is_ready(const struct ku_remote_engine *e, int worker, int64_t step)
 {
     if (e->o.mode == KU_REMOTE_SYNC)
         return e->version >= step;
-    return e->slot[worker].next >= step && (e->o.mode == KU_REMOTE_ASYNC || is_fresh(e, step));
+    return e->slot[worker].next >= step &&
+           (e->o.mode == KU_REMOTE_ASYNC || is_within_bound(e, step));
 }
 
-void ku_remote_count_worker(struct ku_remote_engine *e, int worker, bool counts)
+void ku_remote_exclude(struct ku_remote_engine *e, int worker, bool is_excluded)
 {
     KU_ASSERT(e->server == 0 && worker >= 0 && worker < e->n_workers);
     pthread_mutex_lock(&e->lock);
-    e->slot[worker].is_absent = !counts;
+    e->slot[worker].is_to_be = is_excluded;
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
 }
@@ -481,26 +483,29 @@ static bool choose(struct ku_remote_engine *e, struct choice *c)
     return c->n >= wanted;
 }
 
-/* A worker that is to be left out, or can count again; -1: none. lock is held. */
-static int change(const struct ku_remote_engine *e)
+/* The worker that can be excluded or included now; -1: none. lock is held. */
+static int changing(const struct ku_remote_engine *e)
 {
     int64_t fastest = INT64_MIN;
     for (int w = 0; w < e->n_workers; w++)
-        if (!e->slot[w].is_left_out && e->slot[w].next > fastest)
+        if (!e->slot[w].is_excluded && e->slot[w].next > fastest)
             fastest = e->slot[w].next;
     for (int w = 0; w < e->n_workers && e->o.mode == KU_REMOTE_SSP; w++) {
         const struct slot *x = &e->slot[w];
-        if (x->is_absent ? !x->is_left_out : x->is_left_out && fastest - x->next <= e->o.staleness)
+        if (x->is_to_be != x->is_excluded && (x->is_to_be || fastest - x->next <= e->o.staleness))
             return w;
     }
     return -1;
 }
 
 /* lock is held. */
-static bool choose_or_change(struct ku_remote_engine *e, struct choice *c)
+static bool choose_next(struct ku_remote_engine *e, struct choice *c)
 {
-    c->changed = change(e);
-    return c->changed >= 0 || choose(e, c);
+    c->changed = changing(e);
+    if (c->changed < 0)
+        return choose(e, c);
+    c->n = 0;
+    return true;
 }
 
 /* Waits for a while. lock is held. Returns false if the engine was stopped, or the job failed. */
@@ -552,14 +557,11 @@ static int next_choice(struct ku_remote_engine *e, struct choice *c)
 {
     int status = KUMI_OK;
     pthread_mutex_lock(&e->lock);
-    *c = (struct choice){.changed = -1};
-    while (e->server == 0 && !is_interrupted(e) && !choose_or_change(e, c) &&
-           wait_a_while(e, &status))
+    c->n = 0, c->changed = -1;
+    while (e->server == 0 && !is_interrupted(e) && !choose_next(e, c) && wait_a_while(e, &status))
         ;
     if (is_interrupted(e))
         c->n = 0, c->changed = -1;
-    if (c->changed >= 0)
-        c->n = 0;
     pthread_mutex_unlock(&e->lock);
     KU_TRY(status);
     if (e->server == 0 && c->n > 0)
@@ -634,7 +636,7 @@ static int sum_entry(struct ku_remote_engine *e, const struct choice *c, uint32_
     return ku_range_unmap(&map);
 }
 
-/* Of the workers that wait, these begin after the version that there is. lock is held. */
+/* Workers that waited and may begin do so with the parameters as they are now. lock is held. */
 static void begin_ready(struct ku_remote_engine *e)
 {
     for (int w = 0; w < e->n_workers; w++)
@@ -642,11 +644,11 @@ static void begin_ready(struct ku_remote_engine *e)
             e->slot[w].begins = e->version;
 }
 
-/* Leaves a worker out, or counts it again. */
+/* Excludes a worker, or includes it again. */
 static void apply_change(struct ku_remote_engine *e, int worker)
 {
     pthread_mutex_lock(&e->lock);
-    e->slot[worker].is_left_out = !e->slot[worker].is_left_out;
+    e->slot[worker].is_excluded = !e->slot[worker].is_excluded;
     begin_ready(e);
     pthread_mutex_unlock(&e->lock);
 }

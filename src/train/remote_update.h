@@ -237,8 +237,8 @@ void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step);
  *
  *     sync    after update `step`, which all workers begin with
  *     async   as of the update that applied the worker's last push
- *     ssp     as of the first update after which also the slowest worker is at `step` - staleness;
- *             of those that count (ku_remote_count_worker)
+ *     ssp     as of the first update after which also the slowest worker in the bound
+ *             (ku_remote_exclude) is at `step` - staleness
  *
  * A transport that reads in pieces starts again if *seen differs between them (sync with `backup`).
  *
@@ -250,14 +250,14 @@ void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step);
 KU_STATUS ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                          void *data, size_t bytes, int64_t *seen);
 /*
- * Ssp, on server 0: whether the others wait for a worker, as they do for each one at the start. A
- * worker that counts again has lost steps. The others do not wait until it has made these up: it
- * counts when all that count are at most `staleness` steps ahead of it. Server 0 decides, and all
+ * Ssp, on server 0: exclude a worker from the staleness bound, so that the others do not wait for
+ * it, or include it again, as all are at the start. An excluded worker lags: it is included only
+ * when no worker in the bound is more than `staleness` steps ahead of it. Server 0 decides, and all
  * servers change between the same two updates.
  *
  * Threads: any.
  */
-void ku_remote_count_worker(struct ku_remote_engine *e, int worker, bool counts);
+void ku_remote_exclude(struct ku_remote_engine *e, int worker, bool is_excluded);
 /* Callbacks of the engine, from ku_remote_serve's thread; all may be NULL. */
 struct ku_remote_events {
     void *ctx;

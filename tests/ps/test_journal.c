@@ -370,8 +370,8 @@ static void covered(void **state)
 }
 
 /*
- * What the other servers must have, of sync with backup: an update leaves the incomplete push of
- * worker 1 behind, and then that of worker 0 is complete.
+ * The pushes that the other servers must have, in sync with backup: update 2 does not wait for the
+ * incomplete push of worker 1, and then the next one of worker 0 is complete.
  */
 static void needed(void **state)
 {

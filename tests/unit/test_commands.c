@@ -184,6 +184,9 @@ static void check_damaged(const char *run, const char *newest)
     assert_status(kumi_ckpt_list(newest, 0, &text), KUMI_OK);
     assert_non_null(strstr(text, "step-00000020            not usable: checkpoint: damaged: "));
     kumi_text_free(text);
+    assert_error(kumi_ckpt_verify(run, &text), KUMI_ENOCKPT, "bytes, the manifest says");
+    assert_non_null(strstr(text, "step-00000020: damaged\n  checkpoint: damaged: "));
+    kumi_text_free(text);
     assert_status(kumi_ckpt_list(run, 1, &text), KUMI_OK);
     json_t *rows = take_json(text);
     assert_true(json_is_false(json_object_get(json_array_get(rows, 0), "usable")));

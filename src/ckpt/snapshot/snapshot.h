@@ -161,7 +161,7 @@ KU_STATUS ku_ckpt_list(const char *dir, struct ku_ckpt_entry **entries, int *n);
 
 /* A damaged piece, or an unreadable file (bytes = 0, `what` has the reason). */
 struct ku_ckpt_damage {
-    const char *file;   /* "model/model.safetensors" */
+    const char *file;   /* "model/model.safetensors"; NULL: `what` names it */
     const char *tensor; /* NULL: not in a tensor (header, checksums) */
     uint64_t at, bytes; /* the piece in the file */
     const char *what;

@@ -142,7 +142,7 @@ int ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_c
     int status = ku_ckpt_open(path, &c);
     if (status < 0) {
         if (status == KUMI_ENOCKPT)
-            tell(&v, &(struct ku_ckpt_damage){.file = "manifest.json", .what = ku_err_get()->text});
+            tell(&v, &(struct ku_ckpt_damage){.what = ku_err_get()->text});
         return status;
     }
     status = verify_files(&c, &v);
