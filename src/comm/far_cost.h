@@ -5,6 +5,7 @@
 #include "base/err.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct ku_job;
 
@@ -24,13 +25,35 @@ struct ku_members {
 KU_STATUS ku_hosts_of_job(const struct ku_job *job, struct ku_host_ranks **host);
 /*
  * Bytes that all members together send to other hosts for each byte of a vector: in its wire dtype
- * to reduce it, in its own to gather it. Exact when every host has as many members, a power of two;
- * else the destinations' shares differ by a line of elements. 0 on one host. O(n) time.
+ * to reduce it, in its own to gather it. Exact when every host has as many members; else the
+ * reduction depends on how the vector is divided (ku_far_cost_reduced), and this is the mean of an
+ * even division. 0 on one host. O(n) time.
  *
  * Errors: KUMI_ENOMEM.
  */
 KU_STATUS ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *host,
                             int n_hosts, double *reduce, double *gather);
+/* A vector of a collective. */
+struct ku_far_vector {
+    int64_t count;       /* elements */
+    int64_t block_count; /* divided into chunks of that many (tensor/blocks.h); 0: an all-reduce */
+    int64_t first;       /* the member with the first odd chunk; all-reduce: index of the vector */
+    size_t each_bytes, wire_bytes; /* of an element, in its own dtype and in the wire's */
+};
+/*
+ * For bytes vector by vector.
+ *
+ *   cost   out; NULL: one host has all members
+ *
+ * Errors: KUMI_ENOMEM.
+ */
+struct ku_far_cost;
+KU_STATUS ku_far_cost_create(const struct ku_members *c, const struct ku_host_ranks *host,
+                             int n_hosts, struct ku_far_cost **cost);
+void ku_far_cost_destroy(struct ku_far_cost *cost); /* NULL is allowed */
+/* Bytes that all members send to other hosts: to reduce a vector, O(n) time; to gather it. */
+double ku_far_cost_reduced(const struct ku_far_cost *cost, const struct ku_far_vector *v);
+double ku_far_cost_gathered(const struct ku_far_cost *cost, const struct ku_far_vector *v);
 /*
  * Bytes of the chunk pool that member `me` allocates (ku_far_reserve); 0 on one host.
  *

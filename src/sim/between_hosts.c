@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "ir/state.h"
+#include "tensor/blocks.h"
 #include "tensor/dtype.h"
 
 /*
@@ -35,6 +36,88 @@ static struct ku_members members_of(const struct ku_mesh *m, int axes, int group
     return (struct ku_members){from, n > 1 ? ku_mesh_rank(m, &second) - from : 1, n};
 }
 
+/* A part of a collective as exec binds it. Returns the number of vectors. */
+static int64_t vector_of(const struct ku_program *p, const struct ku_instr *i,
+                         const struct ku_operand *o, const struct ku_coord *at,
+                         struct ku_far_vector *v)
+{
+    struct ku_split_parts split = {.n = 1};
+    struct ku_shape local;
+    struct ku_part own;
+    *v = (struct ku_far_vector){.block_count = i->op == KU_X_ALL_REDUCE ? 0 : KU_BLOCK_COUNT,
+                                .first = o->first_block,
+                                .each_bytes = kumi_dtype_bytes((enum kumi_dtype)o->dtype),
+                                .wire_bytes = kumi_dtype_bytes((enum kumi_dtype)i->wire)};
+    if (ku_program_split_parts(p, o, i->axes, at, &split)) {
+        v->count = split.count, v->block_count = split.chunk, v->first = 0;
+    } else if (i->op == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z)) {
+        ku_program_part(p, o, at, -1, &own); /* replicas reduce what they have in common */
+        v->count = ku_shape_count(&own.shape);
+    } else {
+        ku_local_shape(&p->mesh, &p->shape[o->shape], &p->layout[o->layout], at, &local);
+        v->count = ku_shape_count(&local);
+    }
+    return split.n;
+}
+
+/* Far bytes of a row, vector by vector, of the communicator that begins with `rank`. */
+static double bytes_by_vector(const struct ku_program *p, const struct ku_volume *row, int rank,
+                              const struct ku_far_cost *cost)
+{
+    const struct ku_coord at = ku_mesh_coord(&p->mesh, rank);
+    const bool is_gathered = is_on_every_host(row, &p->mesh);
+    struct ku_far_vector v;
+    double bytes = 0;
+    for (uint32_t n = 0; n < p->n_instrs; n++) {
+        const struct ku_instr *i = &p->instr[n];
+        int64_t index = 0;
+        for (uint32_t k = 0; ku_plan_counts(p, row, i) && k < i->n_parts; k++) {
+            const struct ku_operand *o = &p->operand[i->operand + i->n_in + k];
+            const int64_t n_vectors = vector_of(p, i, o, &at, &v);
+            if (i->op == KU_X_ALL_REDUCE)
+                v.first = index;
+            if (i->op != KU_X_ALL_GATHER)
+                bytes += (double)n_vectors * ku_far_cost_reduced(cost, &v);
+            if (is_gathered)
+                bytes += (double)n_vectors * ku_far_cost_gathered(cost, &v);
+            index += n_vectors;
+        }
+    }
+    return bytes;
+}
+
+static bool is_even(const struct ku_host_ranks *host, int n_hosts)
+{
+    for (int h = 1; h < n_hosts; h++)
+        if (host[h].n != host[0].n)
+            return false;
+    return true;
+}
+
+/*
+ * Adds the far bytes of a communicator. On uneven hosts they
+ * depend on which member has how much of each vector.
+ */
+static int add_far(const struct ku_program *p, const struct ku_members *c,
+                   const struct ku_host_ranks *host, int n_hosts, struct ku_volume *row)
+{
+    double reduce, gather;
+    if (!is_even(host, n_hosts)) {
+        struct ku_far_cost *cost;
+        KU_TRY(ku_far_cost_create(c, host, n_hosts, &cost));
+        if (cost)
+            row->far_bytes += bytes_by_vector(p, row, c->first, cost);
+        ku_far_cost_destroy(cost);
+        return KUMI_OK;
+    }
+    KU_TRY(ku_far_cost_bytes(c, host, n_hosts, &reduce, &gather));
+    if (row->exchange != KU_X_ALL_GATHER)
+        row->far_bytes += reduce * row->wire_bytes;
+    if (is_on_every_host(row, &p->mesh))
+        row->far_bytes += gather * row->dtype_bytes;
+    return KUMI_OK;
+}
+
 int ku_plan_far_volumes(const struct ku_program *p, const struct ku_host_ranks *host, int n_hosts,
                         struct ku_volume *row, int n)
 {
@@ -43,16 +126,10 @@ int ku_plan_far_volumes(const struct ku_program *p, const struct ku_host_ranks *
         row[i].far_bytes = 0;
         for (int rank = 0; rank < n_ranks && n_hosts > 1; rank++) {
             const struct ku_members c = members_of(&p->mesh, row[i].axes, row[i].group, rank);
-            double reduce, gather;
             const bool is_other = !(row[i].axes >> KU_AX_PP & 1) &&
                                   ku_mesh_coord(&p->mesh, rank).at[KU_AX_PP] != p->pp;
-            if (c.first != rank || is_other) /* its first member stands for it */
-                continue;
-            KU_TRY(ku_far_cost_bytes(&c, host, n_hosts, &reduce, &gather));
-            if (row[i].exchange != KU_X_ALL_GATHER)
-                row[i].far_bytes += reduce * row[i].wire_bytes;
-            if (is_on_every_host(&row[i], &p->mesh))
-                row[i].far_bytes += gather * row[i].dtype_bytes;
+            if (c.first == rank && !is_other)
+                KU_TRY(add_far(p, &c, host, n_hosts, &row[i]));
         }
     }
     return KUMI_OK;

@@ -76,18 +76,34 @@ double ku_plan_message_bytes(const struct ku_program *p)
     return bytes;
 }
 
+/* Whether an instruction is a collective of gradients, parameters or activations. */
+static bool is_counted(const struct ku_program *p, const struct ku_instr *i)
+{
+    return i->kind == KU_START && i->n_parts > 0 && !ku_exchange_is_offload(i->op) &&
+           !ku_exchange_is_message(i->op) &&
+           is_of_tensors(&p->buffer[p->operand[i->operand + i->n_in].buffer], i->axes);
+}
+
+static bool is_of(const struct ku_volume *row, const struct ku_instr *i)
+{
+    return row->exchange == i->op && row->axes == i->axes && row->group == i->group;
+}
+
+bool ku_plan_counts(const struct ku_program *p, const struct ku_volume *row,
+                    const struct ku_instr *i)
+{
+    return is_counted(p, i) && is_of(row, i);
+}
+
 int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLUMES])
 {
     int n = 0;
     for (uint32_t at = 0; at < p->n_instrs; at++) {
         const struct ku_instr *i = &p->instr[at];
-        const struct ku_operand *o = &p->operand[i->operand + i->n_in];
-        if (i->kind != KU_START || i->n_parts == 0 || ku_exchange_is_offload(i->op) ||
-            ku_exchange_is_message(i->op) || !is_of_tensors(&p->buffer[o->buffer], i->axes))
+        if (!is_counted(p, i))
             continue;
         int k = 0;
-        while (k < n &&
-               (row[k].exchange != i->op || row[k].axes != i->axes || row[k].group != i->group))
+        while (k < n && !is_of(&row[k], i))
             k++;
         KU_ASSERT(k < KU_MAX_VOLUMES);
         if (k == n)
@@ -97,7 +113,7 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
                                    .group = i->group,
                                    .n_ranks = i->group ? i->group : members(&p->mesh, i->axes)};
         for (uint32_t j = 0; j < i->n_parts; j++)
-            add_part(p, i, &o[j], &row[k]);
+            add_part(p, i, &p->operand[i->operand + i->n_in + j], &row[k]);
     }
     return n;
 }

@@ -2,6 +2,8 @@
 #ifndef KU_SIM_VOLUME_H
 #define KU_SIM_VOLUME_H
 
+#include <stdbool.h>
+
 #include "ir/program.h"
 
 /*
@@ -28,6 +30,9 @@ enum { KU_MAX_VOLUMES = KU_N_EXCHANGES * (1 << KU_AX_FIRST_TIME) * 2 };
  * Volumes of gradients and parameters, without scalars. Returns the number of rows.
  */
 int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLUMES]);
+/* Whether a row counts an instruction. */
+bool ku_plan_counts(const struct ku_program *p, const struct ku_volume *row,
+                    const struct ku_instr *i);
 /* Bytes that the program's coordinate of axis pp sends to others in one step. */
 double ku_plan_message_bytes(const struct ku_program *p);
 

@@ -108,7 +108,7 @@ def run(name, argv, env, config, more):
 
 
 def bytes_differ(name):
-    """On even hosts the planned bytes were sent and stored."""
+    """The planned bytes were sent and stored."""
     with open(f"{FOLDER}/{name}/summary.json", encoding="utf-8") as f:
         step = json.load(f).get("exchanged_a_step") or {}
     return [k for a, k in (("planned_bytes", "moved_bytes"), ("planned_far_bytes", "far_bytes")) if step.get(a) != step.get(k)]
@@ -137,9 +137,7 @@ class Matrix:
         argv, env = command(row)
         digest, why = run(name, argv, env, settings(row, SHARDS[sum(LAYOUTS[row[0]])]), [])
         self.expect(" ".join(map(str, row)), row, digest, why)
-        sizes = LAYOUTS[row[0]]
-        n = sizes[0]
-        if digest and set(sizes) == {n} and n & (n - 1) == 0 and (len(sizes) & (len(sizes) - 1)) == 0 and bytes_differ(name):
+        if digest and bytes_differ(name):
             self.failed.append(name)
             print(f"{' '.join(map(str, row))}: {bytes_differ(name)} are not those planned", flush=True)
         shutil.rmtree(f"{FOLDER}/{name}", ignore_errors=True)

@@ -141,7 +141,7 @@ def bytes_differ(name, row):
         return None
     p = kumi("plan", f"{FOLDER}/{name}.json", *row.ranks(), "--json")
     plan = json.loads(p.stdout)["sharding"] if p.returncode == 0 else {}
-    pairs = [("planned_bytes", "moved_bytes")] + ([("planned_far_bytes", "far_bytes")] if row.hosts == "two" else [])
+    pairs = [("planned_bytes", "moved_bytes")] + ([("planned_far_bytes", "far_bytes")] if row.hosts != "one" else [])
     bad = [f"{a} {step[a]}, {b} {step[b]}, kumi plan {plan.get(a)}" for a, b in pairs if not step[b] == step[a] == round(plan.get(a, -1))]
     return "; ".join(bad) + p.stderr[-300:] if bad else None
 

@@ -845,6 +845,31 @@ static void test_interleaved(void **state)
     }
 }
 
+/* The same by vector, also of one whose last line is short. */
+static void check_vector(const struct world *w, const struct ku_members *all,
+                         const struct ku_host_ranks *host, int half, int64_t sent)
+{
+    const struct ku_far_vector whole = {.count = 16 * w->n, .each_bytes = 4, .wire_bytes = 1};
+    const struct ku_far_vector odd = {
+        .count = 37 * w->n + 5, .first = 3, .each_bytes = 4, .wire_bytes = 1};
+    const struct ku_exchange_slices slices = {
+        .exchange = &w->x[0], .count = odd.count, .line_count = 16, .first = odd.first};
+    struct ku_far_cost *cost;
+    int64_t odd_sent = 0;
+    assert_int_equal(ku_far_cost_create(all, host, w->n_hosts, &cost), 0);
+    assert_true((cost != NULL) == (w->n_hosts > 1));
+    for (int m = 0; m < w->n; m++)
+        odd_sent += sent_of(&w->x[m], half, &slices);
+    if (cost && half == 0) {
+        assert_true(ku_far_cost_reduced(cost, &whole) == (double)sent);
+        assert_true(ku_far_cost_reduced(cost, &odd) == (double)odd_sent);
+    } else if (cost) {
+        assert_true(ku_far_cost_gathered(cost, &whole) == 4 * (double)sent);
+        assert_true(ku_far_cost_gathered(cost, &odd) == 4 * (double)odd_sent);
+    }
+    ku_far_cost_destroy(cost);
+}
+
 /* The planner's figures are those of the plan: bytes between hosts, and the chunk pool. */
 static void check_cost(const struct world *w)
 {
@@ -863,6 +888,7 @@ static void check_cost(const struct world *w)
         for (int m = 0; m < w->n; m++)
             sent += sent_of(&w->x[m], half, &slices);
         assert_true(fabs((double)sent / (double)slices.count - bytes[half]) < 1e-12 * w->n);
+        check_vector(w, &all, host, half, sent);
     }
     for (int m = 0; m < w->n; m++) {
         struct ku_exchange x;

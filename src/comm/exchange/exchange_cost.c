@@ -5,7 +5,8 @@
  *     reduce half    sum over hosts of nodes(h) * (n - members(h)) / n
  *     gather half    hosts - 1
  *
- * Staged plans have groups of hosts that are one node, so their reduce half is hosts - 1 too.
+ * Staged plans have groups of hosts that are one node, so their reduce half is hosts - 1 too. On
+ * uneven hosts a destination's part counts with its own sum of nodes(h).
  */
 #include "comm/far_cost.h"
 
@@ -14,6 +15,7 @@
 #include "comm/exchange.h"
 #include "job/hosts.h"
 #include "job/job.h"
+#include "tensor/blocks.h"
 #include "comm/private.h"
 
 #include <string.h>
@@ -64,6 +66,84 @@ int ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *ho
     *reduce = is_power ? t.n_hosts - 1 : sent;
     ku_topology_fini(&t);
     return KUMI_OK;
+}
+
+struct ku_far_cost {
+    struct ku_topology topology;
+    struct ku_exchange exchange;
+    int *copies; /* [n] of a destination's part that other hosts send */
+};
+
+/* Errors: KUMI_ENOMEM. */
+static int count_copies(struct ku_far_cost *x)
+{
+    const struct ku_topology *t = &x->topology;
+    int *nodes = ku_calloc((size_t)t->n_hosts, sizeof *nodes), all = 0;
+    x->copies = ku_calloc((size_t)t->n, sizeof *x->copies);
+    for (int h = 0; h < t->n_hosts && nodes && x->copies; h++)
+        all += nodes[h] = ku_topology_cover(t, h, h + 1, NULL, 0);
+    for (int d = 0; d < t->n && nodes && x->copies; d++) {
+        int h, local;
+        ku_topology_find(t, d, &h, &local);
+        x->copies[d] = all - nodes[h];
+    }
+    const bool is_done = nodes && x->copies;
+    ku_free(nodes);
+    return is_done ? KUMI_OK : KUMI_ENOMEM;
+}
+
+int ku_far_cost_create(const struct ku_members *c, const struct ku_host_ranks *host, int n_hosts,
+                       struct ku_far_cost **out)
+{
+    struct ku_far_cost *x = ku_calloc(1, sizeof *x);
+    *out = NULL;
+    if (x == NULL)
+        return KUMI_ENOMEM;
+    int status = find_topology(c, host, n_hosts, 0, &x->topology);
+    const bool is_far = status == KUMI_OK && x->topology.n_hosts > 1;
+    if (is_far)
+        status = ku_exchange_plan(&x->topology, NULL, &x->exchange);
+    if (is_far && status == KUMI_OK)
+        status = count_copies(x);
+    if (is_far && status == KUMI_OK)
+        *out = x;
+    else
+        ku_far_cost_destroy(x);
+    return status;
+}
+
+void ku_far_cost_destroy(struct ku_far_cost *x)
+{
+    if (x == NULL)
+        return;
+    ku_exchange_fini(&x->exchange);
+    ku_topology_fini(&x->topology);
+    ku_free(x->copies);
+    ku_free(x);
+}
+
+double ku_far_cost_gathered(const struct ku_far_cost *x, const struct ku_far_vector *v)
+{
+    return (double)(x->topology.n_hosts - 1) * (double)v->count * (double)v->each_bytes;
+}
+
+double ku_far_cost_reduced(const struct ku_far_cost *x, const struct ku_far_vector *v)
+{
+    const struct ku_exchange_slices slices = {.exchange = &x->exchange,
+                                              .count = v->count,
+                                              .line_count = 64 / (int64_t)v->each_bytes,
+                                              .first = v->first};
+    const int n = x->topology.n;
+    double elements = 0;
+    for (int d = 0; d < n; d++) {
+        int64_t begin, end;
+        if (v->block_count)
+            ku_blocks_range(v->count, v->block_count, v->first, n, d, &begin, &end);
+        else
+            ku_exchange_slice(&slices, d, &begin, &end);
+        elements += (double)(end - begin) * x->copies[d];
+    }
+    return elements * (double)v->wire_bytes;
 }
 
 int ku_far_cost_pool(const struct ku_members *c, const struct ku_host_ranks *host, int n_hosts,
