@@ -10,6 +10,15 @@
 #include "placements.h"
 #include "trial.h"
 
+/* Every layout of the generator is legal, so the compiler refuses none. */
+static void must_make(const struct layout *l, enum ku_check_kind kind, struct job *j)
+{
+    if (make(l, kind, j) < 0) {
+        show(l);
+        fail_msg("the compiler refuses it: %s", ku_err_get()->text);
+    }
+}
+
 static void legal(void **state)
 {
     uint64_t seed = 1;
@@ -24,17 +33,14 @@ static void legal(void **state)
             l = over_sequences(l, i % 80 ? 2 : 4);
         if (i % 40 == 20)
             l = over_heads(l, i / 40);
-        if (make(&l, (enum ku_check_kind)(i % 4), &j) == 0) {
-            n += j.n;
-            n_layouts += i % 4 == 0;
-            n_pipelines += i % 4 == 0 && j.n > 1;
-            n_3d += i % 4 == 0 && j.n > 1 && l.tp > 1 && l.ranks > 1;
-            if (check(&j) < 0) {
-                if (n_refused++ < 12) {
-                    fprintf(stderr, "%s\n", ku_err_get()->text);
-                    show(&l);
-                }
-            }
+        must_make(&l, (enum ku_check_kind)(i % 4), &j);
+        n += j.n;
+        n_layouts += i % 4 == 0;
+        n_pipelines += i % 4 == 0 && j.n > 1;
+        n_3d += i % 4 == 0 && j.n > 1 && l.tp > 1 && l.ranks > 1;
+        if (check(&j) < 0 && n_refused++ < 12) {
+            fprintf(stderr, "%s\n", ku_err_get()->text);
+            show(&l);
         }
         drop(&j);
     }
@@ -798,7 +804,8 @@ static int mutate_all(const struct layout *l, enum ku_check_kind kind, uint64_t 
     struct before before[MAX_PP] = {{0}};
     struct job j;
     int n_wrong = 0;
-    if (make(l, kind, &j) == 0 && j.p->n_instrs) {
+    must_make(l, kind, &j);
+    if (j.p->n_instrs) {
         if (check(&j) < 0) {
             show(l);
             fail_msg("%s", ku_err_get()->text);
