@@ -71,7 +71,9 @@ enum ku_op_trait {
     KU_OP_ADDS = 8192, /* adds its inputs: partial sums pass through if all inputs are partial */
     KU_OP_MAX = 16384, /* its partial results are maxima, not sums */
     KU_OP_NO_ADJOINT = 32768, /* reads operands in C beside R or S: no adjoint passes through it */
-    KU_OP_DY = 65536 /* linear in its last input, an adjoint: partial sums of it pass through */
+    KU_OP_DY = 65536, /* linear in its last input, an adjoint: partial sums of it pass through */
+    /* Optimizer: without momentum and weight decay a gradient of 0 changes no parameter. */
+    KU_OP_RESTS = 131072
 };
 
 enum { KU_MAX_IN = 10 /* one digit in gradient templates */, KU_MAX_OUT = 5 };

@@ -68,16 +68,21 @@ struct bytes {
     uint64_t push, pull;           /* of a worker, all servers */
     uint64_t most_push, most_pull; /* of a worker, on the server with most */
     uint64_t encoded, residual;    /* of a worker: pushes in another form, error feedback */
+    uint64_t tracked;              /* on the server with most: to pull what has changed */
+    uint64_t zeros;                /* of a worker: bytes of its pushes that are not sent */
 };
 
-static struct bytes add_up(const struct ku_remote_layout *l)
+static struct bytes add_up(const struct side side[2])
 {
+    const struct ku_remote_layout *l = side[1].layout;
     struct bytes b = {0};
     for (int s = 0; s < l->n_servers; s++) {
         b.push += l->push_bytes[s];
         b.pull += l->pull_bytes[s];
         b.most_push = l->push_bytes[s] > b.most_push ? l->push_bytes[s] : b.most_push;
         b.most_pull = l->pull_bytes[s] > b.most_pull ? l->pull_bytes[s] : b.most_pull;
+        const uint64_t tracked = ku_remote_tracked_bytes(l, s);
+        b.tracked = tracked > b.tracked ? tracked : b.tracked;
     }
     for (uint32_t i = 0; i < l->n_push; i++) {
         const struct ku_remote_entry *x = &l->push[i];
@@ -86,18 +91,26 @@ static struct bytes add_up(const struct ku_remote_layout *l)
             b.residual += 2 * (uint64_t)x->count * sizeof(float);
         if (x->form != KU_REMOTE_DENSE || x->wire != x->dtype)
             b.encoded += bytes;
+        if (x->form == KU_REMOTE_DENSE)
+            b.zeros += (uint64_t)side[0].layout->push[i].zero_count * kumi_dtype_bytes(x->wire);
     }
     return b;
 }
 
+/* Of a server, beside its programs. */
+static uint64_t server_bytes(const struct ku_remote_layout *l, const struct bytes *b)
+{
+    const uint64_t n = (uint64_t)l->n_workers, copies = l->is_single ? n : 0;
+    return n * b->most_push + copies * b->most_pull + b->tracked +
+           (b->residual ? n * KU_BLOCK_COUNT * sizeof(float) : 0);
+}
+
 static void print(const struct side side[2], struct ku_str *out)
 {
-    const struct ku_remote_layout *l = side[0].layout;
-    const struct bytes b = add_up(l);
-    const uint64_t n = (uint64_t)l->n_workers, copies = l->is_single ? n : 0;
-    const uint64_t own[2] = {b.pull + b.encoded,
-                             n * b.most_push + copies * b.most_pull +
-                                 (b.residual ? n * KU_BLOCK_COUNT * sizeof(float) : 0)};
+    const struct ku_remote_layout *l = side[1].layout;
+    const struct bytes b = add_up(side);
+    const uint64_t n = (uint64_t)l->n_workers;
+    const uint64_t own[2] = {b.pull + b.encoded, server_bytes(l, &b)};
     char text[2][16];
     ku_str_add(out, "parameter server: %d worker%s, %d server%s; %lld parameters\n", l->n_workers,
                l->n_workers == 1 ? "" : "s", l->n_servers, l->n_servers == 1 ? "" : "s",
@@ -108,6 +121,7 @@ static void print(const struct side side[2], struct ku_str *out)
         uint64_t worker, server;
     } row[] = {
         {"gradients, a step", b.push, n * b.most_push},
+        {"  zeros, not sent", b.zeros, n * b.zeros / (uint64_t)l->n_servers},
         {"parameters, a step", b.pull, n * b.most_pull},
         {"memory of programs", side[0].arena_bytes, side[1].arena_bytes},
         {"memory of messages", own[0], own[1]},
@@ -126,18 +140,18 @@ static void print(const struct side side[2], struct ku_str *out)
 
 static json_t *json_of(const struct side side[2])
 {
-    const struct ku_remote_layout *l = side[0].layout;
-    const struct bytes b = add_up(l);
+    const struct ku_remote_layout *l = side[1].layout;
+    const struct bytes b = add_up(side);
     const int64_t n = l->n_workers;
-    const int64_t copies = l->is_single ? n : 0;
     return json_pack(
-        "{s:i, s:i, s:{s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I}}", "workers", l->n_workers,
-        "servers", l->n_servers, "worker", "push_bytes", (json_int_t)b.push, "pull_bytes",
-        (json_int_t)b.pull, "program_bytes", (json_int_t)side[0].arena_bytes, "message_bytes",
-        (json_int_t)(b.pull + b.encoded), "feedback_bytes", (json_int_t)b.residual, "server",
-        "push_bytes", (json_int_t)(n * (int64_t)b.most_push), "pull_bytes",
+        "{s:i, s:i, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I}}", "workers",
+        l->n_workers, "servers", l->n_servers, "worker", "push_bytes", (json_int_t)b.push,
+        "zero_bytes", (json_int_t)b.zeros, "pull_bytes", (json_int_t)b.pull, "program_bytes",
+        (json_int_t)side[0].arena_bytes, "message_bytes", (json_int_t)(b.pull + b.encoded),
+        "feedback_bytes", (json_int_t)b.residual, "server", "push_bytes",
+        (json_int_t)(n * (int64_t)b.most_push), "pull_bytes",
         (json_int_t)(n * (int64_t)b.most_pull), "program_bytes", (json_int_t)side[1].arena_bytes,
-        "message_bytes", (json_int_t)(n * (int64_t)b.most_push + copies * (int64_t)b.most_pull));
+        "message_bytes", (json_int_t)server_bytes(l, &b));
 }
 
 int ku_plan_remote(const struct kumi_settings *settings, int as_json, char **text)

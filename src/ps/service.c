@@ -163,25 +163,48 @@ int ku_ps_sync(struct ku_ps_service *s, uint64_t number)
     return ku_ps_journal_sync(s->journal, number);
 }
 
-int ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step, size_t offset,
-               void *data, size_t bytes, int64_t *seen)
+static int check_pull(struct ku_ps_service *s, const struct ku_ps_hello *from)
+{
+    if (s->engine == NULL || !s->is_open)
+        return check_open(s);
+    if (from->worker < 0 || from->worker >= s->ledger.n_workers)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d; there are %d", from->worker,
+                      s->ledger.n_workers);
+    if (from->incarnation != s->ledger.worker[from->worker].incarnation)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d: incarnation %llu is not the current one, %llu",
+                      from->worker, (unsigned long long)from->incarnation,
+                      (unsigned long long)s->ledger.worker[from->worker].incarnation);
+    return KUMI_OK;
+}
+
+static int read_part(struct ku_ps_service *s, int worker, struct ku_ps_pulled *x, void *data)
+{
+    const size_t left = s->layout->pull_bytes[s->server] - x->offset;
+    const struct ku_remote_change_read r = {worker, x->step, x->since, x->offset};
+    x->is_sparse = false;
+    if (x->since >= 0) {
+        KU_TRY(ku_remote_read_changes(s->engine, &r, data, &x->bytes, &x->extent, &x->seen));
+        x->is_sparse = x->seen >= 0 && x->bytes > 0;
+        if (x->seen < 0 || x->is_sparse)
+            return KUMI_OK;
+    }
+    x->extent = x->bytes = left < KU_PS_MAX_BODY_BYTES ? left : (size_t)KU_PS_MAX_BODY_BYTES;
+    return ku_remote_read(s->engine, worker, x->step, x->offset, data, x->bytes, &x->seen);
+}
+
+int ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from, struct ku_ps_pulled *x,
+               void *data)
 {
     pthread_mutex_lock(&s->lock);
-    int status = s->engine == NULL || !s->is_open ? check_open(s) : KUMI_OK;
-    if (status == KUMI_OK && from->worker >= 0 && from->worker < s->ledger.n_workers &&
-        from->incarnation != s->ledger.worker[from->worker].incarnation)
-        status = KU_ERR(KUMI_EINVAL, "ps: worker %d: incarnation %llu is not the current one, %llu",
-                        from->worker, (unsigned long long)from->incarnation,
-                        (unsigned long long)s->ledger.worker[from->worker].incarnation);
+    const int status = check_pull(s, from);
     s->state.refused += status < 0;
     pthread_mutex_unlock(&s->lock);
     KU_TRY(status);
-    KU_TRY(ku_remote_read(s->engine, from->worker, step, offset, data, bytes, seen));
-    if (*seen >= 0) {
-        pthread_mutex_lock(&s->lock);
-        s->state.pulled_bytes += bytes;
-        pthread_mutex_unlock(&s->lock);
-    }
+    KU_ASSERT(x->offset < s->layout->pull_bytes[s->server]);
+    KU_TRY(read_part(s, from->worker, x, data));
+    pthread_mutex_lock(&s->lock);
+    s->state.pulled_bytes += x->seen >= 0 ? x->bytes : 0;
+    pthread_mutex_unlock(&s->lock);
     return KUMI_OK;
 }
 

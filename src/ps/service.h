@@ -114,9 +114,23 @@ struct ku_ps_piece {
 KU_STATUS ku_ps_push(struct ku_ps_service *s, const struct ku_ps_hello *from,
                      const struct ku_ps_piece *piece, uint64_t *number, bool *is_complete);
 KU_STATUS ku_ps_sync(struct ku_ps_service *s, uint64_t number);
-/* As ku_remote_read: *seen -1: try again when `changed` comes. */
-KU_STATUS ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step,
-                     size_t offset, void *data, size_t bytes, int64_t *seen);
+/* What a worker asks for, and a part of the answer. */
+struct ku_ps_pulled {
+    int64_t step;   /* that it begins */
+    int64_t since;  /* it has all that it pulled as of this update; -1: nothing */
+    size_t offset;  /* in the pull space */
+    size_t extent;  /* out: bytes of the pull space that the part stands for */
+    size_t bytes;   /* out: of data */
+    bool is_sparse; /* out: data is a body of remote/sparse.h, with what changed after `since` */
+    int64_t seen;   /* out: as of ku_remote_read; -1: try again when `changed` comes */
+};
+/*
+ * Read a part of the pull space.
+ *
+ *   data   out: up to KU_PS_MAX_BODY_BYTES
+ */
+KU_STATUS ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from,
+                     struct ku_ps_pulled *x, void *data);
 /*
  * The connection of a worker has come or gone. In mode sync without backup a worker that stays away
  * for the job's deadline ends the run with KUMI_ETIMEDOUT, which names it.

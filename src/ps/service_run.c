@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/str.h"
 #include "comm/consensus.h"
 #include "ps/journal_record.h"
 #include "ps/service_private.h"
@@ -373,12 +374,23 @@ void ku_ps_quiesce(struct ku_ps_service *s)
     s->has_feeder = false;
 }
 
+/* What server 0 has received and sent, since the start. */
+static void tell_traffic(const struct ku_ps_service *s)
+{
+    char pushed[16], pulled[16];
+    if (s->server == 0 && s->journal && s->state.pushes + s->state.repeated > 0)
+        KU_MESSAGE(INFO, "kumi: ps: server 0 received %s of gradients and sent %s of parameters",
+                   ku_text_bytes(s->state.pushed_bytes, pushed),
+                   ku_text_bytes(s->state.pulled_bytes, pulled));
+}
+
 void ku_ps_detach(void *service, struct ku_remote_engine *e)
 {
     struct ku_ps_service *s = service;
     KU_ASSERT(s->engine == NULL || s->engine == e);
     ku_ps_quiesce(s);
     pthread_mutex_lock(&s->lock);
+    tell_traffic(s);
     ku_ps_journal_close(s->journal);
     s->journal = NULL;
     s->engine = NULL;

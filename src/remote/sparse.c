@@ -13,15 +13,6 @@ struct run {
 };
 _Static_assert(sizeof(struct run) == 8, "no padding");
 
-static bool is_zero(const unsigned char *at, size_t bytes)
-{
-    uint64_t word[CELL / 8] = {0}, any = 0;
-    memcpy(word, at, bytes);
-    for (int i = 0; i < CELL / 8; i++)
-        any |= word[i];
-    return any == 0;
-}
-
 static size_t cell_bytes(size_t extent, size_t cell)
 {
     return extent - cell * CELL < CELL ? extent - cell * CELL : CELL;
@@ -31,8 +22,8 @@ static size_t cell_bytes(size_t extent, size_t cell)
  * The runs of the longest beginning of the data whose body fits into a frame. *data_bytes: of their
  * cells.
  */
-static uint32_t find_runs(const unsigned char *data, size_t bytes, struct run *run, size_t *extent,
-                          size_t *data_bytes)
+static uint32_t find_runs(const struct ku_sparse_source *s, size_t bytes, struct run *run,
+                          size_t *extent, size_t *data_bytes)
 {
     const size_t most =
         bytes < KU_SPARSE_MAX_EXTENT_BYTES ? bytes : (size_t)KU_SPARSE_MAX_EXTENT_BYTES;
@@ -40,7 +31,7 @@ static uint32_t find_runs(const unsigned char *data, size_t bytes, struct run *r
     size_t cell = 0, sum = 0;
     for (; cell * CELL < most; cell++) {
         const size_t each = cell_bytes(most, cell);
-        if (is_zero(data + cell * CELL, each))
+        if (!s->travels(s->ctx, cell * CELL, each))
             continue;
         const bool joins = n && run[n - 1].first + run[n - 1].cells == cell;
         if ((!joins && n == MAX_RUNS) ||
@@ -56,17 +47,18 @@ static uint32_t find_runs(const unsigned char *data, size_t bytes, struct run *r
     return n;
 }
 
-size_t ku_sparse_encode(const void *data, size_t bytes, void *body, size_t *extent)
+int ku_sparse_build(const struct ku_sparse_source *s, size_t bytes, void *body, size_t *body_bytes,
+                    size_t *extent)
 {
     struct run run[MAX_RUNS];
-    const unsigned char *from = data;
     unsigned char *to = (unsigned char *)body + HEAD;
     size_t sum;
-    const uint32_t n = find_runs(from, bytes, run, extent, &sum);
+    const uint32_t n = find_runs(s, bytes, run, extent, &sum);
     const uint64_t head[2] = {*extent, n};
     const size_t all = HEAD + n * sizeof *run + sum;
-    if (all > *extent / 8 * 7)
-        return 0;
+    *body_bytes = all > *extent / 8 * 7 ? 0 : all;
+    if (*body_bytes == 0)
+        return KUMI_OK;
     memcpy(body, head, sizeof head);
     memcpy(to, run, n * sizeof *run);
     to += n * sizeof *run;
@@ -74,9 +66,41 @@ size_t ku_sparse_encode(const void *data, size_t bytes, void *body, size_t *exte
         const size_t at = (size_t)run[i].first * CELL;
         const size_t end = at + (size_t)run[i].cells * CELL;
         const size_t length = (end < *extent ? end : *extent) - at;
-        memcpy(to, from + at, length);
+        KU_TRY(s->read(s->ctx, at, length, to));
         to += length;
     }
+    return KUMI_OK;
+}
+
+/* Data in memory */
+struct memory {
+    const unsigned char *data;
+};
+
+static bool is_not_zero(void *ctx, size_t at, size_t bytes)
+{
+    const struct memory *from = ctx;
+    uint64_t word[CELL / 8] = {0}, any = 0;
+    memcpy(word, from->data + at, bytes);
+    for (int i = 0; i < CELL / 8; i++)
+        any |= word[i];
+    return any != 0;
+}
+
+static int copy(void *ctx, size_t at, size_t bytes, void *to)
+{
+    const struct memory *from = ctx;
+    memcpy(to, from->data + at, bytes);
+    return KUMI_OK;
+}
+
+size_t ku_sparse_encode(const void *data, size_t bytes, void *body, size_t *extent)
+{
+    struct memory from = {data};
+    const struct ku_sparse_source s = {&from, is_not_zero, copy};
+    size_t all;
+    const int status = ku_sparse_build(&s, bytes, body, &all, extent);
+    KU_ASSERT(status == KUMI_OK);
     return all;
 }
 
@@ -118,10 +142,9 @@ int ku_sparse_check(const void *body, size_t bytes, size_t *extent)
     return KUMI_OK;
 }
 
-void ku_sparse_expand(const void *body, void *to)
+static void write_cells(const void *body, unsigned char *out, bool has_zeros)
 {
     const unsigned char *runs = (const unsigned char *)body + HEAD, *from;
-    unsigned char *out = to;
     uint64_t head[2], done = 0;
     memcpy(head, body, sizeof head);
     from = runs + head[1] * sizeof(struct run);
@@ -130,10 +153,22 @@ void ku_sparse_expand(const void *body, void *to)
         memcpy(&run, runs + i * sizeof run, sizeof run);
         const uint64_t at = (uint64_t)run.first * CELL, end = at + (uint64_t)run.cells * CELL;
         const uint64_t length = (end < head[0] ? end : head[0]) - at;
-        memset(out + done, 0, at - done);
+        if (has_zeros)
+            memset(out + done, 0, at - done);
         memcpy(out + at, from, length);
         from += length;
         done = at + length;
     }
-    memset(out + done, 0, head[0] - done);
+    if (has_zeros)
+        memset(out + done, 0, head[0] - done);
+}
+
+void ku_sparse_expand(const void *body, void *to)
+{
+    write_cells(body, to, true);
+}
+
+void ku_sparse_merge(const void *body, void *to)
+{
+    write_cells(body, to, false);
 }

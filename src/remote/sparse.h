@@ -2,15 +2,20 @@
 #ifndef KU_REMOTE_SPARSE_H
 #define KU_REMOTE_SPARSE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
 
 /*
- * Bytes of a push of which most are zeros: the gradient of an embedding, of which a step touches
- * the rows of its tokens alone. Only what is not zero travels. The server writes zeros elsewhere,
- * so that every bit is that of the dense push, and every optimizer sees the whole gradient.
+ * Bytes of which most need not travel.
+ *
+ *     push   the gradient of an embedding, of which a step touches the rows of its tokens alone.
+ *            What is not zero travels, and the server writes zeros elsewhere: every bit is that of
+ *            the dense push, and every optimizer sees the whole gradient.
+ *     pull   parameters of which an update changed few (remote/changes.h). What has changed
+ *            travels, and the worker keeps its bytes elsewhere.
  *
  *     u64 extent    bytes that it stands for, 1 .. 16 MiB
  *     u64 runs
@@ -36,6 +41,20 @@ enum {
  */
 size_t ku_sparse_encode(const void *data, size_t bytes, void *body, size_t *extent);
 /*
+ * What a body is made from: cells at byte `at` of the data, asked for in ascending order.
+ *
+ *   travels   whether a cell is part of the body
+ *   read      copies whole cells. Errors: its own, passed on
+ */
+struct ku_sparse_source {
+    void *ctx;
+    bool (*travels)(void *ctx, size_t at, size_t bytes);
+    KU_STATUS (*read)(void *ctx, size_t at, size_t bytes, void *to);
+};
+/* ku_sparse_encode of any source. *body_bytes: of the body, 0 as above. */
+KU_STATUS ku_sparse_build(const struct ku_sparse_source *s, size_t bytes, void *body,
+                          size_t *body_bytes, size_t *extent);
+/*
  * Check a body of any origin.
  *
  *   extent   out
@@ -43,7 +62,9 @@ size_t ku_sparse_encode(const void *data, size_t bytes, void *body, size_t *exte
  * Errors: KUMI_EINVAL.
  */
 KU_STATUS ku_sparse_check(const void *body, size_t bytes, size_t *extent);
-/* Write the extent of a checked body. */
+/* Write the extent of a checked body, with zeros where it has no cells. */
 void ku_sparse_expand(const void *body, void *to);
+/* Write the cells of a checked body, and nothing else. */
+void ku_sparse_merge(const void *body, void *to);
 
 #endif

@@ -18,8 +18,8 @@
  * the moment also decides with which parameters others begin; a replay of logged pushes does not
  * depend on it.
  *
- * `lock` protects the slots, version and failure. `state` is held for writing while an update runs,
- * and for reading while parameters are copied.
+ * `lock` protects the slots, version and failure. `state` is held for writing while an update runs
+ * and its changes are noted, and for reading while parameters are copied.
  */
 #include <pthread.h>
 #include <stddef.h>
@@ -34,6 +34,7 @@
 #include "comm/sum.h"
 #include "exec/exec.h"
 #include "ir/state.h"
+#include "remote/changes.h"
 #include "remote/compress.h"
 #include "remote/sparse.h"
 #include "tensor/blocks.h"
@@ -75,6 +76,7 @@ struct ku_remote_engine {
     struct ku_range *port;       /* [n_push] input ports */
     struct ku_range *source;     /* [n_pull] state tensors; bytes 0: the report */
     double report[KU_REPORT_WORDS];
+    struct ku_remote_changes *changes; /* NULL: nothing may rest */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a slot is complete, or stop */
     pthread_rwlock_t state;
@@ -104,6 +106,47 @@ int ku_remote_engine_server(const struct ku_remote_engine *e)
 void ku_remote_engine_watch(struct ku_remote_engine *e, const struct ku_remote_events *events)
 {
     e->events = *events;
+}
+
+/*
+ * Copy the bytes of the pull space that a part, with the gap after it, and [offset, offset + bytes)
+ * have in common.
+ */
+static int copy_part(const struct ku_remote_engine *e, uint32_t i, size_t offset, size_t bytes,
+                     unsigned char *data)
+{
+    const struct ku_remote_part *part = &e->pull[i];
+    const size_t all =
+        (size_t)(part->end - part->begin) * kumi_dtype_bytes(e->layout->pull[i].wire);
+    const size_t from = part->offset > offset ? part->offset : offset;
+    const size_t to = part->offset + all < offset + bytes ? part->offset + all : offset + bytes;
+    const size_t gap = -(part->offset + all) % KU_SPARSE_CELL_BYTES;
+    for (size_t at = part->offset + all; at < part->offset + all + gap; at++)
+        if (at >= offset && at < offset + bytes)
+            data[at - offset] = 0;
+    if (from >= to)
+        return KUMI_OK;
+    if (e->source[i].bytes == 0) {
+        memcpy(data + (from - offset), (const char *)e->report + (from - part->offset), to - from);
+        return KUMI_OK;
+    }
+    struct ku_range r = e->source[i];
+    r.at += from - part->offset;
+    r.bytes = to - from;
+    return ku_range_read(r, data + (from - offset));
+}
+
+static int copy_space(const struct ku_remote_engine *e, size_t offset, size_t bytes,
+                      unsigned char *data)
+{
+    for (uint32_t i = 0; i < e->layout->n_pull; i++)
+        KU_TRY(copy_part(e, i, offset, bytes, data));
+    return KUMI_OK;
+}
+
+static int copy_now(const void *ctx, size_t offset, size_t bytes, void *to)
+{
+    return copy_space(ctx, offset, bytes, to);
 }
 
 /* Statistics of batch norm are means over all shards, and some workers do not have all of them. */
@@ -196,6 +239,10 @@ int ku_remote_engine_create(struct ku_trainer *t, const struct ku_remote_engine_
         status = allocate(e);
     if (status == KUMI_OK)
         status = find_memory(e);
+    if (status == KUMI_OK)
+        status = ku_remote_changes_create(e->layout, e->server, &e->changes);
+    if (status == KUMI_OK && e->changes)
+        status = ku_remote_changes_note(e->changes, e->version, copy_now, e);
     if (status < 0) {
         ku_remote_engine_destroy(e);
         return status;
@@ -213,6 +260,7 @@ void ku_remote_engine_destroy(struct ku_remote_engine *e)
         ku_free(e->slot[w].kept);
     }
     ku_free(e->slot);
+    ku_remote_changes_destroy(e->changes);
     ku_free(e->extent);
     ku_free(e->decoded);
     ku_free(e->push);
@@ -400,57 +448,82 @@ void ku_remote_exclude(struct ku_remote_engine *e, int worker, bool is_excluded)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Copy the bytes of the pull space that a part and [offset, offset + bytes) have in common. */
-static int copy_part(const struct ku_remote_engine *e, uint32_t i, size_t offset, size_t bytes,
-                     unsigned char *data)
+/* The parameters with which a worker begins a step. */
+struct readable {
+    const struct ku_remote_engine *e;
+    const unsigned char *kept; /* NULL: they are the state */
+    size_t offset;             /* of the bytes that are read from them */
+    int64_t since;
+};
+
+static int read_some(void *ctx, size_t at, size_t bytes, void *to)
 {
-    const struct ku_remote_part *part = &e->pull[i];
-    const size_t all =
-        (size_t)(part->end - part->begin) * kumi_dtype_bytes(e->layout->pull[i].wire);
-    const size_t from = part->offset > offset ? part->offset : offset;
-    const size_t to = part->offset + all < offset + bytes ? part->offset + all : offset + bytes;
-    if (from >= to)
-        return KUMI_OK;
-    if (e->source[i].bytes == 0) {
-        memcpy(data + (from - offset), (const char *)e->report + (from - part->offset), to - from);
-        return KUMI_OK;
-    }
-    struct ku_range r = e->source[i];
-    r.at += from - part->offset;
-    r.bytes = to - from;
-    return ku_range_read(r, data + (from - offset));
+    const struct readable *r = ctx;
+    if (r->kept == NULL)
+        return copy_space(r->e, r->offset + at, bytes, to);
+    memcpy(to, r->kept + r->offset + at, bytes);
+    return KUMI_OK;
 }
 
-static int copy_space(const struct ku_remote_engine *e, size_t offset, size_t bytes,
-                      unsigned char *data)
+static bool has_changed(void *ctx, size_t at, size_t bytes)
 {
-    for (uint32_t i = 0; i < e->layout->n_pull; i++)
-        KU_TRY(copy_part(e, i, offset, bytes, data));
-    return KUMI_OK;
+    const struct readable *r = ctx;
+    (void)bytes;
+    return ku_remote_has_changed(r->e->changes, r->offset + at, r->since);
+}
+
+/* *seen as ku_remote_read. `state` is held. */
+static int find_readable(struct ku_remote_engine *e, int worker, int64_t step, struct readable *r,
+                         int64_t *seen)
+{
+    pthread_mutex_lock(&e->lock);
+    const struct slot *x = &e->slot[worker];
+    const int status = failure_of(e);
+    *seen = status < 0 || !is_ready(e, worker, step) ? -1
+            : e->layout->is_single                   ? x->begins
+                                                     : e->version;
+    *r = (struct readable){.e = e, .kept = x->is_kept ? x->kept : NULL};
+    pthread_mutex_unlock(&e->lock);
+    return status;
 }
 
 int ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t offset, void *data,
                    size_t bytes, int64_t *seen)
 {
     const size_t space = e->layout->pull_bytes[e->server];
+    struct readable r;
     if (worker < 0 || worker >= e->n_workers)
         return KU_ERR(KUMI_EINVAL, "ps: worker %d; there are %d", worker, e->n_workers);
     if (offset > space || bytes > space - offset)
         return KU_ERR(KUMI_EINVAL, "ps: bytes %zu to %zu of a pull of %zu bytes", offset,
                       offset + bytes, space);
     pthread_rwlock_rdlock(&e->state);
-    pthread_mutex_lock(&e->lock);
-    const struct slot *x = &e->slot[worker];
-    int status = failure_of(e);
-    *seen = status < 0 || !is_ready(e, worker, step) ? -1
-            : e->layout->is_single                   ? x->begins
-                                                     : e->version;
-    const unsigned char *kept = x->is_kept ? x->kept : NULL;
-    pthread_mutex_unlock(&e->lock);
-    if (*seen >= 0 && kept)
-        memcpy(data, kept + offset, bytes);
-    else if (*seen >= 0)
-        status = copy_space(e, offset, bytes, data);
+    int status = find_readable(e, worker, step, &r, seen);
+    if (*seen >= 0)
+        status = read_some(&r, offset, bytes, data);
+    pthread_rwlock_unlock(&e->state);
+    return status;
+}
+
+/*
+ * What has not changed between `since` and the last update has not changed between `since` and the
+ * update that the worker begins with, which is not before `since`.
+ */
+int ku_remote_read_changes(struct ku_remote_engine *e, const struct ku_remote_change_read *x,
+                           void *body, size_t *body_bytes, size_t *extent, int64_t *seen)
+{
+    const size_t space = e->layout->pull_bytes[e->server];
+    struct readable r;
+    KU_ASSERT(x->worker >= 0 && x->worker < e->n_workers && x->offset < space);
+    KU_ASSERT(x->offset % KU_SPARSE_CELL_BYTES == 0);
+    *body_bytes = 0;
+    pthread_rwlock_rdlock(&e->state);
+    int status = find_readable(e, x->worker, x->step, &r, seen);
+    r.offset = x->offset;
+    r.since = x->since;
+    if (*seen >= x->since && x->since >= 0 && e->changes)
+        status = ku_sparse_build(&(struct ku_sparse_source){&r, has_changed, read_some},
+                                 space - x->offset, body, body_bytes, extent);
     pthread_rwlock_unlock(&e->state);
     return status;
 }
@@ -703,6 +776,8 @@ static int update(struct ku_remote_engine *e, const struct choice *c)
     status = keep(e);
     if (status == KUMI_OK)
         status = ku_trainer_step(e->t, e->version, &report);
+    if (status == KUMI_OK && e->changes)
+        status = ku_remote_changes_note(e->changes, e->version + 1, copy_now, e);
     if (status == KUMI_OK) {
         memcpy(e->report, report, sizeof e->report);
         pthread_mutex_lock(&e->lock);

@@ -238,6 +238,8 @@ void ku_remote_worker_destroy(struct ku_remote_worker *w)
 {
     if (w == NULL)
         return;
+    if (w->link->ops->stop) /* pushes are sent from the arenas, which the caller frees next */
+        w->link->ops->stop(w->link->ctx);
     ku_exec_set_notice(w->t->exec[KU_PROG_TRAIN], NULL, NULL, NULL);
     for (int s = 0; s < w->layout->n_servers; s++)
         ku_free(w->pulled[s]);

@@ -87,6 +87,19 @@ static size_t space_of(const struct ku_remote_layout *l, bool is_push, int serve
     return total;
 }
 
+size_t ku_remote_tracked_bytes(const struct ku_remote_layout *l, int server)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < l->n_pull; i++) {
+        struct ku_remote_part part;
+        range_of(l, &l->pull[i], server, &part);
+        const size_t each = ku_remote_wire_bytes(&l->pull[i], part.end - part.begin);
+        if (l->pull[i].may_rest && each)
+            bytes += each + (each / KU_REMOTE_GRAIN_BYTES + 1) * sizeof(int64_t);
+    }
+    return bytes ? bytes + KU_REMOTE_COMPARED_BYTES : 0;
+}
+
 int ku_remote_extents(const struct ku_remote_layout *l, int server,
                       struct ku_remote_extent **extent, uint32_t *n)
 {
@@ -162,6 +175,23 @@ static int check_compressed(const struct ku_graph *g, const struct ku_remote_ent
     return KUMI_OK;
 }
 
+/*
+ * Elements of a worker's gradient that no token of its step selects: the rows of an embedding
+ * beyond as many as it has tokens.
+ */
+static int64_t zero_count(const struct ku_graph *g, ku_id value, int n_workers)
+{
+    const struct ku_node *n = &g->node[g->value[value].def];
+    while (n->op == KU_OP_convert || n->op == KU_OP_cast)
+        n = &g->node[g->value[ku_in(g, n, 0)].def];
+    if (n->op != KU_OP_embedding_dw)
+        return 0;
+    const struct ku_shape *table = &g->shape[g->value[value].shape];
+    const int64_t rows = table->dim[0].count;
+    const int64_t tokens = ku_shape_count(&g->shape[g->value[ku_in(g, n, 0)].shape]) / n_workers;
+    return tokens < rows ? (rows - tokens) * (ku_shape_count(table) / rows) : 0;
+}
+
 static int add_pushed(struct ku_remote_layout *l, const struct ku_graph *g,
                       const struct ku_remote_opts *o, const struct ku_port *port,
                       const int32_t *first)
@@ -174,6 +204,7 @@ static int add_pushed(struct ku_remote_layout *l, const struct ku_graph *g,
                                       port->pushed.reduce == KU_REDUCE_MAX ? KUMI_MAX : KUMI_SUM,
                                   .is_split = port->pushed.tensor != 0,
                                   .count = ku_shape_count(&g->shape[v->shape]),
+                                  .zero_count = zero_count(g, port->value, l->n_workers),
                                   .first_block = first[port->pushed.tensor]};
     snprintf(x->name, sizeof x->name, "%s", port->name);
     if (!x->is_split || x->count < KU_BLOCK_COUNT || o->compression == KU_REMOTE_DENSE)
@@ -189,6 +220,20 @@ static bool is_pulled(const struct ku_tensor *x)
     return ku_tensor_is_model(x) || (x->kind == KU_T_COUNTER && x->dtype == KUMI_F64);
 }
 
+/*
+ * Whether an update may leave elements of a tensor as they are: it is frozen, or its optimizer does
+ * so where the gradient is 0.
+ */
+static bool may_rest(const struct ku_graph *g, const struct ku_tensor *x)
+{
+    const struct ku_node *n = &g->node[g->value[x->next].def];
+    const struct ku_attrs *a = &g->attr[n->attr];
+    if (x->kind != KU_T_PARAM)
+        return false;
+    return x->next == x->value ||
+           ((ku_ops[n->op].traits & KU_OP_RESTS) && a->momentum == 0 && a->weight_decay == 0);
+}
+
 static void add_pulled(struct ku_remote_layout *l, const struct ku_graph *g, ku_id t,
                        const int32_t *first)
 {
@@ -197,6 +242,7 @@ static void add_pulled(struct ku_remote_layout *l, const struct ku_graph *g, ku_
     *x = (struct ku_remote_entry){.dtype = (enum kumi_dtype)y->dtype,
                                   .wire = (enum kumi_dtype)y->dtype,
                                   .is_split = y->kind == KU_T_PARAM,
+                                  .may_rest = may_rest(g, y),
                                   .count = ku_shape_count(&g->shape[y->shape]),
                                   .first_block = first[t]};
     snprintf(x->name, sizeof x->name, "%s", y->name);

@@ -61,8 +61,14 @@ struct ku_remote_entry {
     enum ku_remote_form form; /* push; compressed tensors have a chunk or more, in f32 */
     double topk;              /* KU_REMOTE_TOPK: as ku_remote_opts has it */
     bool is_split;            /* divided over the servers; else every server has all of it */
-    int64_t count;            /* elements of the whole tensor */
-    int32_t first_block;      /* is_split: server that owns the first odd chunk */
+    bool may_rest; /* pull, on a server: an update may leave elements as they are (op/op.h) */
+    int64_t count; /* elements of the whole tensor */
+    /*
+     * Push, on a worker: elements that a step leaves at 0 at least, rows of an embedding that no
+     * token selects.
+     */
+    int64_t zero_count;
+    int32_t first_block; /* is_split: server that owns the first odd chunk */
 };
 /* The part of an entry in the space of one server. */
 struct ku_remote_part {
@@ -106,9 +112,13 @@ size_t ku_remote_wire_bytes(const struct ku_remote_entry *x, int64_t count);
 size_t ku_remote_record_bytes(const struct ku_remote_entry *x, int64_t n);
 int64_t ku_remote_topk(const struct ku_remote_entry *x, int64_t n);
 enum {
-    KU_REMOTE_FRAME_BYTES = 1 << 20, /* a transport may send a push in pieces of that many */
-    KU_REMOTE_RECORD_GROUP = 16      /* whole records that together are a multiple of 64 bytes */
+    KU_REMOTE_GRAIN_BYTES = 256, /* changes of parameters: 3 % more memory; 64 floats of a row */
+    KU_REMOTE_COMPARED_BYTES = 64 << 10, /* at a time: stays in the L2 cache */
+    KU_REMOTE_FRAME_BYTES = 1 << 20,     /* a transport may send a push in pieces of that many */
+    KU_REMOTE_RECORD_GROUP = 16 /* whole records that together are a multiple of 64 bytes */
 };
+/* Bytes of memory with which a server tracks what may rest (remote/changes.h). */
+size_t ku_remote_tracked_bytes(const struct ku_remote_layout *l, int server);
 /* Bytes of a space that belong to parts. Between two of them is a gap of up to 63 bytes. */
 struct ku_remote_extent {
     size_t begin, end;
@@ -143,6 +153,8 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
  *           this worker begins `step` (ku_remote_read); *seen is the number of updates in them.
  *           Both are valid after `wait`.
  *   wait    blocks until all pulls so far are complete
+ *   stop    ends what is under way: no memory of the caller is read or written after it. Nothing
+ *           but stop may follow. NULL: nothing is under way between calls
  *   awaits  whether a pull may be started before its step can begin: the link asks at once, and
  *           reads while the worker flushes. Else pull itself blocks.
  *
@@ -157,6 +169,7 @@ struct ku_remote_link_ops {
     KU_STATUS (*flush)(void *link);
     KU_STATUS (*pull)(void *link, int server, int64_t step, void *data, int64_t *seen);
     KU_STATUS (*wait)(void *link);
+    void (*stop)(void *link);
     bool awaits;
 };
 struct ku_remote_link {
@@ -249,6 +262,24 @@ void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step);
  */
 KU_STATUS ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                          void *data, size_t bytes, int64_t *seen);
+/*
+ * The same of what has changed after update `since`, as a body of remote/sparse.h: where it has no
+ * cells the bytes are those of update `since`, or of any before.
+ *
+ *   since        the worker has the whole pull space as of that update
+ *   body         out: up to KU_SPARSE_MAX_BYTES
+ *   body_bytes   out; 0: use ku_remote_read, most have changed or no changes are tracked
+ *   extent       out: bytes of the pull space from `offset` on that it stands for
+ *
+ * Threads, errors: as ku_remote_read.
+ */
+struct ku_remote_change_read {
+    int worker;
+    int64_t step, since;
+    size_t offset;
+};
+KU_STATUS ku_remote_read_changes(struct ku_remote_engine *e, const struct ku_remote_change_read *r,
+                                 void *body, size_t *body_bytes, size_t *extent, int64_t *seen);
 /*
  * Ssp, on server 0: exclude a worker from the staleness bound, so that the others do not wait for
  * it, or include it again, as all are at the start. An excluded worker lags: it is included only

@@ -8,7 +8,7 @@ import json, random, sys
 dir, r = sys.argv[1], random.Random(1)
 open(f"{dir}/t.txt", "w").write("".join(r.choice("abcdefgh ") for _ in range(20000)))
 gpt2 = {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 256}
-json.dump({"model": gpt2, "data": {"train": f"{dir}/t.txt", "seq_len": 16}, "parallel": {"timeout_s": 20},
+json.dump({"model": gpt2, "data": {"train": f"{dir}/t.txt", "seq_len": 16}, "parallel": {"timeout_s": 60},
            "train": {"steps": 6, "global_batch": 16, "micro_batch": 2, "virtual_shards": 4, "threads": 1}, "ps": {"workers": 2}},
           open(f"{dir}/c.json", "w"))
 P

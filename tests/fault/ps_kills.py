@@ -29,7 +29,7 @@ def configure(folder):
     model = {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 256}
     config = {"model": model, "data": {"train": f"{folder}/t.txt", "seq_len": 16},
               "train": {"steps": STEPS, "global_batch": 16, "micro_batch": 2, "virtual_shards": 4, "threads": 1},
-              "checkpoint": {"every": 7, "keep": 2}, "parallel": {"timeout_s": 30}}
+              "checkpoint": {"every": 7, "keep": 2}, "parallel": {"timeout_s": 120}}
     with open(f"{folder}/c.json", "w") as f:
         json.dump(config, f)
 
@@ -111,13 +111,13 @@ def one(kumi, folder, seed, mode, want):
             if run.poll() is None:
                 kills += kill_one(run, r.choice(["server", "worker"]), r)
         try:
-            code = run.wait(timeout=90)
+            code = run.wait(timeout=240)
         except subprocess.TimeoutExpired:
             run.terminate()
             code = "no end"
     got = digest(open(f"{out}.out").read())
     if mode not in ("sync", *COMPRESSED):
-        again = subprocess.run([f"{kumi}-ps", "replay", out], capture_output=True, text=True, timeout=90)
+        again = subprocess.run([f"{kumi}-ps", "replay", out], capture_output=True, text=True, timeout=240)
         want = digest(again.stdout) or again.stderr
     if code == 0 and got and got == want:
         return kills
@@ -136,11 +136,11 @@ def one_call(kumi, folder, seed, want):
     kills = 0
     for _ in range(3):
         fault = {"KUMI_FAULT": f"kill:{r.randint(1, 900)}"} if kills < 2 else {}
-        done = subprocess.run(serve, capture_output=True, text=True, timeout=90, env=os.environ | fault)
+        done = subprocess.run(serve, capture_output=True, text=True, timeout=240, env=os.environ | fault)
         if done.returncode != -signal.SIGKILL:
             break
         kills += 1
-    code, got = worker.wait(timeout=90), digest(done.stdout)
+    code, got = worker.wait(timeout=240), digest(done.stdout)
     if code == 0 and done.returncode == 0 and got == want:
         return kills
     print(f"seed {seed}, mode call, {kills} kills: exit {done.returncode}, worker {code}, {got}, wanted {want}")

@@ -20,6 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         unsigned char *to = ku_malloc(extent);
         KU_ASSERT(to != NULL && extent <= KU_SPARSE_MAX_EXTENT_BYTES);
         ku_sparse_expand(data, to);
+        ku_sparse_merge(data, to);
         ku_free(to);
     } else {
         KU_ASSERT(ku_err_get()->text[0] != '\0' && strchr(ku_err_get()->text, '\n') == NULL);

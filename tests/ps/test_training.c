@@ -19,6 +19,7 @@
 #include "base/os/os.h"
 #include "ps/remote/service_messages.h"
 #include "ps/rpc/rpc_limits.h"
+#include "remote/sparse.h"
 
 #define SECOND KU_RPC_SECOND
 
@@ -28,7 +29,9 @@ static struct ku_rpc_channel *channel;
 static uint64_t welcome[KU_PS_N_REPLY];
 static const char config[] =
     "{\"model\": {\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 16, "
-    "\"n_positions\": 16, \"vocab_size\": 256}, \"data\": {\"train\": \"%s/t.txt\", \"seq_len\": "
+    "\"n_positions\": 16, \"vocab_size\": 256, \"tie_word_embeddings\": false}, \"optimizer\": "
+    "{\"type\": \"sgd\", \"momentum\": 0, \"weight_decay\": 0}, \"data\": {\"train\": "
+    "\"%s/t.txt\", \"seq_len\": "
     "16}, \"train\": {\"steps\": 100, \"global_batch\": 2, \"micro_batch\": 2, \"threads\": 1}, "
     "\"ps\": {\"workers\": 1}}";
 
@@ -282,12 +285,94 @@ static void zeros(void **state)
     await_version(3);
 }
 
+/* Pulls the parameters of `step`; returns the bytes of data, and how many frames were sparse. */
+static size_t pull(struct ku_rpc_stream *s, uint64_t step, bool asks_changes, unsigned char *image,
+                   int *n_sparse)
+{
+    const uint64_t request[KU_PS_N_FRAME] = {
+        [KU_PS_F_INCARNATION] = 7, [KU_PS_F_STEP] = step, [KU_PS_F_SPARSE] = asks_changes};
+    struct ku_rpc_buf b;
+    size_t sent = 0;
+    *n_sparse = 0;
+    assert_int_equal(ku_ps_message_put(request, KU_PS_N_FRAME, 0, 0, &b, NULL), 0);
+    assert_int_equal(ku_rpc_stream_send(s, &b, 30 * SECOND), 0);
+    ku_rpc_buf_fini(&b);
+    for (size_t at = 0, extent; at < welcome[KU_PS_R_PULL_BYTES]; at += extent) {
+        uint64_t field[KU_PS_N_FRAME];
+        struct ku_rpc_msg m = {0};
+        struct ku_proto_in in;
+        bool is_end;
+        assert_int_equal(ku_rpc_stream_recv(s, &m, &is_end, 30 * SECOND), 0);
+        assert_false(is_end);
+        assert_int_equal(ku_ps_message_get(&m, field, KU_PS_N_FRAME, KU_PS_F_DATA, &in), 0);
+        assert_true(field[KU_PS_F_OFFSET] == at && field[KU_PS_F_VERSION] == step);
+        extent = in.left;
+        sent += in.left;
+        unsigned char *data = ku_malloc(in.left);
+        assert_int_equal(ku_proto_take(&in, data, extent), 0);
+        assert_true(ku_hash64(data, extent) == field[KU_PS_F_CHECKSUM]);
+        if (field[KU_PS_F_SPARSE]) {
+            assert_int_equal(ku_sparse_check(data, extent, &extent), 0);
+            ku_sparse_merge(data, image + at);
+            ++*n_sparse;
+        } else {
+            memcpy(image + at, data, extent);
+        }
+        ku_free(data);
+        ku_rpc_msg_fini(&m);
+    }
+    return sent;
+}
+
+static struct ku_rpc_stream *open_pull(void)
+{
+    struct ku_rpc_stream *s = NULL;
+    assert_int_equal(ku_rpc_stream_open(channel, KU_PS_SERVICE "Pull", true, &s), 0);
+    return s;
+}
+
+/* A second pull of a stream has what has changed, and gives the bytes of a whole one. */
+static void changes(void **state)
+{
+    const size_t all = welcome[KU_PS_R_PULL_BYTES];
+    unsigned char *image = ku_calloc(all, 1), *before = ku_calloc(all, 1), *is = ku_calloc(all, 1);
+    struct ku_rpc_stream *s = open_pull();
+    int n_sparse;
+    (void)state;
+    assert_int_equal(pull(s, 3, true, image, &n_sparse), all);
+    assert_int_equal(n_sparse, 0); /* the first one of the stream */
+    memcpy(before, image, all);
+    const struct frame some = {.incarnation = 7,
+                               .step = 3,
+                               .bytes = 16 + 8 + 64,
+                               .value = 1,
+                               .is_sparse = true,
+                               .body = {(uint32_t)welcome[KU_PS_R_PUSH_BYTES], 0, 1, 0, 2, 1}};
+    assert_int_equal(send_one(&some), 0);
+    await_version(4);
+    assert_in_range(pull(s, 4, true, image, &n_sparse), 1, 3000);
+    assert_int_equal(n_sparse, 1);
+    assert_memory_not_equal(image, before, all);
+    struct ku_rpc_stream *other = open_pull();
+    assert_int_equal(pull(other, 4, false, is, &n_sparse), all);
+    assert_int_equal(n_sparse, 0);
+    assert_memory_equal(image, is, all);
+    assert_int_equal(pull(other, 4, false, is, &n_sparse), all);   /* it did not ask for changes */
+    assert_in_range(pull(other, 4, true, is, &n_sparse), 1, 2000); /* there are none */
+    assert_memory_equal(image, is, all);
+    ku_rpc_stream_destroy(s);
+    ku_rpc_stream_destroy(other);
+    ku_free(image);
+    ku_free(before);
+    ku_free(is);
+}
+
 /* As for any run: a gradient that is not finite ends it, with the first tensor named. */
 static void not_finite(void **state)
 {
     int status;
     (void)state;
-    assert_int_equal(send_step(7, 3, NAN), 0);
+    assert_int_equal(send_step(7, 4, NAN), 0);
     assert_int_equal(waitpid(server, &status, 0), server);
     server = 0;
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == -KUMI_ENUMERIC);
@@ -296,6 +381,7 @@ static void not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(once),
-                                       cmocka_unit_test(zeros), cmocka_unit_test(not_finite)};
+                                       cmocka_unit_test(zeros), cmocka_unit_test(changes),
+                                       cmocka_unit_test(not_finite)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -65,6 +65,56 @@ static void rows(void **state)
     ku_free(body);
 }
 
+/* Cells that a source selects, of data that it reads. */
+struct cells {
+    const unsigned char *data, *travels; /* [bytes], [cells] */
+    int status;
+};
+static bool travels(void *ctx, size_t at, size_t bytes)
+{
+    const struct cells *c = ctx;
+    assert_true(at % KU_SPARSE_CELL_BYTES == 0 && bytes > 0 && bytes <= KU_SPARSE_CELL_BYTES);
+    return c->travels[at / KU_SPARSE_CELL_BYTES];
+}
+static int copy(void *ctx, size_t at, size_t bytes, void *to)
+{
+    const struct cells *c = ctx;
+    memcpy(to, c->data + at, bytes);
+    return c->status;
+}
+
+/* What changed is written over what was there, and nothing else; errors of reads are passed on. */
+static void merged(void **state)
+{
+    enum { BYTES = 3 * 64 * 1000 + 20, CELLS = BYTES / 64 + 1 };
+    unsigned char *data = ku_malloc(BYTES), *was = ku_malloc(BYTES), *got = ku_malloc(BYTES);
+    unsigned char *flag = ku_malloc(CELLS), *body = ku_malloc(KU_SPARSE_MAX_BYTES);
+    (void)state;
+    for (uint32_t one_in = 1; one_in < 2000; one_in = one_in * 3 + 1) {
+        for (size_t i = 0; i < BYTES; i++)
+            was[i] = got[i] = data[i] = (unsigned char)ku_random_u32(1, 0, one_in, i);
+        for (size_t c = 0; c < CELLS; c++) {
+            flag[c] = ku_random_u32(2, 0, one_in, c) % one_in == 0;
+            for (size_t i = c * 64; flag[c] && i < c * 64 + 64 && i < BYTES; i++)
+                data[i] = (unsigned char)(was[i] + 1 + i % 200);
+        }
+        struct cells from = {data, flag, 0};
+        const struct ku_sparse_source s = {&from, travels, copy};
+        size_t n, extent, is;
+        assert_int_equal(ku_sparse_build(&s, BYTES, body, &n, &extent), 0);
+        assert_true((n == 0) == (one_in == 1));
+        if (n == 0)
+            continue;
+        assert_int_equal(ku_sparse_check(body, n, &is), 0);
+        assert_true(is == extent && extent == BYTES);
+        ku_sparse_merge(body, got);
+        assert_memory_equal(got, data, BYTES);
+        from.status = KUMI_EPEER;
+        assert_int_equal(ku_sparse_build(&s, BYTES, body, &n, &extent), KUMI_EPEER);
+    }
+    ku_free(data), ku_free(was), ku_free(got), ku_free(flag), ku_free(body);
+}
+
 /* Any bytes: what is refused has one line that says why. */
 static void refused(void **state)
 {
@@ -112,6 +162,7 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows), cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows), cmocka_unit_test(merged),
+                                       cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

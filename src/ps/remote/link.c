@@ -40,6 +40,10 @@ struct peer {
     /* pull */
     pthread_t puller;
     unsigned char *into; /* NULL: no pull is under way */
+    /* What the stream's last answer was written to, unchanged since; NULL: no answer is complete */
+    const unsigned char *image;
+    bool asks_changes;     /* the pull under way is relative to it */
+    unsigned char *pulled; /* [KU_SPARSE_MAX_BYTES] */
     int64_t pull_step, *seen;
     struct ku_rpc_stream *pull;
     bool has_pusher, has_puller;
@@ -405,32 +409,52 @@ static void *pusher_main(void *arg)
 
 /* -- pulling ---------------------------------------------------------------------------------- */
 
+/* The data of a frame, at p->into + at; *extent: the bytes that it stands for. */
+static int take_data(struct peer *p, struct ku_proto_in *data, const uint64_t *field, size_t at,
+                     size_t *extent)
+{
+    const bool is_sparse = field[KU_PS_F_SPARSE] != 0;
+    const size_t bytes = data->left, left = p->pull_bytes - at;
+    unsigned char *to = is_sparse ? p->pulled : p->into + at;
+    if (bytes == 0 || bytes > (is_sparse ? (size_t)KU_SPARSE_MAX_BYTES : left))
+        return KU_ERR(KUMI_EBUG, "ps: server %d: a frame of %zu bytes, at %zu of %zu", p->number,
+                      bytes, at, p->pull_bytes);
+    KU_TRY(ku_proto_take(data, to, bytes));
+    if (ku_hash64(to, bytes) != field[KU_PS_F_CHECKSUM])
+        return KU_ERR(KUMI_EPEER, "ps: server %d: a frame of a pull is damaged", p->number);
+    *extent = bytes;
+    if (!is_sparse)
+        return KUMI_OK;
+    KU_TRY(ku_sparse_check(to, bytes, extent));
+    if (*extent > left || !p->asks_changes)
+        return KU_ERR(KUMI_EBUG, "ps: server %d: changes of %zu bytes, at %zu of %zu", p->number,
+                      *extent, at, p->pull_bytes);
+    ku_sparse_merge(to, p->into + at);
+    return KUMI_OK;
+}
+
 static int take_frame(struct peer *p, const struct ku_rpc_msg *m, size_t *at, int64_t *seen)
 {
     uint64_t field[KU_PS_N_FRAME];
     struct ku_proto_in data;
+    size_t extent;
     KU_TRY(ku_ps_message_get(m, field, KU_PS_N_FRAME, KU_PS_F_DATA, &data));
-    const size_t bytes = data.left;
-    if (field[KU_PS_F_OFFSET] == 0)
+    if (field[KU_PS_F_OFFSET] == 0) {
+        p->asks_changes = p->asks_changes && *at == 0; /* again: parts of another update are in */
         *at = 0, *seen = (int64_t)field[KU_PS_F_VERSION];
-    if (field[KU_PS_F_OFFSET] != *at || bytes == 0 || bytes > p->pull_bytes - *at ||
-        (int64_t)field[KU_PS_F_VERSION] != *seen)
+    }
+    if (field[KU_PS_F_OFFSET] != *at || (int64_t)field[KU_PS_F_VERSION] != *seen)
         return KU_ERR(KUMI_EBUG, "ps: server %d sends bytes %llu of update %lld, after %zu of %lld",
                       p->number, (unsigned long long)field[KU_PS_F_OFFSET],
                       (long long)field[KU_PS_F_VERSION], *at, (long long)*seen);
-    KU_TRY(ku_proto_take(&data, p->into + *at, bytes));
-    if (ku_hash64(p->into + *at, bytes) != field[KU_PS_F_CHECKSUM])
-        return KU_ERR(KUMI_EPEER, "ps: server %d: a frame of a pull is damaged", p->number);
-    *at += bytes;
+    KU_TRY(take_data(p, &data, field, *at, &extent));
+    *at += extent;
     return KUMI_OK;
 }
 
 static int pull_once(struct peer *p, int64_t *seen)
 {
     const struct ku_ps_link *l = p->link;
-    const uint64_t field[KU_PS_N_FRAME] = {[KU_PS_F_WORKER] = (uint64_t)l->o.worker,
-                                           [KU_PS_F_INCARNATION] = l->incarnation,
-                                           [KU_PS_F_STEP] = (uint64_t)p->pull_step};
     struct ku_rpc_stream *stream;
     struct ku_rpc_buf b;
     struct ku_rpc_msg m = {0};
@@ -439,6 +463,12 @@ static int pull_once(struct peer *p, int64_t *seen)
         KU_TRY(open_stream(p, KU_PS_SERVICE "Pull", &stream));
         KU_TRY(publish(p, &p->pull, stream));
     }
+    p->asks_changes = p->image == p->into;
+    p->image = NULL;
+    const uint64_t field[KU_PS_N_FRAME] = {[KU_PS_F_WORKER] = (uint64_t)l->o.worker,
+                                           [KU_PS_F_INCARNATION] = l->incarnation,
+                                           [KU_PS_F_STEP] = (uint64_t)p->pull_step,
+                                           [KU_PS_F_SPARSE] = p->asks_changes};
     KU_TRY(ku_ps_message_put(field, KU_PS_N_FRAME, 0, 0, &b, NULL));
     const int sent = ku_rpc_stream_send(p->pull, &b, l->o.timeout_ns);
     ku_rpc_buf_fini(&b);
@@ -451,6 +481,7 @@ static int pull_once(struct peer *p, int64_t *seen)
         ku_rpc_msg_fini(&m);
         KU_TRY(status);
     }
+    p->image = p->into;
     return KUMI_OK;
 }
 
@@ -462,6 +493,7 @@ static int pull_until_there(struct peer *p, int64_t *seen)
         if (status == KUMI_OK)
             return KUMI_OK;
         const struct kumi_error error = *ku_err_get();
+        p->image = NULL;
         drop(p, &p->pull);
         ku_err_put(&error);
         KU_TRY(wait_again(p, &x, status));
@@ -584,12 +616,37 @@ static int link_wait(void *link)
     return status;
 }
 
+/* Ends the threads. */
+static void link_stop(void *link)
+{
+    struct ku_ps_link *l = link;
+    pthread_mutex_lock(&l->lock);
+    l->is_ending = true;
+    for (int s = 0; l->peer && s < l->o.n_servers; s++) {
+        if (l->peer[s].push)
+            ku_rpc_stream_cancel(l->peer[s].push);
+        if (l->peer[s].pull)
+            ku_rpc_stream_cancel(l->peer[s].pull);
+    }
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    for (int s = 0; l->peer && s < l->o.n_servers; s++) {
+        struct peer *p = &l->peer[s];
+        if (p->has_pusher)
+            pthread_join(p->pusher, NULL);
+        if (p->has_puller)
+            pthread_join(p->puller, NULL);
+        p->has_pusher = p->has_puller = false;
+    }
+}
+
 static const struct ku_remote_link_ops ops = {.name = "grpc",
                                               .connect = link_connect,
                                               .push = link_push,
                                               .flush = link_flush,
                                               .pull = link_pull,
                                               .wait = link_wait,
+                                              .stop = link_stop,
                                               .awaits = true};
 
 int ku_ps_link_create(const struct ku_ps_link_opts *o, struct ku_ps_link **out)
@@ -611,7 +668,8 @@ int ku_ps_link_create(const struct ku_ps_link_opts *o, struct ku_ps_link **out)
         l->peer[s].address = o->server[s];
         status = ku_rpc_channel_create(&channel, &l->peer[s].channel);
         l->peer[s].body = ku_malloc(KU_SPARSE_MAX_BYTES);
-        if (status == KUMI_OK && l->peer[s].body == NULL)
+        l->peer[s].pulled = ku_malloc(KU_SPARSE_MAX_BYTES);
+        if (status == KUMI_OK && (l->peer[s].body == NULL || l->peer[s].pulled == NULL))
             status = KUMI_ENOMEM;
     }
     if (status < 0) {
@@ -627,27 +685,15 @@ void ku_ps_link_destroy(struct ku_ps_link *l)
 {
     if (l == NULL)
         return;
-    pthread_mutex_lock(&l->lock);
-    l->is_ending = true;
-    for (int s = 0; l->peer && s < l->o.n_servers; s++) {
-        if (l->peer[s].push)
-            ku_rpc_stream_cancel(l->peer[s].push);
-        if (l->peer[s].pull)
-            ku_rpc_stream_cancel(l->peer[s].pull);
-    }
-    pthread_cond_broadcast(&l->changed);
-    pthread_mutex_unlock(&l->lock);
+    link_stop(l);
     for (int s = 0; l->peer && s < l->o.n_servers; s++) {
         struct peer *p = &l->peer[s];
-        if (p->has_pusher)
-            pthread_join(p->pusher, NULL);
-        if (p->has_puller)
-            pthread_join(p->puller, NULL);
         ku_rpc_stream_destroy(p->push);
         ku_rpc_stream_destroy(p->pull);
         ku_rpc_channel_destroy(p->channel);
         ku_free(p->range);
         ku_free(p->body);
+        ku_free(p->pulled);
     }
     ku_free(l->peer);
     ku_free(l->numerics);

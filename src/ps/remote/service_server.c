@@ -35,6 +35,8 @@ struct stream {
     /* pull */
     bool is_pulling;
     int64_t step, seen;
+    int64_t since; /* frames leave out what has not changed after this update; -1: nothing */
+    int64_t whole; /* the update of the last complete answer; -1: none */
     size_t offset;
     /* snapshot */
     int64_t version;
@@ -68,7 +70,9 @@ static int add_stream(struct server *s, struct ku_rpc_call *call)
                          .method = ku_rpc_method_index(call),
                          .acked = -1,
                          .complete = -1,
-                         .seen = -1};
+                         .seen = -1,
+                         .since = -1,
+                         .whole = -1};
     ku_rpc_set_data(call, x);
     pthread_mutex_lock(&s->lock);
     x->next = s->stream;
@@ -232,33 +236,36 @@ static void *syncer_main(void *arg)
 
 /* -- pull ------------------------------------------------------------------------------------- */
 
-/* The next frame; *is_there: its update is. lock is held. */
-static int send_frame(struct server *s, struct stream *x, bool *is_there)
+static int send_part(struct stream *x, const struct ku_ps_pulled *p, const void *data)
 {
-    const size_t left = s->pull_bytes - x->offset;
-    const size_t bytes = left < KU_PS_FRAME_BYTES ? left : KU_PS_FRAME_BYTES;
-    unsigned char *data = ku_malloc(bytes);
-    struct ku_rpc_buf b = {0};
+    const uint64_t field[KU_PS_N_FRAME] = {[KU_PS_F_STEP] = (uint64_t)x->step,
+                                           [KU_PS_F_OFFSET] = x->offset,
+                                           [KU_PS_F_CHECKSUM] = ku_hash64(data, p->bytes),
+                                           [KU_PS_F_VERSION] = (uint64_t)p->seen,
+                                           [KU_PS_F_SPARSE] = p->is_sparse};
+    struct ku_rpc_buf b;
     void *at;
-    int64_t seen = -1;
-    int status = data ? ku_ps_pull(s->service, &x->from, x->step, x->offset, data, bytes, &seen)
-                      : KUMI_ENOMEM;
-    *is_there = status == KUMI_OK && seen >= 0;
-    if (*is_there && x->offset > 0 && seen != x->seen) {
-        x->offset = 0; /* the update before is gone */
+    KU_TRY(ku_ps_message_put(field, KU_PS_N_FRAME, KU_PS_F_DATA, p->bytes, &b, &at));
+    memcpy(at, data, p->bytes);
+    const int status = ku_rpc_send(x->call, &b);
+    ku_rpc_buf_fini(&b);
+    return status;
+}
+
+/* The next frame; *is_there: its update is. lock is held. */
+static int send_next(struct server *s, struct stream *x, bool *is_there)
+{
+    struct ku_ps_pulled p = {.step = x->step, .since = x->since, .offset = x->offset, .seen = -1};
+    unsigned char *data = ku_malloc(KU_PS_FRAME_BYTES);
+    int status = data ? ku_ps_pull(s->service, &x->from, &p, data) : KUMI_ENOMEM;
+    *is_there = status == KUMI_OK && p.seen >= 0;
+    if (*is_there && x->offset > 0 && p.seen != x->seen) {
+        x->offset = 0; /* the update before is gone, and the worker has parts of it */
+        x->since = -1;
     } else if (*is_there) {
-        const uint64_t field[KU_PS_N_FRAME] = {[KU_PS_F_STEP] = (uint64_t)x->step,
-                                               [KU_PS_F_OFFSET] = x->offset,
-                                               [KU_PS_F_CHECKSUM] = ku_hash64(data, bytes),
-                                               [KU_PS_F_VERSION] = (uint64_t)seen};
-        status = ku_ps_message_put(field, KU_PS_N_FRAME, KU_PS_F_DATA, bytes, &b, &at);
-        if (status == KUMI_OK) {
-            memcpy(at, data, bytes);
-            status = ku_rpc_send(x->call, &b);
-            ku_rpc_buf_fini(&b);
-        }
-        x->seen = seen;
-        x->offset += bytes;
+        status = send_part(x, &p, data);
+        x->seen = p.seen;
+        x->offset += p.extent;
     }
     ku_free(data);
     return status;
@@ -270,10 +277,11 @@ static void pump(struct server *s, struct stream *x)
     bool is_there = true;
     int status = KUMI_OK;
     while (status == KUMI_OK && is_there && x->is_pulling && ku_rpc_n_queued(x->call) < AHEAD) {
-        status = send_frame(s, x, &is_there);
+        status = send_next(s, x, &is_there);
         if (status < 0 || !is_there || x->offset < s->pull_bytes)
             continue;
         x->is_pulling = false;
+        x->whole = x->seen;
         ku_rpc_next(x->call);
     }
     if (status < 0) {
@@ -292,7 +300,8 @@ static int on_pull(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
     pthread_mutex_lock(&s->lock);
     x->step = (int64_t)field[KU_PS_F_STEP];
     x->offset = 0;
-    x->seen = -1;
+    x->since = field[KU_PS_F_SPARSE] ? x->whole : -1;
+    x->seen = x->whole = -1;
     x->is_pulling = true;
     s->n_events++;
     pthread_cond_broadcast(&s->changed);
