@@ -845,51 +845,34 @@ static void test_interleaved(void **state)
     }
 }
 
-/* The same by vector, also of one whose last line is short. */
-static void check_vector(const struct world *w, const struct ku_members *all,
-                         const struct ku_host_ranks *host, int half, int64_t sent)
-{
-    const struct ku_far_vector whole = {.count = 16 * w->n, .each_bytes = 4, .wire_bytes = 1};
-    const struct ku_far_vector odd = {
-        .count = 37 * w->n + 5, .first = 3, .each_bytes = 4, .wire_bytes = 1};
-    const struct ku_exchange_slices slices = {
-        .exchange = &w->x[0], .count = odd.count, .line_count = 16, .first = odd.first};
-    struct ku_far_cost *cost;
-    int64_t odd_sent = 0;
-    assert_int_equal(ku_far_cost_create(all, host, w->n_hosts, &cost), 0);
-    assert_true((cost != NULL) == (w->n_hosts > 1));
-    for (int m = 0; m < w->n; m++)
-        odd_sent += sent_of(&w->x[m], half, &slices);
-    if (cost && half == 0) {
-        assert_true(ku_far_cost_reduced(cost, &whole) == (double)sent);
-        assert_true(ku_far_cost_reduced(cost, &odd) == (double)odd_sent);
-    } else if (cost) {
-        assert_true(ku_far_cost_gathered(cost, &whole) == 4 * (double)sent);
-        assert_true(ku_far_cost_gathered(cost, &odd) == 4 * (double)odd_sent);
-    }
-    ku_far_cost_destroy(cost);
-}
-
 /* The planner's figures are those of the plan: bytes between hosts, and the chunk pool. */
 static void check_cost(const struct world *w)
 {
     const struct ku_members all = {.stride = 1, .n = w->n};
-    const struct ku_exchange_slices slices = {
-        .exchange = &w->x[0], .count = 16 * w->n, .line_count = 16};
+    const struct ku_exchange_slices slices[2] = {
+        {.exchange = &w->x[0], .count = 16 * w->n, .line_count = 16},
+        {.exchange = &w->x[0], .count = 37 * w->n + 5, .line_count = 16, .first = 3}};
     struct ku_host_ranks host[MAX_MEMBERS];
-    double bytes[2];
+    struct ku_far_cost *cost;
+    double mean[2];
     size_t pool, first_chunk = 0;
     for (int h = 0; h < w->n_hosts; h++)
         host[h] = (struct ku_host_ranks){ku_topology_member(&w->hosts.all, h, 0),
                                          ku_topology_local_n(&w->hosts.all, h)};
-    assert_int_equal(ku_far_cost_bytes(&all, host, w->n_hosts, &bytes[0], &bytes[1]), 0);
-    for (int half = 0; half < 2; half++) {
-        int64_t sent = 0;
+    assert_int_equal(ku_far_cost_bytes(&all, host, w->n_hosts, &mean[0], &mean[1]), 0);
+    assert_int_equal(ku_far_cost_create(&all, host, w->n_hosts, &cost), 0);
+    for (int k = 0; k < 4; k++) {
+        const struct ku_exchange_slices *s = &slices[k % 2];
+        const struct ku_far_vector v = {s->count, 0, s->first, .each_bytes = 4, .wire_bytes = 4};
+        double planned = 0, sent = 0;
         for (int m = 0; m < w->n; m++)
-            sent += sent_of(&w->x[m], half, &slices);
-        assert_true(fabs((double)sent / (double)slices.count - bytes[half]) < 1e-12 * w->n);
-        check_vector(w, &all, host, half, sent);
+            sent += 4 * (double)sent_of(&w->x[m], k / 2, s);
+        if (cost)
+            planned = k / 2 ? ku_far_cost_gathered(cost, &v) : ku_far_cost_reduced(cost, &v);
+        assert_true(planned == sent && (sent > 0) == (w->n_hosts > 1));
+        assert_true(k % 2 || fabs(sent / (4 * (double)s->count) - mean[k / 2]) < 1e-12 * w->n);
     }
+    ku_far_cost_destroy(cost);
     for (int m = 0; m < w->n; m++) {
         struct ku_exchange x;
         assert_int_equal(ku_exchange_plan(&w->hosts.as[m], NULL, &x), 0);
