@@ -72,7 +72,7 @@ enum ku_op_trait {
     KU_OP_MAX = 16384, /* its partial results are maxima, not sums */
     KU_OP_NO_ADJOINT = 32768, /* reads operands in C beside R or S: no adjoint passes through it */
     KU_OP_DY = 65536, /* linear in its last input, an adjoint: partial sums of it pass through */
-    /* Optimizer: without momentum and weight decay a gradient of 0 changes no parameter. */
+    /* Optimizer: at momentum and weight decay 0, a gradient of 0 leaves a parameter unchanged. */
     KU_OP_RESTS = 131072
 };
 

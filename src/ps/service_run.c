@@ -374,7 +374,7 @@ void ku_ps_quiesce(struct ku_ps_service *s)
     s->has_feeder = false;
 }
 
-/* What server 0 has received and sent, since the start. */
+/* Logs the bytes of server 0 since its start. */
 static void tell_traffic(const struct ku_ps_service *s)
 {
     char pushed[16], pulled[16];

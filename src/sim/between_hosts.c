@@ -95,8 +95,8 @@ static bool is_even(const struct ku_host_ranks *host, int n_hosts)
 }
 
 /*
- * Adds the far bytes of a communicator. On uneven hosts they
- * depend on which member has how much of each vector.
+ * Adds the far bytes of a communicator. On uneven hosts they depend on which member has how much of
+ * each vector.
  */
 static int add_far(const struct ku_program *p, const struct ku_members *c,
                    const struct ku_host_ranks *host, int n_hosts, struct ku_volume *row)

@@ -175,10 +175,7 @@ static int check_compressed(const struct ku_graph *g, const struct ku_remote_ent
     return KUMI_OK;
 }
 
-/*
- * Elements of a worker's gradient that no token of its step selects: the rows of an embedding
- * beyond as many as it has tokens.
- */
+/* ku_remote_entry.zero_count of a worker's gradient. */
 static int64_t zero_count(const struct ku_graph *g, ku_id value, int n_workers)
 {
     const struct ku_node *n = &g->node[g->value[value].def];

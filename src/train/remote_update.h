@@ -64,8 +64,8 @@ struct ku_remote_entry {
     bool may_rest; /* pull, on a server: an update may leave elements as they are (op/op.h) */
     int64_t count; /* elements of the whole tensor */
     /*
-     * Push, on a worker: elements that a step leaves at 0 at least, rows of an embedding that no
-     * token selects.
+     * Push, on a worker: min number of elements that are 0 after a step: of an embedding, the rows
+     * beyond as many as the worker has tokens.
      */
     int64_t zero_count;
     int32_t first_block; /* is_split: server that owns the first odd chunk */

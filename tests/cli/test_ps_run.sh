@@ -69,6 +69,16 @@ traffic() { # MiB pushed, MiB pulled: the most that server 0 may have moved
     sed -n 's/.*server 0 received \(.*\) MiB of gradients and sent \(.*\) MiB of parameters.*/\1 \2/p' "$dir/err" |
         awk -v push="$1" -v pull="$2" '{ print; n++; bad += $1 > push || $2 > pull } END { exit bad || n != 1 }'
 }
+# The plan knows the rows that 8 samples of 16 tokens cannot reach, of 40,064 with padding, and the copy of the parameters.
+plan() { "$kumi" plan "$dir/c.json" --json --set ps.workers=2 --set model.vocab_size=40000 --set model.tie_word_embeddings=false "$@"; }
+python3 - "$(plan --set optimizer.type=sgd --set optimizer.weight_decay=0)" "$(plan)" <<'P' || say "plan of rows"
+import json, sys
+rest, moving = (json.loads(text) for text in sys.argv[1:])
+copy = rest["server"]["message_bytes"] - rest["server"]["push_bytes"]
+assert rest["worker"]["zero_bytes"] == moving["worker"]["zero_bytes"] == (40064 - 128) * 16 * 4, rest
+assert rest["worker"]["pull_bytes"] < copy < 1.05 * rest["worker"]["pull_bytes"] + 65536, rest
+assert moving["server"]["message_bytes"] == moving["server"]["push_bytes"], moving
+P
 for set in "optimizer.type=sgd optimizer.momentum=0" "optimizer.type=adagrad" "train.freeze=[\"wte.*\",\"wpe.*\"]" \
     "optimizer.type=sgd optimizer.momentum=0 ps.mode=async train.steps=8"; do
     i=$((i + 1)) sets=(--set model.vocab_size=40000 --set model.tie_word_embeddings=false --set optimizer.weight_decay=0)
