@@ -305,8 +305,22 @@ static void blame(struct ku_ranks *l, int rank, int status)
         snprintf(how, sizeof how, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
     record_death(l, rank, is_own ? -code : KUMI_EPEER, how);
-    ku_segment_abort(l->seg, ku_err_get(), l->first_rank + rank);
-    if (!(is_own && l->is_kumi) && !atomic_load(&l->seg->root_said))
+    const bool is_root = ku_segment_abort(l->seg, ku_err_get(), l->first_rank + rank);
+    if (is_own && l->is_kumi)
+        return;
+    if (!is_root)
+        l->is_unnamed = true;
+    else if (!atomic_load(&l->seg->root_said))
+        name_failure(l);
+}
+
+/*
+ * A rank that sets the root cause prints it afterwards, and other ranks may end in between. So the
+ * launcher prints the cause of another process only after the last rank has ended.
+ */
+static void name_at_end(struct ku_ranks *l)
+{
+    if (l->n_alive == 0 && l->is_unnamed && !atomic_load(&l->seg->root_said))
         name_failure(l);
 }
 
@@ -333,6 +347,7 @@ void ku_ranks_reap(struct ku_ranks *l, pid_t first)
             reap(l, r);
     for (int r = 0; r < l->n; r++)
         reap(l, r);
+    name_at_end(l);
     reap_guard(l);
 }
 

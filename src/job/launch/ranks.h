@@ -62,6 +62,7 @@ struct ku_ranks {
     int code;              /* exit code of the first failure that was seen */
     int second_signal;     /* that ended the job; 0: none */
     int n_failed, n_named; /* ranks that failed before kill_ns; 1: a failure was printed */
+    bool is_unnamed;       /* a rank failed, and the root cause is that of another process */
     /*
      * A rank ended by a signal that it was asked to stop by. The others may take their time.
      */
