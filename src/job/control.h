@@ -56,6 +56,8 @@ struct ku_control_opts {
     const char *version;   /* of kumi; NULL: this one. For tests */
     uint8_t secret[KU_SECRET_BYTES];
     int64_t timeout_ns; /* of the join */
+    /* Why this host cannot take part: the others are told, and the join fails. NULL: it joins. */
+    const struct kumi_error *refusal;
 };
 
 /*

@@ -188,17 +188,41 @@ static int meet_by_mpi(struct ku_job *job, const struct ku_env_job *env, int64_t
     return client->share(env->launcher, job->rank, job->n, m, sizeof *m, timeout_ns);
 }
 
+static struct ku_control_opts control_opts(const struct ku_job_client *client,
+                                           const struct ku_env_job *env, int64_t timeout_ns)
+{
+    return (struct ku_control_opts){.client = client,
+                                    .rank = env->rank,
+                                    .n = env->n,
+                                    .n_local = env->local_n,
+                                    .host_name = env->host_name,
+                                    .root = env->root[0] ? env->root : NULL,
+                                    .interface = ku_env("KUMI_INTERFACE"),
+                                    .is_pretended = ku_env("KUMI_HOST") != NULL,
+                                    .timeout_ns = timeout_ns};
+}
+
+/* The ranks of this host did not find each other; the other hosts need not wait for them. */
+static void refuse_hosts(const struct ku_env_job *env, const struct ku_host *host,
+                         int64_t timeout_ns)
+{
+    const struct kumi_error error = *ku_err_get();
+    struct ku_control_opts o = control_opts(host->client, env, timeout_ns);
+    struct ku_control *control;
+    o.refusal = &error;
+    if (env->n == env->local_n || env->local_rank > 0 || !o.root || !host->seg ||
+        error.status == KUMI_ESTOPPED)
+        return;
+    if (ku_secret_find(host->seg, o.secret) == 0 &&
+        ku_control_port(ku_env("KUMI_PORT"), &o.port) == 0 &&
+        ku_control_join(&o, host->seg, &control) == 0)
+        ku_control_leave(control);
+    KU_IGNORE(ku_err_put(&error), "the caller's record stays");
+}
+
 static int join_hosts(struct ku_job *job, const struct ku_env_job *env, int64_t timeout_ns)
 {
-    struct ku_control_opts o = {.client = job->priv->host->client,
-                                .rank = job->rank,
-                                .n = job->n,
-                                .n_local = job->local_n,
-                                .host_name = env->host_name,
-                                .root = env->root[0] ? env->root : NULL,
-                                .interface = ku_env("KUMI_INTERFACE"),
-                                .is_pretended = ku_env("KUMI_HOST") != NULL,
-                                .timeout_ns = timeout_ns};
+    struct ku_control_opts o = control_opts(job->priv->host->client, env, timeout_ns);
     struct meeting by_mpi;
     struct kumi_error why; /* the join says what is missing */
     if (meet_by_mpi(job, env, timeout_ns, &by_mpi) < 0) {
@@ -264,8 +288,13 @@ static int meet(const struct ku_env_job *env, int64_t timeout_ns, struct ku_host
                           e.rank, e.local_rank, e.local_n, host->seg->first_rank,
                           host->seg->first_rank + host->seg->n_local - 1);
     }
-    if (e.local_n > 1)
-        return ku_rendezvous(host->client, &e, timeout_ns, &host->seg, sockets, n_sockets);
+    if (e.local_n > 1) {
+        const int status =
+            ku_rendezvous(host->client, &e, timeout_ns, &host->seg, sockets, n_sockets);
+        if (status < 0)
+            refuse_hosts(&e, host, timeout_ns);
+        return status;
+    }
     if (host->seg)
         return 0;
     KU_TRY(ku_segment_create_private(host->client, 1, &host->seg));

@@ -48,7 +48,7 @@ static const struct row rows[N_ROWS] = {
                "LOCAL_RANK",
                "LOCAL_WORLD_SIZE",
                "GROUP_RANK",
-               {"MASTER_ADDR", "MASTER_PORT"}},
+               {"MASTER_ADDR", "MASTER_PORT", "KUMI_RENDEZVOUS"}},
     [OPENMPI] = {"openmpi",
                  "OMPI_COMM_WORLD_RANK",
                  "OMPI_COMM_WORLD_RANK",
@@ -213,6 +213,18 @@ static int find_root(const struct row *row, struct ku_env_job *out)
     return 0;
 }
 
+/*
+ * What keeps the sockets of hosts apart that are one machine, beside the host's name. Only where
+ * nothing else does it is the first rank: ranks that are not numbered host by host then do not find
+ * each other, and say so at their deadline instead of at once.
+ */
+static uint64_t host_of(const struct row *row, const struct ku_env_job *job)
+{
+    if (value_of("KUMI_HOST") || row == &rows[OPENMPI] || row == &rows[MPICH])
+        return 0;
+    return (uint64_t)(job->host_index >= 0 ? job->host_index : job->rank - job->local_rank) + 1;
+}
+
 static int read_row(const struct row *row, struct ku_env_job *out)
 {
     int is_of_parent;
@@ -224,8 +236,8 @@ static int read_row(const struct row *row, struct ku_env_job *out)
         KU_TRY(number_of(row, "KUMI_CONTROL_FD", 0, 1 << 20, &out->control_fd));
     out->job_id = job_id_of(row, &is_of_parent);
     out->world_id = is_of_parent && out->local_n < out->n ? 0 : out->job_id;
-    if (out->local_n < out->n) { /* sockets of hosts on one machine differ */
-        out->job_id = ku_hash64_mix(out->job_id, (uint64_t)(out->rank - out->local_rank) + 1);
+    if (out->local_n < out->n) {
+        out->job_id = ku_hash64_mix(out->job_id, host_of(row, out));
         KU_TRY(find_root(row, out));
     }
     return 0;

@@ -56,10 +56,8 @@ void ku_rendezvous_name(const struct ku_env_job *env, char name[KU_SOCKET_NAME_B
 {
     int n = snprintf(name, KU_SOCKET_NAME_BYTES, "kumi.%lu.%016llx", (unsigned long)geteuid(),
                      (unsigned long long)env->job_id);
-    if (env->n > env->local_n && env->host_name[0])
+    if (env->n > env->local_n)
         snprintf(name + n, KU_SOCKET_NAME_BYTES - (size_t)n, ".%s", env->host_name);
-    else if (env->n > env->local_n && env->host_index >= 0)
-        snprintf(name + n, KU_SOCKET_NAME_BYTES - (size_t)n, ".%d", env->host_index);
 }
 
 /*
@@ -99,11 +97,11 @@ static int check_uid(int fd)
 }
 
 /* The job may end before all ranks have joined: by the root cause, or by a pending stop signal. */
-static int look(struct ku_segment *seg)
+static int look(const struct ku_env_job *env, struct ku_segment *seg)
 {
     struct kumi_error root;
     /* ranks of kumi's launcher join first, then stop */
-    int signal = seg ? 0 : ku_os_stop_pending();
+    int signal = env->control_fd >= 0 ? 0 : ku_os_stop_pending();
     if (seg && ku_segment_root(seg, &root) < 0)
         return ku_err_put(&root);
     if (signal)
@@ -116,10 +114,10 @@ static int look(struct ku_segment *seg)
  * The other rank has ended. kumi's launcher reaps it within moments and sets the root cause, which
  * becomes this rank's error too.
  */
-static int await_verdict(struct ku_segment *seg)
+static int await_verdict(const struct ku_env_job *env, struct ku_segment *seg)
 {
     for (int ms = 0; seg && ms < VERDICT_MS; ms++) {
-        KU_TRY(look(seg));
+        KU_TRY(look(env, seg));
         usleep(1000);
     }
     return 0;
@@ -134,6 +132,15 @@ static const char *order_hint(const struct ku_env_job *env)
            : strcmp(env->launcher, "slurm") == 0 ? ": srun -m block"
            : strcmp(env->launcher, "mpich") == 0 ? ": mpiexec without -rr"
                                                  : ": RANK is the host's first rank + LOCAL_RANK";
+}
+
+/* Rank first + local has found local rank 0 of its host, which is rank `leader`. */
+static int refuse_order(const struct ku_env_job *env, int first, int local, int leader)
+{
+    return KU_ERR(KUMI_EINVAL,
+                  "join: rank %d is local rank %d on the host of rank %d; ranks are numbered host "
+                  "by host%s",
+                  first + local, local, leader, order_hint(env));
 }
 
 /*
@@ -153,27 +160,27 @@ static int welcome(const struct ku_env_job *env, int fd, int segment_fd, struct 
         return 0;
     }
     const struct hello answer = hello_of(env);
+    const bool is_first = h.abi == KU_SEGMENT_ABI && h.local == 0 && h.n == env->local_n;
     const bool is_local = h.abi == KU_SEGMENT_ABI && h.local >= 1 && h.local < env->local_n;
+    const bool is_twice = is_first || (is_local && sockets[h.local] >= 0);
     if (is_local && h.n_ranks == env->n && h.first_rank != answer.first_rank) {
+        KU_IGNORE(ku_os_local_send(fd, &answer, sizeof answer, -1), "it may have ended");
         ku_os_close(fd);
-        return KU_ERR(KUMI_EINVAL,
-                      "join: rank %d is local rank %d on the host of rank %d; ranks are numbered "
-                      "host by host%s",
-                      h.first_rank + h.local, h.local, env->rank, order_hint(env));
+        return refuse_order(env, h.first_rank, h.local, env->rank);
     }
-    if (!is_local || h.n != env->local_n || h.n_ranks != env->n || sockets[h.local] >= 0) {
+    if (!is_local || h.n != env->local_n || h.n_ranks != env->n || is_twice) {
         ku_os_close(fd);
         return KU_ERR(
             KUMI_EINVAL,
             "join: a process connected as rank %d of %d to a job of %d%s; start every rank once, "
             "with one version of kumi",
             h.abi == KU_SEGMENT_ABI ? h.first_rank + h.local : -1, h.n_ranks, env->n,
-            is_local && sockets[h.local] >= 0 ? " in which that rank is connected already" : "");
+            is_twice ? " in which that rank is connected already" : "");
     }
     if (ku_os_local_send(fd, &answer, sizeof answer, segment_fd) < 0) {
         const int why = errno;
         ku_os_close(fd);
-        KU_TRY(await_verdict(segment_fd < 0 ? seg : NULL));
+        KU_TRY(await_verdict(env, segment_fd < 0 ? seg : NULL));
         return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", job_rank(env, h.local),
                       strerror(why));
     }
@@ -185,7 +192,7 @@ static int gather(const struct ku_env_job *env, int listener, int segment_fd,
                   struct ku_segment *seg, int64_t deadline, int *sockets)
 {
     for (int n_here = 1; n_here < env->local_n;) {
-        KU_TRY(look(seg));
+        KU_TRY(look(env, seg));
         if (ku_clock_ns() > deadline) {
             int missing = 1;
             while (sockets[missing] >= 0)
@@ -209,11 +216,25 @@ static int gather(const struct ku_env_job *env, int listener, int segment_fd,
     return 0;
 }
 
+/* Another process listens as local rank 0. It waits for ranks that do not come, so tell it. */
+static void tell_first(const struct ku_env_job *env, const char *name)
+{
+    const struct hello h = hello_of(env);
+    const int why = errno, fd = ku_os_local_connect(name);
+    if (fd >= 0) {
+        KU_IGNORE(ku_os_local_send(fd, &h, sizeof h, -1), "it may have ended");
+        ku_os_close(fd);
+    }
+    errno = why;
+}
+
 static int lead(const struct ku_job_client *client, const struct ku_env_job *env, const char *name,
                 int64_t deadline, struct ku_segment **seg, int *sockets)
 {
     int segment_fd = -1, status = 0;
     int listener = ku_os_local_listen(name, env->local_n);
+    if (listener < 0 && errno == EADDRINUSE)
+        tell_first(env, name);
     if (listener < 0)
         return refused(name, "socket @");
     if (!*seg)
@@ -237,7 +258,7 @@ static int follow(const struct ku_job_client *client, const struct ku_env_job *e
     const int first = job_rank(env, 0);
     int fd, segment_fd = -1;
     while ((fd = ku_os_local_connect(name)) < 0) {
-        KU_TRY(look(*seg));
+        KU_TRY(look(env, *seg));
         if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN)
             return refused(name, "socket @");
         if (ku_clock_ns() > deadline)
@@ -252,20 +273,22 @@ static int follow(const struct ku_job_client *client, const struct ku_env_job *e
     KU_TRY(check_uid(fd));
     if (ku_os_local_send(fd, &h, sizeof h, -1) < 0) {
         const int why = errno;
-        KU_TRY(await_verdict(*seg));
+        KU_TRY(await_verdict(env, *seg));
         return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", first, strerror(why));
     }
     while (ku_os_local_recv(fd, &h, sizeof h, &segment_fd, KU_SLEEP_NS) < 0) {
         int why = errno;
-        KU_TRY(look(*seg));
+        KU_TRY(look(env, *seg));
         if (why != EAGAIN || ku_clock_ns() > deadline) {
-            KU_TRY(await_verdict(*seg));
+            KU_TRY(await_verdict(env, *seg));
             return KU_ERR(
                 KUMI_EPEER,
                 "join: rank %d refused rank %d or ended; see the error that rank %d printed", first,
                 env->rank, first);
         }
     }
+    if (h.first_rank != first)
+        return refuse_order(env, first, env->local_rank, h.first_rank);
     int status = *seg ? 0 : ku_segment_map(client, segment_fd, seg);
     if (segment_fd >= 0)
         ku_os_close(segment_fd);

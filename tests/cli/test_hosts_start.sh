@@ -83,6 +83,32 @@ wait $!
 codes+=" $?"
 [ "$codes" = '2 2' ] && [ "$(cat "$dir/log0" "$dir/log1" | grep -c '^kumi: error: join: hosts \(a and b\|b and a\) both have rank 0; start every rank once')" = 2 ] ||
     say "rank 0 twice: exit $codes: $(cat "$dir/log0" "$dir/log1")"
+# Ranks that are not numbered host by host, and a rank that is started twice on its host: all ranks of the job say so long before parallel.timeout_s.
+# wrong WORDS "RANK LOCAL_RANK LOCAL_WORLD_SIZE HOST".. of a job of 3 ranks
+wrong() {
+    local words=$1 row rank local n host pids=() codes=''
+    shift
+    rm -f "$dir"/log[0-9]*
+    port=$((20000 + RANDOM % 10000))
+    for row in "$@"; do
+        read -r rank local n host <<<"$row"
+        RANK=$rank WORLD_SIZE=3 LOCAL_RANK=$local LOCAL_WORLD_SIZE=$n KUMI_HOST=$host KUMI_SECRET=$secret KUMI_RENDEZVOUS=127.0.0.1:$port+2 \
+            timeout 120 "$kumi" train "${config[@]}" --set parallel.timeout_s=600 --out "$dir/wrong" >"$dir/log$rank$local${#pids[@]}" 2>&1 &
+        pids+=($!)
+    done
+    for rank in "${pids[@]}"; do
+        wait "$rank"
+        codes+="$? "
+    done
+    cat "$dir"/log[0-9]* >"$dir/log"
+    [ "$codes" = '2 2 2 ' ] && [ "$(grep -c 'kumi: error' "$dir/log")" = "$(grep -c "$words" "$dir/log")" ] || say "wrong ${*@Q}: exit $codes: $(cat "$dir/log")"
+    rm -f "$dir"/log[0-9]*
+}
+cyclic="join: rank 2 is local rank 1 on the host of rank 0; ranks are numbered host by host: RANK is the host's first rank + LOCAL_RANK"
+wrong "$cyclic" '0 0 2 a' '2 1 2 a' '1 0 1 b'
+twice='join: a process connected as rank [01] of 3 to a job of 3 in which that rank is connected already; start every rank once\|a rank of this host started twice'
+wrong "$twice" '0 0 2 a' '0 0 2 a' '2 0 1 b'
+wrong "$twice" '0 0 1 a' '1 0 2 b' '1 0 2 b'
 # a port on which another process listens: its id and name
 python3 -c "
 import socket, time

@@ -34,7 +34,9 @@ struct host {
     int64_t timeout_ns;
     const char *root, *text; /* text: expected, NULL: it joins */
     const char *version;
+    const struct kumi_error *refusal;
     int listener;
+    unsigned late_us;
     char said[440], name[16];
     struct ku_segment *seg;
     struct ku_control *control;
@@ -53,7 +55,9 @@ static void *join(void *arg)
                                 .version = h->version,
                                 .listener = h->listener,
                                 .secret = {(uint8_t)h->secret},
-                                .timeout_ns = h->timeout_ns};
+                                .timeout_ns = h->timeout_ns,
+                                .refusal = h->refusal};
+    usleep(h->late_us);
     h->status = ku_control_join(&o, h->seg, &h->control);
     if (h->status < 0)
         memcpy(h->said, ku_err_get()->text, sizeof h->said);
@@ -203,6 +207,52 @@ static void test_joins(void **state)
     }
 }
 
+struct refusal_row {
+    const char *what;
+    int refuses; /* host whose ranks did not find each other; -1: two hosts have the same ranks */
+    int late_ms[3]; /* when a host comes */
+};
+
+static const struct refusal_row refusals[] = {
+    {"the root refuses", 0, {0, 0, 0}},
+    {"the root refuses, and the last host comes late", 0, {0, 0, 800}},
+    {"the root refuses, and all come late", 0, {0, 800, 800}},
+    {"a host refuses", 1, {0, 0, 0}},
+    {"a host refuses, and the last comes late", 1, {0, 0, 800}},
+    {"a host refuses before the root is there", 1, {800, 0, 0}},
+    {"doubled ranks, and the last host comes late", -1, {0, 0, 800}},
+};
+
+/* A host that cannot take part: all hosts say why long before their deadline. */
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const struct refusal_row *r = &refusals[i];
+        struct kumi_error why = {
+            .status = KUMI_EINVAL, .scope = KUMI_SCOPE_JOB, .text = "a reason"};
+        struct host h[3] = {0};
+        char root[64];
+        int fd = listen_here(root);
+        const int64_t from = ku_clock_ns();
+        for (int k = 0; k < 3; k++) {
+            h[k].first = r->refuses < 0 ? k : 2 * k, h[k].n_local = 2, h[k].n = 6;
+            h[k].is_pretended = 1, h[k].timeout_ns = 10 * LIMIT_NS;
+            h[k].root = root, h[k].listener = k == 0 ? fd + 1 : 0;
+            h[k].refusal = k == r->refuses ? &why : NULL;
+            h[k].late_us = 1000 * (unsigned)r->late_ms[k];
+            start(&h[k], k, 0x7e580000 + i * 64 + (uint64_t)getpid() * 65536);
+        }
+        end(h, 3);
+        close(fd);
+        for (int k = 0; k < 3; k++)
+            if (h[k].status != KUMI_EINVAL ||
+                !strstr(h[k].said, r->refuses < 0 ? "both have rank" : "a reason"))
+                fail_msg("%s: host %d: %d, %s", r->what, k, h[k].status, h[k].said);
+        assert_true(ku_clock_ns() - from < LIMIT_NS);
+    }
+}
+
 static int connect_to(const char *root)
 {
     struct ku_os_address at = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
@@ -340,8 +390,8 @@ static void test_no_root(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_joins), cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_late_root), cmocka_unit_test(test_no_root),
-        cmocka_unit_test(test_no_descriptor)};
+        cmocka_unit_test(test_joins),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_strangers), cmocka_unit_test(test_late_root),
+        cmocka_unit_test(test_no_root),   cmocka_unit_test(test_no_descriptor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -331,6 +331,16 @@ static void ids(void **state)
     assert_int_equal(ku_env_job(&c), 0);
     assert_true(a.job_id == b.job_id && a.job_id != c.job_id);
     assert_true(a.world_id && a.world_id == b.world_id && a.world_id == c.world_id);
+    /* ranks of a host that are not numbered host by host still find each other, and say so */
+    setenv("GROUP_RANK", "0", 1);
+    assert_int_equal(ku_env_job(&b), 0);
+    setenv("RANK", "1", 1);
+    assert_int_equal(ku_env_job(&c), 0);
+    assert_true(b.job_id == c.job_id);
+    setenv("GROUP_RANK", "1", 1);
+    assert_int_equal(ku_env_job(&c), 0);
+    assert_true(b.job_id != c.job_id);
+    unsetenv("GROUP_RANK");
     unsetenv("MASTER_PORT");
     assert_int_equal(ku_env_job(&c), 0);
     assert_true(c.world_id == 0);

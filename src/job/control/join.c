@@ -14,6 +14,9 @@
  * Two processes with rank 0 are two roots. The one that finds a port of the meeting place taken, or
  * that is on another host than that, sends its row there as well: the root there has rank 0 twice,
  * and refuses both.
+ *
+ * A join that fails is told to the hosts that come up to KU_REFUSE_NS later: they need not wait for
+ * their own deadline.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -99,6 +102,16 @@ int ku_join_row(struct ku_control *c, struct ku_join_row *out)
     c->address.port = own.port;
     ku_row_own(c, out);
     return 0;
+}
+
+/* In place of a row: why this host has none */
+static void send_refusal(struct ku_control *c, struct ku_conn *conn)
+{
+    struct ku_message m = ku_message_of(c, KU_MESSAGE_REFUSE, sizeof *c->opts.refusal);
+    m.number = (uint32_t)c->opts.n_local;
+    ku_conn_send(c, conn, &m, c->opts.refusal);
+    KU_IGNORE(ku_err_put(c->opts.refusal), "the join fails with it");
+    ku_join_fail(c);
 }
 
 static void send_row(struct ku_control *c, struct ku_conn *conn)
@@ -189,6 +202,7 @@ static int take_message(struct ku_control *c, struct ku_conn *conn, const struct
         return take_rows(c, conn, m, payload);
     case KU_MESSAGE_REFUSE:
         memcpy(&e, payload, sizeof e);
+        ku_message_clean(&e);
         KU_IGNORE(ku_err_put(&e), "the join fails with it");
         ku_join_fail(c);
         return 0;
@@ -213,7 +227,9 @@ void ku_join_event(struct ku_control *c, struct ku_conn *conn)
         ku_free(conn->hello);
         conn->hello = NULL;
         ku_conn_watch(c, conn, false);
-        if (conn->role == KU_CONN_ROOT)
+        if (conn->role == KU_CONN_ROOT && c->opts.refusal)
+            send_refusal(c, conn);
+        else if (conn->role == KU_CONN_ROOT)
             send_row(c, conn);
         return;
     }
@@ -310,7 +326,7 @@ static int look(struct ku_control *c)
     struct kumi_error root;
     int signal = (int)atomic_load(&c->seg->stop);
     signal = signal ? signal : ku_os_stop_pending();
-    if (ku_segment_root(c->seg, &root) < 0)
+    if (!c->opts.refusal && ku_segment_root(c->seg, &root) < 0)
         return ku_err_put(&root);
     if (signal)
         return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d (%s): before all hosts had met", signal,
@@ -334,6 +350,27 @@ static int late(const struct ku_control *c)
                   (double)c->opts.timeout_ns * 1e-9);
 }
 
+/* The join has failed: hosts that come late are told too. Keeps this thread's record. */
+static void refuse_late(struct ku_control *c)
+{
+    const int64_t deadline = ku_clock_ns() + KU_REFUSE_NS;
+    const struct kumi_error error = *ku_err_get();
+    while (c->gather->n_told < c->opts.n && ku_clock_ns() < deadline && !ku_os_stop_pending() &&
+           !atomic_load(&c->seg->stop)) {
+        KU_IGNORE(ku_os_await(c->epoll, POLLIN, ROUND_MS), "what is there is served");
+        ku_control_serve(c);
+    }
+    KU_IGNORE(ku_err_put(&error), "the caller's record stays");
+}
+
+static int finish_gather(struct ku_control *c, bool is_late)
+{
+    const int status = ku_gather_finish(c, is_late);
+    if (status < 0 && status != KUMI_ESTOPPED && !is_late)
+        refuse_late(c);
+    return status;
+}
+
 static int meet(struct ku_control *c)
 {
     const int64_t deadline = ku_clock_ns() + c->opts.timeout_ns;
@@ -343,7 +380,7 @@ static int meet(struct ku_control *c)
         if (c->gather && (status < 0 || c->gather->n_ranks >= c->opts.n || now > deadline)) {
             if (status < 0 && c->status == 0)
                 ku_join_fail(c);
-            KU_TRY(ku_gather_finish(c, now > deadline));
+            KU_TRY(finish_gather(c, now > deadline));
             continue;
         }
         if (status < 0)
@@ -435,6 +472,12 @@ static int open_control(struct ku_control *c, const struct ku_control_opts *opts
         c->opts.interface = c->interface;
     }
     c->is_root = opts->rank == 0;
+    if (opts->refusal && opts->timeout_ns > KU_REFUSE_NS)
+        c->opts.timeout_ns = KU_REFUSE_NS;
+    if (opts->refusal && c->is_root) {
+        KU_IGNORE(ku_err_put(opts->refusal), "the join fails with it");
+        ku_join_fail(c);
+    }
     c->epoll = ku_os_epoll();
     if (c->epoll < 0)
         return KU_ERR(KUMI_ENOMEM, "join: epoll: %s", ku_os_why());

@@ -7,6 +7,9 @@
  *     host h <── PLACE {h, row of its parent}      then closed, but for the root's own children
  *
  * So the root has a descriptor per host for the time of the join, and 16 after it.
+ *
+ * A host whose ranks did not find each other sends REFUSE in place of its row. The first failure is
+ * sent to all hosts, also to those that come within KU_REFUSE_NS after it.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -85,26 +88,16 @@ static bool is_own(const struct ku_control *c, const struct ku_join_row *j)
            j->row.kernel == ku_os_kernel() && strcmp(j->row.name, c->name) == 0;
 }
 
-static int take_row(struct ku_control *c, struct ku_conn *conn)
+static int take_row(struct ku_control *c, struct ku_conn *conn, const struct ku_join_row *j)
 {
     struct ku_gather *g = c->gather;
-    struct ku_message m;
-    uint8_t payload[KU_MESSAGE_MAX];
-    struct ku_join_row j;
-    int n = ku_conn_next(conn, &m, payload);
-    if (n == 0)
-        return 0;
-    if (n < 0 || m.kind != KU_MESSAGE_ROW || conn->host >= 0)
-        return KU_ERR(KUMI_EINVAL, "join: a host sent what is not its row; use one version of kumi "
-                                   "on all hosts");
-    memcpy(&j, payload, sizeof j);
-    if (is_own(c, &j)) {
+    if (is_own(c, j)) {
         conn->role = KU_CONN_LAST;
         return 0;
     }
     if (g->n == 0)
         KU_TRY(add_own_row(c, conn));
-    KU_TRY(add_row(g, &j, conn));
+    KU_TRY(add_row(g, j, conn));
     conn->host = (int)g->n - 1;
     ku_free(conn->in); /* it says nothing more before its place */
     conn->in = NULL;
@@ -112,13 +105,53 @@ static int take_row(struct ku_control *c, struct ku_conn *conn)
     return 0;
 }
 
+/* Tell a host of n_ranks ranks why there is no job. */
+static void refuse(struct ku_control *c, struct ku_conn *conn, int n_ranks)
+{
+    struct ku_message m = ku_message_of(c, KU_MESSAGE_REFUSE, sizeof(struct kumi_error));
+    c->gather->n_told += n_ranks;
+    conn->role = KU_CONN_LAST;
+    ku_conn_send(c, conn, &m, &c->failure);
+    if (!conn->n_out)
+        ku_conn_drop(c, conn);
+}
+
+/* A host's row, or why it has none; *n_ranks: of the host */
+static int take_message(struct ku_control *c, struct ku_conn *conn, const struct ku_message *m,
+                        const uint8_t *payload, int *n_ranks)
+{
+    struct ku_join_row j;
+    struct kumi_error e;
+    *n_ranks = 0;
+    if (m && m->kind == KU_MESSAGE_REFUSE) {
+        *n_ranks = m->number < (uint32_t)c->opts.n ? (int)m->number : c->opts.n;
+        memcpy(&e, payload, sizeof e);
+        ku_message_clean(&e);
+        return ku_err_put(&e);
+    }
+    if (!m || m->kind != KU_MESSAGE_ROW || conn->host >= 0)
+        return KU_ERR(KUMI_EINVAL, "join: a host sent what is not its row; use one version of kumi "
+                                   "on all hosts");
+    memcpy(&j, payload, sizeof j);
+    *n_ranks = j.row.n_ranks;
+    return c->status < 0 ? c->status : take_row(c, conn, &j);
+}
+
 void ku_gather_take(struct ku_control *c, struct ku_conn *conn)
 {
-    int filled = ku_conn_fill(conn);
-    if (filled < 0)
+    uint8_t payload[KU_MESSAGE_MAX];
+    struct ku_message m;
+    int n_ranks;
+    const int filled = ku_conn_fill(conn);
+    if (filled < 0) {
         ku_gather_lost(c, conn);
-    else if (filled > 0 && take_row(c, conn) < 0)
-        ku_join_fail(c);
+        return;
+    }
+    const int n = filled > 0 ? ku_conn_next(conn, &m, payload) : 0;
+    if (n == 0 || take_message(c, conn, n > 0 ? &m : NULL, payload, &n_ranks) == 0)
+        return;
+    ku_join_fail(c);
+    refuse(c, conn, n_ranks);
 }
 
 void ku_gather_lost(struct ku_control *c, struct ku_conn *conn)
@@ -174,14 +207,17 @@ static int sort_rows(struct ku_gather *g)
     return status;
 }
 
-/* Tell every host why there is no job. */
-static void refuse(struct ku_control *c)
+/* Tell the hosts that have come. One whose row is still on its way is told when the row comes. */
+static void refuse_all(struct ku_control *c, bool is_late)
 {
-    struct ku_message m = ku_message_of(c, KU_MESSAGE_REFUSE, sizeof(struct kumi_error));
-    struct kumi_error e = *ku_err_get();
-    for (struct ku_conn *conn = c->conns; conn; conn = conn->next)
-        if (conn->role == KU_CONN_JOINER)
-            ku_conn_send(c, conn, &m, &e);
+    c->gather->n_told += c->seg->n_local;
+    for (struct ku_conn *conn = c->conns, *next; conn; conn = next) {
+        next = conn->next;
+        if (conn->role == KU_CONN_JOINER && conn->host >= 0)
+            refuse(c, conn, c->gather->row[conn->host].row.n_ranks);
+        else if (conn->role == KU_CONN_JOINER && is_late)
+            refuse(c, conn, 0);
+    }
 }
 
 static void send_places(struct ku_control *c)
@@ -227,7 +263,8 @@ int ku_gather_finish(struct ku_control *c, bool is_late)
     struct ku_host_row *table = ku_segment_hosts(c->seg);
     int status = c->status < 0 ? ku_err_put(&c->failure) : check(c, is_late);
     if (status < 0) {
-        refuse(c);
+        ku_join_fail(c);
+        refuse_all(c, is_late);
         return status;
     }
     for (uint32_t i = 0; i < g->n; i++)

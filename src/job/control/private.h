@@ -34,6 +34,8 @@ enum {
     KU_PEER_TIMEOUT_MS = 10000,
     KU_RETRY_MS = 5 /* of a connection for a rank whose queue is full */
 };
+/* Launchers start the hosts of a job within about a second. */
+#define KU_REFUSE_NS INT64_C(3000000000)
 
 enum ku_conn_role {
     KU_CONN_LISTENER, /* no connection: the host's port */
@@ -70,6 +72,7 @@ struct ku_gather {
     uint8_t *has_rank;       /* bit per rank of the job */
     uint32_t n, cap_row, cap_conn;
     int64_t n_ranks; /* sum of the rows' */
+    int64_t n_told;  /* ranks that know that the join has failed */
     int n_refused;   /* strangers and wrong secrets */
 };
 
