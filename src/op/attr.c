@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "op/attr.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/str.h"
+#include "tensor/mesh.h"
 
 /* names of enum ku_loss_scale_policy */
 const char *const ku_attr_scalers[] = {"deepspeed", "torch", "static", NULL};
@@ -29,7 +31,7 @@ const struct ku_attrs ku_attrs_default = {
 #undef X
 };
 
-enum attr_type { ATTR_I, ATTR_E, ATTR_F, ATTR_L };
+enum attr_type { ATTR_I, ATTR_E, ATTR_F, ATTR_L, ATTR_M };
 struct attr_row {
     const char *name;
     enum attr_type type;
@@ -53,6 +55,20 @@ static void print_list(const struct ku_args *list, struct ku_str *out)
         ku_str_add(out, "%s%.17g", i ? "," : "", list->v[i]);
 }
 
+enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
+
+static void print_axes(int64_t mask, struct ku_str *out)
+{
+    const char *comma = "";
+    if (mask == ALL_AXES)
+        ku_str_add(out, "all");
+    for (int a = 0; a < KU_N_AXES && mask != ALL_AXES; a++)
+        if (mask >> a & 1) {
+            ku_str_add(out, "%s%s", comma, ku_axis_name(a));
+            comma = ",";
+        }
+}
+
 void ku_attrs_print(const struct ku_attrs *a, struct ku_str *out)
 {
     for (int i = 0; i < N_ATTRS; i++) {
@@ -69,6 +85,9 @@ void ku_attrs_print(const struct ku_attrs *a, struct ku_str *out)
         else if (row->type == ATTR_L) {
             ku_str_add(out, " %s=", row->name);
             print_list((const void *)at, out);
+        } else if (row->type == ATTR_M) {
+            ku_str_add(out, " %s=", row->name);
+            print_axes(whole, out);
         } else if (row->type == ATTR_E)
             ku_str_add(out, " %s=%s", row->name, row->names[whole]);
         else
@@ -103,6 +122,23 @@ static int parse_list(const struct attr_row *row, const char *value, struct ku_a
                   KU_MAX_ARGS);
 }
 
+static int parse_axes(const struct attr_row *row, const char *value, int64_t *out)
+{
+    char name[16];
+    int64_t mask = strcmp(value, "all") == 0 ? ALL_AXES : 0;
+    for (const char *p = value; p && mask != ALL_AXES;) {
+        const size_t n = strcspn(p, ",");
+        snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : 0, p);
+        const int axis = ku_axis_parse(name);
+        if (axis < 0 || mask >> axis & 1)
+            return KU_ERR(KUMI_EINVAL, "attribute: %s=%s: not axes of the mesh", row->name, value);
+        mask |= INT64_C(1) << axis;
+        p = p[n] ? p + n + 1 : NULL;
+    }
+    *out = mask;
+    return KUMI_OK;
+}
+
 int ku_attrs_set(struct ku_attrs *a, const char *name, const char *value)
 {
     for (int i = 0; i < N_ATTRS; i++) {
@@ -116,6 +152,8 @@ int ku_attrs_set(struct ku_attrs *a, const char *name, const char *value)
             return parse_list(row, value, (void *)at);
         if (row->type == ATTR_E)
             KU_TRY(parse_enum(row, value, &whole));
+        else if (row->type == ATTR_M)
+            KU_TRY(parse_axes(row, value, &whole));
         else if (row->type == ATTR_I)
             whole = strtoll(value, &end, 10);
         else

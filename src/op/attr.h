@@ -105,7 +105,7 @@
     X(F, max_momentum, 0.95, 0)                                                                    \
     X(E, reduce, KU_REDUCE_SUM, ku_attr_reductions) /* convert from P: how parts combine */        \
     X(E, wire, -1, ku_attr_dtypes) /* convert, accumulate: parts and sums round to it; -1: no */   \
-    X(I, axes, 0, 0)     /* convert: mask of changed axes; embedding_dw: of row splits */          \
+    X(M, axes, 0, 0)     /* convert: mask of changed axes; embedding_dw: of row splits */          \
     X(I, remat, 0, 0)    /* convert: later phases clone it */                                      \
     X(I, by_micro, 0, 0) /* convert: reduce each micro-batch first */                              \
     X(I, kernel_h, 1, 0) /* conv2d, max_pool, avg_pool: window */                                  \
@@ -158,6 +158,7 @@ extern const char *const ku_attr_dtypes[],
 #define KU_ATTR_E int64_t
 #define KU_ATTR_F double
 #define KU_ATTR_L struct ku_args
+#define KU_ATTR_M int64_t /* mask of mesh axes; in text "shard,local" or "all" */
 struct ku_args {
     double v[KU_MAX_ARGS];
 };

@@ -50,7 +50,7 @@ static const struct row {
     {KU_OP_embedding, "vc #n", "", "C C>C;R C>R;R R>R;Sv C>P;Sv R>P;R Sn>Sn;Sc C>Sc;Sc R>Sc"},
     {KU_OP_embedding_dw, "#n nc", "rows=8 rows_seen=8 row_name=118",
      "C C>C;C R>R;R R>R;Sn Sn>P;C Sc>Sc;R Sc>Sc"},
-    {KU_OP_embedding_dw, "#n nc", "rows=8 rows_seen=8 row_name=118 axes=16", "C R>Sv;R R>Sv"},
+    {KU_OP_embedding_dw, "#n nc", "rows=8 rows_seen=8 row_name=118 axes=tp", "C R>Sv;R R>Sv"},
     {KU_OP_add_rows, "ntc pc", "", "C C>C;R R>R;Sn R>Sn;St R>St;Sc Sc>Sc"},
     {KU_OP_layer_norm, "nc c c", "", "C C C>C;R R R>R;Sn R R>Sn"},
     {KU_OP_rms_norm, "nc c", "", "C C>C;R R>R;Sn R>Sn"},
