@@ -44,8 +44,11 @@ no() { # exit code, text, command..
     [ $is = "$code" ] && [[ $got == *"kumi: error: "*"$text"* ]] || { printf 'kumi ps %s\n  wanted %s: %s\n  got    %s: %s\n' "$*" "$code" "$text" $is "$got"; failed=1; }
 }
 
-# sync: workers x servers x optimizers
+# sync: models x workers x servers x optimizers, a sample of GPT-2's or all of them
 i=0
+models=c
+[ -n "${KUMI_TEST_ALL:-}" ] && models="c resnet pairs"
+for config in $models; do
 for set in "optimizer.type=sgd optimizer.momentum=0.9" "optimizer.type=adamw" "optimizer.type=lamb"; do
     sets=()
     for one in $set; do sets+=(--set "$one"); done
@@ -53,10 +56,12 @@ for set in "optimizer.type=sgd optimizer.momentum=0.9" "optimizer.type=adamw" "o
         for s in 1 2 3; do
             i=$((i + 1))
             [ -n "${KUMI_TEST_ALL:-}" ] || [ $((i % 6)) = 5 ] || continue
-            same "$n workers, $s servers, $set" "$(run "m$i" -n $n -s $s "${sets[@]}")" "$(all -n $n "${sets[@]}")"
+            same "$config, $n workers, $s servers, $set" "$(run "m$i" -n $n -s $s "${sets[@]}")" "$(all -n $n "${sets[@]}")"
         done
     done
 done
+done
+echo "$i rows of models x workers x servers x optimizers"
 
 for config in resnet pairs; do
     same "$config" "$(run $config -n 2 -s 2)" "$(all -n 2)"
