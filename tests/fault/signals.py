@@ -38,7 +38,7 @@ def main():
         time.sleep(delay)
         run.send_signal(stop)
         try:
-            error = run.communicate(timeout=30)[1].decode()
+            error = run.communicate(timeout=120)[1].decode()
         except subprocess.TimeoutExpired:
             run.kill()
             error = run.communicate()[1].decode() + "(no end)"

@@ -36,13 +36,13 @@ code=$?
 [ $code = 10 ] && grep -q 'stopped: signal 15 (Terminated): before all ranks had joined' "$dir/err" || say "SIGTERM while ranks join: exit $code: $(cat "$dir/err")"
 
 # a rank whose peer never comes waits for parallel.timeout_s, and no longer
-RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 10000)) MASTER_ADDR=127.0.0.1 timeout 40 "$kumi" train "${small[@]}" --set parallel.timeout_s=0.5 --out "$dir/alone" 2>"$dir/err" >/dev/null
+RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 10000)) MASTER_ADDR=127.0.0.1 timeout 120 "$kumi" train "${small[@]}" --set parallel.timeout_s=0.5 --out "$dir/alone" 2>"$dir/err" >/dev/null
 code=$?
 [ $code = 7 ] && grep -q 'join: rank 1 of 2 did not connect in time' "$dir/err" || say "joining with parallel.timeout_s: exit $code: $(cat "$dir/err")"
 
 # so does an evaluation, by the run's parallel.timeout_s
 "$kumi" train "${small[@]}" --set parallel.timeout_s=0.5 --set train.steps=1 --out "$dir/brief" >"$dir/err" 2>&1 || say "a run of one step: $(cat "$dir/err")"
-RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 10000)) MASTER_ADDR=127.0.0.1 timeout 40 "$kumi" eval "$dir/brief" 2>"$dir/err" >/dev/null
+RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 10000)) MASTER_ADDR=127.0.0.1 timeout 120 "$kumi" eval "$dir/brief" 2>"$dir/err" >/dev/null
 code=$?
 [ $code = 7 ] && grep -q 'join: rank 1 of 2 did not connect in time' "$dir/err" || say "joining an evaluation: exit $code: $(cat "$dir/err")"
 

@@ -8,7 +8,7 @@ import subprocess
 
 from base import CONFIG, EXIT, LOSS, Process
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 FEW = ("--until", "2", "--max-time", "120")
 TRAIN = ("train", "config.json", "--out", "o", *FEW)
 ANY = (0, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14) # any answer that is documented
