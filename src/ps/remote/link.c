@@ -226,15 +226,18 @@ static int join_servers(struct ku_ps_link *l)
     return KUMI_OK;
 }
 
-/* A server that was started anew has what it acknowledged. */
+/*
+ * A server that was started anew has what it acknowledged before it is asked: while this thread
+ * opens one stream, acknowledgements arrive on the other.
+ */
 static int meet_again(struct peer *p)
 {
     uint64_t field[KU_PS_N_REPLY];
-    KU_TRY(say_hello(p, p->link->layout, -1, field, NULL));
-    KU_TRY(check_reply(p, field));
     pthread_mutex_lock(&p->link->lock);
     const int64_t acked = p->acked;
     pthread_mutex_unlock(&p->link->lock);
+    KU_TRY(say_hello(p, p->link->layout, -1, field, NULL));
+    KU_TRY(check_reply(p, field));
     if ((int64_t)field[KU_PS_R_BEGIN] > acked)
         return KUMI_OK;
     return KU_ERR(KUMI_EINPUT,

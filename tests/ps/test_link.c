@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: ps */
+/* A worker's link and a server that answers in an order that the test sets. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "ps/remote/link.h"
+#include "ps/remote/service_messages.h"
+#include "ps/util.h"
+
+enum { N_BYTES = 64, N_JOINS = 2 /* calls of Connect before a stream is opened */ };
+
+struct fake {
+    _Atomic int n_hellos;
+    struct ku_rpc_call *_Atomic held; /* the first call of Connect after the joins */
+};
+
+static int reply_hello(struct ku_rpc_call *call)
+{
+    const uint64_t field[KU_PS_N_REPLY] = {[KU_PS_R_N_SERVERS] = 1,
+                                           [KU_PS_R_N_WORKERS] = 1,
+                                           [KU_PS_R_PUSH_BYTES] = N_BYTES,
+                                           [KU_PS_R_PUSH_PAYLOAD] = N_BYTES,
+                                           [KU_PS_R_PULL_BYTES] = N_BYTES};
+    struct ku_rpc_buf b;
+    KU_TRY(ku_ps_message_put(field, KU_PS_N_REPLY, 0, 0, &b, NULL));
+    ku_rpc_finish(call, KUMI_OK, &b);
+    return KUMI_OK;
+}
+
+static int on_hello(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
+{
+    struct fake *f = ctx;
+    (void)m;
+    if (f->n_hellos++ != N_JOINS)
+        return reply_hello(call);
+    f->held = call;
+    return KU_RPC_HOLD;
+}
+
+static int send(struct ku_rpc_call *call, struct ku_rpc_buf *b)
+{
+    const int status = ku_rpc_send(call, b);
+    ku_rpc_buf_fini(b);
+    return status;
+}
+
+static int on_push(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
+{
+    const uint64_t field[KU_PS_N_FRAME] = {0}; /* step 0 is acknowledged */
+    struct ku_rpc_buf b;
+    (void)ctx, (void)m;
+    KU_TRY(ku_ps_message_put(field, KU_PS_N_FRAME, 0, 0, &b, NULL));
+    return send(call, &b);
+}
+
+static int on_pull(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
+{
+    static const unsigned char zeros[N_BYTES];
+    const uint64_t field[KU_PS_N_FRAME] = {
+        [KU_PS_F_CHECKSUM] = ku_hash64(zeros, N_BYTES), [KU_PS_F_VERSION] = 1};
+    struct ku_rpc_buf b;
+    void *at;
+    (void)ctx, (void)m;
+    KU_TRY(ku_ps_message_put(field, KU_PS_N_FRAME, KU_PS_F_DATA, N_BYTES, &b, &at));
+    memcpy(at, zeros, N_BYTES);
+    return send(call, &b);
+}
+
+static const struct ku_rpc_method methods[] = {
+    {.path = KU_PS_SERVICE "Connect", .message = on_hello},
+    {.path = KU_PS_SERVICE "Push", .is_stream = true, .message = on_push},
+    {.path = KU_PS_SERVICE "Pull", .is_stream = true, .message = on_pull},
+};
+
+/*
+ * The reply to the hello of the pull stream was made before the push was complete, and arrives
+ * after its acknowledgement. The server has lost nothing.
+ */
+static void late_reply(void **state)
+{
+    struct fake fake = {0};
+    char text[64];
+    const char *const address = text, *numerics;
+    unsigned char pushed[N_BYTES] = {1}, pulled[N_BYTES] = {2};
+    struct ku_rpc_server *server;
+    struct ku_ps_link *link;
+    int64_t seen = -1;
+    (void)state;
+    snprintf(text, sizeof text, "unix:/tmp/kumi-test-link-%d", (int)getpid());
+    const struct ku_rpc_server_opts o = {
+        .listen = &address, .n_listen = 1, .method = methods, .n_methods = 3, .ctx = &fake};
+    assert_int_equal(ku_rpc_server_create(&o, &server), 0);
+    const struct ku_ps_link_opts lo = {.server = &address, .n_servers = 1, .timeout_ns = LONG};
+    assert_int_equal(ku_ps_link_create(&lo, &link), 0);
+    const struct ku_remote_link *l = ku_ps_link_of(link);
+    assert_int_equal(l->ops->connect(l->ctx, 0, &numerics), 0);
+    assert_int_equal(l->ops->connect(l->ctx, 1, &numerics), 0);
+    assert_int_equal(fake.n_hellos, N_JOINS);
+    assert_int_equal(l->ops->pull(l->ctx, 0, 0, pulled, &seen), 0);
+    for (int i = 0; i < 3000 && !fake.held; i++)
+        usleep(10000);
+    assert_non_null(fake.held);
+    assert_int_equal(l->ops->push(l->ctx, 0, 0, 0, pushed, N_BYTES), 0);
+    assert_int_equal(l->ops->flush(l->ctx), 0);
+    assert_int_equal(reply_hello(fake.held), 0);
+    if (l->ops->wait(l->ctx) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    assert_int_equal(seen, 1);
+    assert_int_equal(pulled[0], 0);
+    ku_ps_link_destroy(link);
+    ku_rpc_server_destroy(server);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(late_reply)};
+    if (cannot_run())
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
