@@ -44,9 +44,10 @@ const struct cli_command cli_commands[] = {
      "               [--tokenizer DIR] [--target-tokenizer DIR] < INPUT",
      cmd_translate},
     {"plan", "memory and min time of a configuration, without running it",
-     "kumi plan CONFIG [-n N] [-H a:4,b:4 | --hostfile FILE] [--memory|--stages|--roofline]\n"
-     "          [--picture FILE [--axis A]] [--limit 16GiB] [--json] [--set key=value]\n"
-     "          [--deepspeed FILE] [--strict]\n"
+     "kumi plan CONFIG [-n N] [-H a:4,b:4 | --hostfile FILE]\n"
+     "          [--memory|--stages|--layouts|--mesh|--schedule|--activations|--roofline]\n"
+     "          [--unit-costs] [--csv] [--picture FILE [--axis A]] [--limit 16GiB] [--json]\n"
+     "          [--set key=value] [--deepspeed FILE] [--strict]\n"
      "       kumi plan --params N [-n N] [--zero Z] [--replicate R] [--optimizer O] [--precision "
      "P]\n"
      "          [--grads P] [--no-master] [--json]",

@@ -23,7 +23,8 @@
  *
  * Start: each host's first rank listens on a port of its own, connects to the root, proves that it
  * has the job's secret, and sends its row. When all rows are there the root checks them (ranks
- * neither missing nor doubled, one version of kumi) and the table goes down the tree.
+ * neither missing nor doubled, one version of kumi) and the table goes down the tree. A failure of
+ * any host is sent to all.
  *
  * Every connection, also those that carry data, begins with two hellos of fixed size from each
  * side: a nonce with a claim, and HMAC-SHA256 over the nonces and claims of both. Nothing else is

@@ -214,9 +214,8 @@ static void refuse_hosts(const struct ku_env_job *env, const struct ku_host *hos
         error.status == KUMI_ESTOPPED)
         return;
     if (ku_secret_find(host->seg, o.secret) == 0 &&
-        ku_control_port(ku_env("KUMI_PORT"), &o.port) == 0 &&
-        ku_control_join(&o, host->seg, &control) == 0)
-        ku_control_leave(control);
+        ku_control_port(ku_env("KUMI_PORT"), &o.port) == 0)
+        KU_IGNORE(ku_control_join(&o, host->seg, &control), "it fails with the refusal");
     KU_IGNORE(ku_err_put(&error), "the caller's record stays");
 }
 

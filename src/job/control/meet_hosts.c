@@ -91,10 +91,6 @@ static bool is_own(const struct ku_control *c, const struct ku_join_row *j)
 static int take_row(struct ku_control *c, struct ku_conn *conn, const struct ku_join_row *j)
 {
     struct ku_gather *g = c->gather;
-    if (is_own(c, j)) {
-        conn->role = KU_CONN_LAST;
-        return 0;
-    }
     if (g->n == 0)
         KU_TRY(add_own_row(c, conn));
     KU_TRY(add_row(g, j, conn));
@@ -133,6 +129,10 @@ static int take_message(struct ku_control *c, struct ku_conn *conn, const struct
         return KU_ERR(KUMI_EINVAL, "join: a host sent what is not its row; use one version of kumi "
                                    "on all hosts");
     memcpy(&j, payload, sizeof j);
+    if (is_own(c, &j)) {
+        conn->role = KU_CONN_LAST;
+        return 0;
+    }
     *n_ranks = j.row.n_ranks;
     return c->status < 0 ? c->status : take_row(c, conn, &j);
 }

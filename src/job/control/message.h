@@ -14,7 +14,7 @@
  *
  *     kind      way      payload                 meaning
  *     ROW       to root  struct ku_join_row      a host comes
- *     REFUSE    both     struct kumi_error       the join failed; to root: number: its ranks
+ *     REFUSE    both     struct kumi_error       the join failed; number, to root: its ranks
  *     PLACE     down     row of the parent       to: index of the receiver, number: hosts
  *     ROWS      down     1 to 31 rows            number: index of the first
  *     CAUSE     up       struct kumi_error       from: proposing host, rank: culprit

@@ -34,7 +34,10 @@ enum {
     KU_PEER_TIMEOUT_MS = 10000,
     KU_RETRY_MS = 5 /* of a connection for a rank whose queue is full */
 };
-/* Launchers start the hosts of a job within about a second. */
+/*
+ * How long the root tells hosts that come late of a join that has failed, and how long a host tries
+ * to tell the root. Launchers start the hosts of a job within about a second.
+ */
 #define KU_REFUSE_NS INT64_C(3000000000)
 
 enum ku_conn_role {

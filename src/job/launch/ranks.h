@@ -23,7 +23,8 @@
  *
  * A rank fails if it ends with a code other than 0, unless it ended by the signal that asked the
  * job to stop. Ranks of kumi print the reason for a code of docs/reference/exit-codes.md
- * themselves. For other programs the first rank that failed is named, and the others are counted.
+ * themselves. For other programs the first rank that failed is named, and the others are counted,
+ * unless a rank has set and printed another root cause.
  */
 struct ku_ranks {
     const struct ku_job_client *client;
