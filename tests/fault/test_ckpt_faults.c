@@ -121,7 +121,8 @@ static int child(const char *fault, int (*fn)(struct trial *), struct trial *t)
 static void trial_init(struct trial *t, int on_disk)
 {
     int has_memory = access("/dev/shm", W_OK) == 0;
-    strcpy(t->dir, on_disk || !has_memory ? "/tmp/kumi-ckpt-XXXXXX" : "/dev/shm/kumi-ckpt-XXXXXX");
+    strcpy(t->dir,
+           on_disk || !has_memory ? "/tmp/kumi-ckpt-XXXXXX" : "/dev/shm/test-kumi-ckpt-XXXXXX");
     assert_non_null(mkdtemp(t->dir));
     t->step = 1;
     assert_int_equal(child(NULL, save_step, t), 0);

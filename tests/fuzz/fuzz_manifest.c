@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     char dir[64], path[128], sums[64];
     if (bytes == 0 || bytes > MAX_BYTES)
         return 0;
-    snprintf(dir, sizeof dir, "/dev/shm/kumi-fuzz-manifest-%d", (int)getpid());
+    snprintf(dir, sizeof dir, "/dev/shm/test-kumi-fuzz-manifest-%d", (int)getpid());
     for (int i = 0; i < KU_CKPT_N_FILES; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, ku_ckpt_file_name(i));
         *strrchr(path, '/') = '\0';

@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     size_t n = nul ? (size_t)(nul - data) : bytes;
     struct ku_st_set set;
     char dir[64], path[128];
-    snprintf(dir, sizeof dir, "/dev/shm/kumi-fuzz-shards-%d", (int)getpid());
+    snprintf(dir, sizeof dir, "/dev/shm/test-kumi-fuzz-shards-%d", (int)getpid());
     KU_ASSERT(ku_os_mkdirs(dir) == 0);
     for (int i = 0; i < 3; i++) {
         if (i > 0 && end - at >= 2) {

@@ -110,7 +110,7 @@ static void apply(struct ku_ps_journal *j, int32_t w)
 static void start(void)
 {
     bool is_new;
-    snprintf(dir, sizeof dir, "/dev/shm/kumi-journal-%d", (int)getpid());
+    snprintf(dir, sizeof dir, "/dev/shm/test-kumi-journal-%d", (int)getpid());
     assert_int_equal(ku_os_rmtree(dir), 0);
     ku_ps_ledger_fini(&ledger);
     assert_int_equal(ku_ps_ledger_init(&ledger, WORKERS, false, 0, &space), 0);

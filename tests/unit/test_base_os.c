@@ -28,7 +28,7 @@
 static int enter(void **state)
 {
     int has_memory = access("/dev/shm", W_OK) == 0;
-    char *folder = strdup(has_memory ? "/dev/shm/kumi-test-XXXXXX" : "/tmp/kumi-test-XXXXXX");
+    char *folder = strdup(has_memory ? "/dev/shm/test-kumi-test-XXXXXX" : "/tmp/kumi-test-XXXXXX");
     *state = folder;
     return mkdtemp(folder) == NULL || chdir(folder) < 0;
 }
