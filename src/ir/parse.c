@@ -4,6 +4,7 @@
  * ku_graph_node, so the types stated in the text must equal the inferred ones. Errors name file and
  * line. Limits: lines of 8 KiB, ids below 2^22.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,19 @@ static int number(struct reader *r, int64_t *out)
         return bad(r, "a number is missing");
     r->p = end;
     return KUMI_OK;
+}
+
+/* Reads the whole of an attribute's value as a number from `min` to `max`. */
+static int bounded(struct reader *r, const char *name, const char *value, int64_t min, int64_t max,
+                   int64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoll(value, &end, 10);
+    if (errno == 0 && end != value && *end == '\0' && *out >= min && *out <= max)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL, "graph text: %s:%d: %s=: a number from %lld to %lld, not '%.40s'",
+                  r->name, r->line, name, (long long)min, (long long)max, value);
 }
 
 static int text_id(struct reader *r, uint32_t *out)
@@ -202,7 +216,9 @@ static int attributes(struct reader *r, struct ku_attrs *a, uint32_t *stream,
         if (eq)
             *eq++ = '\0';
         if (eq && strcmp(item, "stream") == 0) {
-            *stream = (uint32_t)strtoul(eq, NULL, 10);
+            int64_t id;
+            KU_TRY(bounded(r, item, eq, 0, UINT32_MAX, &id));
+            *stream = (uint32_t)id;
             continue;
         }
         int taken = other(r, item, eq, ctx);
@@ -222,6 +238,7 @@ static int tensor_word(struct reader *r, const char *name, const char *value, vo
                                        "counter", "buffer",    "cache"};
     enum { N_KINDS = sizeof kind / sizeof kind[0] };
     struct ku_tensor *t = ctx;
+    int64_t n;
     for (int k = 0; value == NULL && k < N_KINDS; k++)
         if (strcmp(name, kind[k]) == 0)
             return t->kind = (uint8_t)k, 1;
@@ -234,10 +251,14 @@ static int tensor_word(struct reader *r, const char *name, const char *value, vo
             return t->offload = (uint8_t)k, 1;
     if (value && strcmp(name, "of") == 0)
         return (t->of = ku_graph_find_tensor(r->g, value)) != 0;
-    if (value && strcmp(name, "rows") == 0)
-        return t->file_rows = (uint8_t)strtol(value, NULL, 10), 1;
-    if (value && strcmp(name, "block") == 0)
-        return t->first_block = (int32_t)strtol(value, NULL, 10), 1;
+    if (value && strcmp(name, "rows") == 0) {
+        KU_TRY(bounded(r, name, value, 0, KU_MAX_DIMS, &n));
+        return t->file_rows = (uint8_t)n, 1;
+    }
+    if (value && strcmp(name, "block") == 0) {
+        KU_TRY(bounded(r, name, value, 0, INT32_MAX, &n));
+        return t->first_block = (int32_t)n, 1;
+    }
     if (value && strcmp(name, "init") == 0)
         return (t->init_op = (uint16_t)ku_op_find(value)) != KU_OP_NONE;
     return 0;
@@ -317,10 +338,8 @@ static int node_word(struct reader *r, const char *name, const char *value, void
 {
     struct ku_make *m = ctx;
     if (value && strcmp(name, "stage") == 0) {
-        char *end;
-        long stage = strtol(value, &end, 10);
-        if (*end || end == value || stage < 1 || stage > INT16_MAX)
-            return bad(r, "stage=: a number from 1 to 32767");
+        int64_t stage;
+        KU_TRY(bounded(r, name, value, 1, INT16_MAX, &stage));
         m->stage = (int)stage;
         return 1;
     }
@@ -407,8 +426,12 @@ static int bucket_line(struct reader *r)
     uint32_t n = 0;
     for (blank(r); *r->p; blank(r)) {
         KU_TRY(value(r, &v));
-        node[n++] = r->g->value[v].def;
+        node[n] = r->g->value[v].def;
+        if (node[n++] == 0)
+            return bad(r, "a bucket holds results of nodes");
     }
+    if (n == 0)
+        return bad(r, "a bucket must name a value");
     return ku_graph_bucket(r->g, node, n);
 }
 

@@ -631,6 +631,15 @@ static void refusals(void **state)
         {"kumi graph 1\ninput %1 f32 [n=2] {tp:S(q)} a\n", "the shape has no such dimension"},
         {"kumi graph 1\nmesh pp=0\n", "an extent must be 1 or more"},
         {"kumi graph 1\noutput a %0\n", "this value is not defined above"},
+        {"kumi graph 1\nbucket  \n", "x:2: a bucket must name a value"},
+        {"kumi graph 1\ninput %1 f32 [n=2] {} a\nbucket %1\n",
+         "x:3: a bucket holds results of nodes"},
+        {"kumi graph 1\nstate %1 f32 [n=2] {} w param rows=300 init=fill\n",
+         "rows=: a number from 0 to"},
+        {"kumi graph 1\nstate %1 f32 [n=2] {} w param block=-1 init=fill\n",
+         "block=: a number from 0 to 2147483647"},
+        {"kumi graph 1\nstate %1 f32 [n=2] {} w param init=fill stream=9x\n",
+         "stream=: a number from 0 to 4294967295"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct ku_graph *g;
