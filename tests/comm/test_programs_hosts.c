@@ -5,7 +5,8 @@
  * A reduce-scatter of parts over several hosts that leaves the sum on every host (n_owners): its
  * shards have the bits of an all-reduce, also with an addend, with shards in buffers of their own,
  * and with a narrow wire. An all-gather into memory that the ranks of a host share: every host gets
- * all shards, once. And a reduce-scatter shows whole blocks, wherever its messages end.
+ * all shards, once. A reduce-scatter shows whole blocks, wherever its messages end. And partial sums
+ * in a narrow wire survive the results that overwrite them.
  */
 #include "suite.h"
 
@@ -340,6 +341,64 @@ static int run_gather(struct ku_job *job, void *is_uneven)
     return ku_arena_destroy(job, a);
 }
 
+/*
+ * Partial sums between stages that are narrower than the results, in several chunks, where results
+ * overwrite them: 18 hosts take two stages.
+ */
+enum { WIDE_HOSTS = 18, WIDE_PERIOD = 8, WIDE_COUNT = WIDE_HOSTS * 140000 };
+
+static float wide_value(int rank, int64_t i)
+{
+    return (float)((rank * 5 + i * 3) % WIDE_PERIOD);
+}
+
+static int run_wide(struct ku_job *job, void *arg)
+{
+    const enum ku_coll_kind kind = *(const enum ku_coll_kind *)arg;
+    const struct ku_arena *a;
+    int64_t begin = 0, end = WIDE_COUNT;
+    float sum[WIDE_PERIOD] = {0};
+    SUITE_TRY(ku_arena_create(job, "wide", 0, WIDE_COUNT * sizeof(float), &a));
+    float *x = (float *)(void *)ku_arena_part(a, job->local_rank);
+    for (int64_t i = 0; i < WIDE_COUNT; i++)
+        x[i] = wide_value(job->rank, i);
+    for (int i = 0; i < WIDE_PERIOD; i++)
+        for (int r = 0; r < job->n; r++)
+            sum[i] += wide_value(r, i);
+    struct ku_coll_part part = {
+        .in.arena = a->id, .out.arena = a->id, .count = WIDE_COUNT, .block_count = 4096};
+    if (kind == KU_COLL_REDUCE_SCATTER)
+        ku_blocks_range(WIDE_COUNT, part.block_count, 0, job->n, job->rank, &begin, &end);
+    const struct ku_coll coll = {
+        .kind = kind, .dtype = KUMI_F32, .wire = KUMI_BF16, .part = &part, .n_parts = 1};
+    SUITE_TRY(ku_coll_run(job->world, &coll));
+    for (int64_t i = begin; i < end; i++)
+        if (x[i] != sum[i % WIDE_PERIOD]) {
+            printf("rank %d of %d: element %lld of %lld to %lld is %g, not %g\n", job->rank, job->n,
+                   (long long)i, (long long)begin, (long long)end, (double)x[i],
+                   (double)sum[i % WIDE_PERIOD]);
+            return -70;
+        }
+    return ku_arena_destroy(job, a);
+}
+
+static void test_wide(void **state)
+{
+    static const enum ku_coll_kind kinds[] = {KU_COLL_ALL_REDUCE, KU_COLL_REDUCE_SCATTER};
+    char hosts[2 * WIDE_HOSTS] = "1";
+    (void)state;
+    if (sample_races_only())
+        skip();
+    for (int i = 1; i < WIDE_HOSTS; i++)
+        memcpy(hosts + 2 * i - 1, ",1", 3);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        enum ku_coll_kind kind = kinds[i];
+        const struct ku_job_opts opts = {.hosts = hosts};
+        if (ku_comm_threads(WIDE_HOSTS, &opts, run_wide, &kind) != 0)
+            fail_msg("%s: %s", ku_coll_kind_name(kind), ku_err_get()->text);
+    }
+}
+
 static const struct {
     const char *hosts;
     int n;
@@ -380,8 +439,8 @@ static void test_host_gather(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_host_scatter),
-                                       cmocka_unit_test(test_host_gather),
-                                       cmocka_unit_test(test_blocks_seen)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_host_scatter), cmocka_unit_test(test_host_gather),
+        cmocka_unit_test(test_blocks_seen), cmocka_unit_test(test_wide)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,6 +70,7 @@ int ku_far_open_stage(struct ku_work *w, enum ku_half half, int stage)
     far->keep_at = (struct far_cursor){0};
     far->n_combined = 0;
     if (half == KU_HALF_REDUCE) {
+        ku_far_move_partials(w);
         far->n_nodes = ku_exchange_nodes(x, stage, far->topology.host, far->node, x->max_nodes);
         far->n_sources = ku_exchange_sources(x, stage, far->source, x->max_sources);
         for (int i = 0; i < far->n_sources; i++) {

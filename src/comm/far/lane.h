@@ -125,8 +125,18 @@ KU_STATUS ku_far_lone_begin(struct ku_work *w);
 void ku_far_lone_end(struct ku_work *w);
 /* Near member k's copy of element `at` of a part, before the reduction */
 unsigned char *ku_far_leaf(const struct ku_work *w, int k, int part, int64_t at);
-/* Where this member keeps the partial sums of a destination, in the wire dtype, between stages */
+/*
+ * Where this member keeps the partial sums of a destination, in the wire dtype, between stages: from
+ * the begin of its range on. Results that are wider overwrite them in ascending order, so the last
+ * stage has those of this member's own range at the end of it, where ku_far_move_partials moves
+ * them:
+ *
+ *     before   p0 p1 p2 p3 .. .. .. ..       p: bf16
+ *     after    .. .. .. .. p0 p1 p2 p3
+ *     result   r0    r1    p0 p1 p2 p3       r: f32, two of them stored
+ */
 unsigned char *ku_far_partial(const struct ku_work *w, const struct far_segment *s);
+void ku_far_move_partials(struct ku_work *w);
 /* Where a sum goes: at most near.n + 1 places. Returns their number. */
 int ku_far_sum_places(const struct ku_work *w, const struct far_segment *s, void **dst,
                       const void **addend);

@@ -211,10 +211,39 @@ unsigned char *ku_far_leaf(const struct ku_work *w, int k, int part, int64_t at)
     return ku_move_stage(w, k) + (size_t)at * ku_far_each(w);
 }
 
+/* Whether the last stage writes results where this member's partial sums lie, and wider ones */
+static bool is_widened(const struct ku_work *w)
+{
+    const struct ku_far *far = w->comm->priv->far;
+    return far->stage > 0 && far->stage == far->exchange.n_stages - 1 &&
+           ku_far_wire_each(w) < ku_far_each(w);
+}
+
+/* Bytes from the begin of a destination's range to where its partial sums begin, at the end of it */
+static size_t room_before(const struct ku_work *w, int part, int d)
+{
+    int64_t begin, end;
+    ku_far_range(w, part, d, &begin, &end);
+    return (size_t)(end - begin) * (ku_far_each(w) - ku_far_wire_each(w));
+}
+
 unsigned char *ku_far_partial(const struct ku_work *w, const struct far_segment *s)
 {
-    return ku_far_leaf(w, w->comm->near.me, s->part, s->range_begin) +
+    const size_t before =
+        is_widened(w) && s->dest == w->comm->me ? room_before(w, s->part, s->dest) : 0;
+    return ku_far_leaf(w, w->comm->near.me, s->part, s->range_begin) + before +
            (size_t)(s->begin - s->range_begin) * ku_far_wire_each(w);
+}
+
+void ku_far_move_partials(struct ku_work *w)
+{
+    const int d = w->comm->me;
+    for (int part = 0; is_widened(w) && part < ku_far_n_parts(w); part++) {
+        int64_t begin, end;
+        ku_far_range(w, part, d, &begin, &end);
+        unsigned char *at = ku_far_leaf(w, w->comm->near.me, part, begin);
+        memmove(at + room_before(w, part, d), at, (size_t)(end - begin) * ku_far_wire_each(w));
+    }
 }
 
 /* Offset in a buffer that holds the whole vector, or with is_kept this member's shard alone */
