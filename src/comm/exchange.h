@@ -39,6 +39,10 @@
  *
  * Hosts of other sizes take one stage in which every helper sends to the destination directly; a
  * host then sends 1 to 2 log2(L) nodes for each element.
+ *
+ * Two hosts that are one node each need no gather half for an all-reduce: each sends its node of
+ * the whole vector, and both add the two (ku_exchange_is_mutual). That is as many bytes, or fewer
+ * where the wire is narrower than the sums, and half the messages' latency.
  */
 
 /* ---- Where the members are ---- */
@@ -114,7 +118,7 @@ struct ku_exchange_tuning {
 /* Destinations of one peer: hosts that agree with `host` in the low digits, one local index. */
 struct ku_exchange_set {
     int n;
-    int host, local, stage; /* in direct plans n = 1 */
+    int host, local, stage; /* in direct plans n = 1. Stage -1: all hosts (ku_exchange_all). */
 };
 
 struct ku_exchange_peer {
@@ -176,6 +180,10 @@ void ku_exchange_recv(const struct ku_exchange *x, enum ku_half half, int stage,
  * the last stage that is this member alone.
  */
 void ku_exchange_keep(const struct ku_exchange *x, int stage, struct ku_exchange_set *set);
+/* Whether an all-reduce is two hosts' exchange of their nodes. Equal on all members. */
+bool ku_exchange_is_mutual(const struct ku_exchange *x);
+/* Even hosts: all destinations of this member's local index, in the order of their slices */
+void ku_exchange_all(const struct ku_exchange *x, struct ku_exchange_set *set);
 /* The i-th destination of a set: a member. O(1), for uneven hosts O(log n_hosts). */
 int ku_exchange_dest(const struct ku_exchange *x, const struct ku_exchange_set *set, int i);
 

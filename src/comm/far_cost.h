@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,10 +30,13 @@ KU_STATUS ku_hosts_of_job(const struct ku_job *job, struct ku_host_ranks **host)
  * reduction depends on how the vector is divided (ku_far_cost_reduced), and this is the mean of an
  * even division. 0 on one host. O(n) time.
  *
+ *   is_all_reduce   both halves follow each other; between two hosts of one node each the first
+ *                   does the work of both (comm/exchange.h), and *gather is 0
+ *
  * Errors: KUMI_ENOMEM.
  */
 KU_STATUS ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *host,
-                            int n_hosts, double *reduce, double *gather);
+                            int n_hosts, bool is_all_reduce, double *reduce, double *gather);
 /* A vector of a collective. */
 struct ku_far_vector {
     int64_t count;       /* elements */
@@ -51,7 +55,10 @@ struct ku_far_cost;
 KU_STATUS ku_far_cost_create(const struct ku_members *c, const struct ku_host_ranks *host,
                              int n_hosts, struct ku_far_cost **cost);
 void ku_far_cost_destroy(struct ku_far_cost *cost); /* NULL is allowed */
-/* Bytes that all members send to other hosts: to reduce a vector, O(n) time; to gather it. */
+/*
+ * Bytes that all members send to other hosts: to reduce a vector, O(n) time; to gather it, which is
+ * 0 for a mutual all-reduce.
+ */
 double ku_far_cost_reduced(const struct ku_far_cost *cost, const struct ku_far_vector *v);
 double ku_far_cost_gathered(const struct ku_far_cost *cost, const struct ku_far_vector *v);
 /*

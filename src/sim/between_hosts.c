@@ -110,7 +110,7 @@ static int add_far(const struct ku_program *p, const struct ku_members *c,
         ku_far_cost_destroy(cost);
         return KUMI_OK;
     }
-    KU_TRY(ku_far_cost_bytes(c, host, n_hosts, &reduce, &gather));
+    KU_TRY(ku_far_cost_bytes(c, host, n_hosts, row->exchange == KU_X_ALL_REDUCE, &reduce, &gather));
     if (row->exchange != KU_X_ALL_GATHER)
         row->far_bytes += reduce * row->wire_bytes;
     if (is_on_every_host(row, &p->mesh))

@@ -5,8 +5,8 @@
  * A reduce-scatter of parts over several hosts that leaves the sum on every host (n_owners): its
  * shards have the bits of an all-reduce, also with an addend, with shards in buffers of their own,
  * and with a narrow wire. An all-gather into memory that the ranks of a host share: every host gets
- * all shards, once. A reduce-scatter shows whole blocks, wherever its messages end. And partial sums
- * in a narrow wire survive the results that overwrite them.
+ * all shards, once. A reduce-scatter shows whole blocks, wherever its messages end. And sums of
+ * several chunks in place overwrite nothing that is still needed.
  */
 #include "suite.h"
 
@@ -342,9 +342,13 @@ static int run_gather(struct ku_job *job, void *is_uneven)
 }
 
 /*
- * Partial sums between stages that are narrower than the results, in several chunks, where results
- * overwrite them: 18 hosts take two stages.
+ * Sums in place of several chunks. 18 hosts take two stages, between which partial sums lie where
+ * results go, and are narrower with a narrow wire. Two hosts send what they overwrite.
  */
+struct wide {
+    enum ku_coll_kind kind;
+    enum kumi_dtype wire;
+};
 enum { WIDE_HOSTS = 18, WIDE_PERIOD = 8, WIDE_COUNT = WIDE_HOSTS * 140000 };
 
 static float wide_value(int rank, int64_t i)
@@ -354,7 +358,7 @@ static float wide_value(int rank, int64_t i)
 
 static int run_wide(struct ku_job *job, void *arg)
 {
-    const enum ku_coll_kind kind = *(const enum ku_coll_kind *)arg;
+    const struct wide *wide = arg;
     const struct ku_arena *a;
     int64_t begin = 0, end = WIDE_COUNT;
     float sum[WIDE_PERIOD] = {0};
@@ -367,10 +371,10 @@ static int run_wide(struct ku_job *job, void *arg)
             sum[i] += wide_value(r, i);
     struct ku_coll_part part = {
         .in.arena = a->id, .out.arena = a->id, .count = WIDE_COUNT, .block_count = 4096};
-    if (kind == KU_COLL_REDUCE_SCATTER)
+    if (wide->kind == KU_COLL_REDUCE_SCATTER)
         ku_blocks_range(WIDE_COUNT, part.block_count, 0, job->n, job->rank, &begin, &end);
     const struct ku_coll coll = {
-        .kind = kind, .dtype = KUMI_F32, .wire = KUMI_BF16, .part = &part, .n_parts = 1};
+        .kind = wide->kind, .dtype = KUMI_F32, .wire = wide->wire, .part = &part, .n_parts = 1};
     SUITE_TRY(ku_coll_run(job->world, &coll));
     for (int64_t i = begin; i < end; i++)
         if (x[i] != sum[i % WIDE_PERIOD]) {
@@ -384,19 +388,24 @@ static int run_wide(struct ku_job *job, void *arg)
 
 static void test_wide(void **state)
 {
-    static const enum ku_coll_kind kinds[] = {KU_COLL_ALL_REDUCE, KU_COLL_REDUCE_SCATTER};
-    char hosts[2 * WIDE_HOSTS] = "1";
+    static const struct wide forms[] = {{KU_COLL_ALL_REDUCE, KUMI_F32},
+                                        {KU_COLL_ALL_REDUCE, KUMI_BF16},
+                                        {KU_COLL_REDUCE_SCATTER, KUMI_F32},
+                                        {KU_COLL_REDUCE_SCATTER, KUMI_BF16}};
+    static const char *const hosts[] = {"1,1", "2,2",
+                                        "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"}; /* WIDE_HOSTS */
+    static const int n[] = {2, 4, WIDE_HOSTS};
     (void)state;
     if (sample_races_only())
         skip();
-    for (int i = 1; i < WIDE_HOSTS; i++)
-        memcpy(hosts + 2 * i - 1, ",1", 3);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        enum ku_coll_kind kind = kinds[i];
-        const struct ku_job_opts opts = {.hosts = hosts};
-        if (ku_comm_threads(WIDE_HOSTS, &opts, run_wide, &kind) != 0)
-            fail_msg("%s: %s", ku_coll_kind_name(kind), ku_err_get()->text);
-    }
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++)
+        for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+            struct wide form = forms[f];
+            const struct ku_job_opts opts = {.hosts = hosts[i]};
+            if (ku_comm_threads(n[i], &opts, run_wide, &form) != 0)
+                fail_msg("hosts %s: %s: %s", hosts[i], ku_coll_kind_name(form.kind),
+                         ku_err_get()->text);
+        }
 }
 
 static const struct {

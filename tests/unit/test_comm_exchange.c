@@ -854,22 +854,28 @@ static void check_cost(const struct world *w)
         {.exchange = &w->x[0], .count = 37 * w->n + 5, .line_count = 16, .first = 3}};
     struct ku_host_ranks host[MAX_MEMBERS];
     struct ku_far_cost *cost;
-    double mean[2];
+    const bool is_mutual = w->n_hosts > 1 && ku_exchange_is_mutual(&w->x[0]);
+    double mean[2], half[2];
     size_t pool, first_chunk = 0;
     for (int h = 0; h < w->n_hosts; h++)
         host[h] = (struct ku_host_ranks){ku_topology_member(&w->hosts.all, h, 0),
                                          ku_topology_local_n(&w->hosts.all, h)};
-    assert_int_equal(ku_far_cost_bytes(&all, host, w->n_hosts, &mean[0], &mean[1]), 0);
+    assert_int_equal(ku_far_cost_bytes(&all, host, w->n_hosts, false, &half[0], &half[1]), 0);
+    assert_int_equal(ku_far_cost_bytes(&all, host, w->n_hosts, true, &mean[0], &mean[1]), 0);
+    assert_true(fabs(half[0] + half[1] - mean[0] - mean[1]) < 1e-12 * w->n);
+    assert_true((mean[1] > 0) == (w->n_hosts > 1 && !is_mutual));
     assert_int_equal(ku_far_cost_create(&all, host, w->n_hosts, &cost), 0);
     for (int k = 0; k < 4; k++) {
         const struct ku_exchange_slices *s = &slices[k % 2];
         const struct ku_far_vector v = {s->count, 0, s->first, .each_bytes = 4, .wire_bytes = 4};
         double planned = 0, sent = 0;
         for (int m = 0; m < w->n; m++)
-            sent += 4 * (double)sent_of(&w->x[m], k / 2, s);
+            for (int h = 0; h < 2; h++)
+                if (is_mutual ? k / 2 == 0 : k / 2 == h)
+                    sent += 4 * (double)sent_of(&w->x[m], h, s);
         if (cost)
             planned = k / 2 ? ku_far_cost_gathered(cost, &v) : ku_far_cost_reduced(cost, &v);
-        assert_true(planned == sent && (sent > 0) == (w->n_hosts > 1));
+        assert_true(planned == sent && (sent > 0) == (mean[k / 2] > 0));
         assert_true(k % 2 || fabs(sent / (4 * (double)s->count) - mean[k / 2]) < 1e-12 * w->n);
     }
     ku_far_cost_destroy(cost);

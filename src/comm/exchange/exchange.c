@@ -35,6 +35,19 @@ void ku_exchange_keep(const struct ku_exchange *x, int stage, struct ku_exchange
         set->n = t->n_hosts / (x->stage[stage].stride * x->stage[stage].radix);
 }
 
+bool ku_exchange_is_mutual(const struct ku_exchange *x)
+{
+    return x->topology->n_hosts == 2 && x->topology->per_host && x->max_nodes == 1;
+}
+
+void ku_exchange_all(const struct ku_exchange *x, struct ku_exchange_set *set)
+{
+    const struct ku_topology *t = x->topology;
+    KU_ASSERT(t->per_host);
+    *set =
+        (struct ku_exchange_set){.n = t->n_hosts, .host = t->host, .local = t->local, .stage = -1};
+}
+
 static int n_nodes_of(const struct ku_exchange *x, int stage, int host)
 {
     return x->max_nodes == 1 ? 1 : ku_exchange_nodes(x, stage, host, NULL, 0);
@@ -132,7 +145,7 @@ int ku_exchange_dest(const struct ku_exchange *x, const struct ku_exchange_set *
     KU_ASSERT(i >= 0 && i < set->n);
     int host = set->host, n = set->n;
     if (t->per_host) {
-        host %= x->stage[set->stage].stride * x->stage[set->stage].radix;
+        host %= set->stage < 0 ? 1 : x->stage[set->stage].stride * x->stage[set->stage].radix;
         for (int s = set->stage + 1; s < x->n_stages; s++) {
             n /= x->stage[s].radix;
             host += i / n * x->stage[s].stride;

@@ -6,7 +6,8 @@
  *     gather half    hosts - 1
  *
  * Staged plans have groups of hosts that are one node, so their reduce half is hosts - 1 too. On
- * uneven hosts a destination's part counts with its own sum of nodes(h).
+ * uneven hosts a destination's part counts with its own sum of nodes(h). A mutual all-reduce sends
+ * the bytes of both halves, hosts (= 2), in the wire dtype.
  */
 #include "comm/far_cost.h"
 
@@ -53,7 +54,7 @@ static int find_topology(const struct ku_members *c, const struct ku_host_ranks 
 }
 
 int ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *host, int n_hosts,
-                      double *reduce, double *gather)
+                      bool is_all_reduce, double *reduce, double *gather)
 {
     struct ku_topology t = {0};
     KU_TRY(find_topology(c, host, n_hosts, 0, &t));
@@ -64,6 +65,8 @@ int ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *ho
     const int is_power = t.per_host && (t.per_host & (t.per_host - 1)) == 0;
     *gather = t.n_hosts - 1;
     *reduce = is_power ? t.n_hosts - 1 : sent;
+    if (is_all_reduce && is_power && t.n_hosts == 2)
+        *reduce = 2, *gather = 0;
     ku_topology_fini(&t);
     return KUMI_OK;
 }
@@ -122,9 +125,16 @@ void ku_far_cost_destroy(struct ku_far_cost *x)
     ku_free(x);
 }
 
+static bool is_mutual(const struct ku_far_cost *x, const struct ku_far_vector *v)
+{
+    return v->block_count == 0 && ku_exchange_is_mutual(&x->exchange);
+}
+
 double ku_far_cost_gathered(const struct ku_far_cost *x, const struct ku_far_vector *v)
 {
-    return (double)(x->topology.n_hosts - 1) * (double)v->count * (double)v->each_bytes;
+    return is_mutual(x, v)
+               ? 0
+               : (double)(x->topology.n_hosts - 1) * (double)v->count * (double)v->each_bytes;
 }
 
 double ku_far_cost_reduced(const struct ku_far_cost *x, const struct ku_far_vector *v)
@@ -141,7 +151,7 @@ double ku_far_cost_reduced(const struct ku_far_cost *x, const struct ku_far_vect
             ku_blocks_range(v->count, v->block_count, v->first, n, d, &begin, &end);
         else
             ku_exchange_slice(&slices, d, &begin, &end);
-        elements += (double)(end - begin) * x->copies[d];
+        elements += (double)(end - begin) * (is_mutual(x, v) ? 2 : x->copies[d]);
     }
     return elements * (double)v->wire_bytes;
 }

@@ -6,7 +6,7 @@
  * receives the rest of its shard from those with its local index. An all-gather into memory that
  * the near members share is complete when each of them has received what it helps with, and stored
  * its own shard, if that is elsewhere (KU_STEP_MOVE). All near members have started by then, so
- * none reads what the memory held before.
+ * none reads what the memory held before. After a mutual exchange nothing is left to do here.
  */
 #include "comm/far/lane.h"
 
@@ -119,7 +119,7 @@ static int open_stage(struct ku_work *w, int stage)
 int ku_far_gather(struct ku_work *w)
 {
     struct ku_far *far = w->comm->priv->far;
-    for (;;) {
+    while (!ku_far_is_mutual(w)) {
         if (!far->is_open)
             KU_TRY(open_stage(w, far->exchange.n_stages - 1));
         for (int i = 0; i < far->n_recvs; i++)

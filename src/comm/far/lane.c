@@ -48,6 +48,47 @@ static int open_lane(struct ku_far *far, struct far_lane *lane, unsigned char *s
     return ku_far_link_of(far, lane->peer.member, false, &lane->link);
 }
 
+bool ku_far_is_mutual(const struct ku_work *w)
+{
+    return w->coll.kind == KU_COLL_ALL_REDUCE &&
+           ku_exchange_is_mutual(&w->comm->priv->far->exchange);
+}
+
+/* Every lane, and this member, has all slices of its local index. */
+static void widen_lanes(struct ku_far *far)
+{
+    ku_exchange_all(&far->exchange, &far->keep);
+    for (int i = 0; i < far->n_sends; i++)
+        far->send[i].peer.set = far->keep;
+    for (int i = 0; i < far->n_recvs; i++)
+        far->recv[i].peer.set = far->keep;
+}
+
+/* The nodes of both hosts. This one's is taken from the chunk that is sent. */
+static int find_mutual_sources(struct ku_far *far)
+{
+    for (int h = 0; h < 2; h++) {
+        far->source[h] =
+            (struct ku_exchange_source){.from = h == far->topology.host ? KU_FROM_SELF : 0};
+        const int n = ku_topology_cover(&far->topology, h, h + 1, &far->source[h].node, 1);
+        KU_ASSERT(n == 1);
+    }
+    return 2;
+}
+
+static void find_sources(struct ku_far *far, int stage)
+{
+    const struct ku_exchange *x = &far->exchange;
+    far->n_sources = far->is_mutual ? find_mutual_sources(far)
+                                    : ku_exchange_sources(x, stage, far->source, x->max_sources);
+    for (int i = 0; i < far->n_sources; i++) {
+        const struct ku_exchange_source *s = &far->source[i];
+        far->first[i] = s->node.first;
+        far->first[i + 1] = s->node.first + s->node.count;
+        far->in_wire[i] = s->from != KU_FROM_SELF || stage > 0 || far->is_mutual;
+    }
+}
+
 int ku_far_open_stage(struct ku_work *w, enum ku_half half, int stage)
 {
     struct ku_far *far = w->comm->priv->far;
@@ -67,18 +108,15 @@ int ku_far_open_stage(struct ku_work *w, enum ku_half half, int stage)
         KU_TRY(open_lane(far, &far->recv[i], staging));
     }
     ku_exchange_keep(x, stage, &far->keep);
+    far->is_mutual = half == KU_HALF_REDUCE && ku_far_is_mutual(w);
+    if (far->is_mutual)
+        widen_lanes(far);
     far->keep_at = (struct far_cursor){0};
     far->n_combined = 0;
     if (half == KU_HALF_REDUCE) {
         ku_far_move_partials(w);
         far->n_nodes = ku_exchange_nodes(x, stage, far->topology.host, far->node, x->max_nodes);
-        far->n_sources = ku_exchange_sources(x, stage, far->source, x->max_sources);
-        for (int i = 0; i < far->n_sources; i++) {
-            const struct ku_exchange_source *s = &far->source[i];
-            far->first[i] = s->node.first;
-            far->first[i + 1] = s->node.first + s->node.count;
-            far->in_wire[i] = s->from != KU_FROM_SELF || stage > 0;
-        }
+        find_sources(far, stage);
     }
     far->is_open = true;
     return 0;

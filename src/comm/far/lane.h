@@ -78,6 +78,7 @@ struct ku_far {
     bool is_open; /* the stage is set up */
     enum ku_half half;
     int stage;
+    bool is_mutual; /* an all-reduce in the reduce half alone (ku_exchange_is_mutual) */
     struct far_lane *send, *recv; /* [exchange.max_peers] each */
     int n_sends, n_recvs;
     struct far_cursor keep_at; /* of the next chunk to combine */
@@ -126,10 +127,10 @@ void ku_far_lone_end(struct ku_work *w);
 /* Near member k's copy of element `at` of a part, before the reduction */
 unsigned char *ku_far_leaf(const struct ku_work *w, int k, int part, int64_t at);
 /*
- * Where this member keeps the partial sums of a destination, in the wire dtype, between stages: from
- * the begin of its range on. Results that are wider overwrite them in ascending order, so the last
- * stage has those of this member's own range at the end of it, where ku_far_move_partials moves
- * them:
+ * Where this member keeps the partial sums of a destination, in the wire dtype, between stages:
+ * from the begin of its range on. Results that are wider overwrite them in ascending order, so the
+ * last stage has those of this member's own range at the end of it, where ku_far_move_partials
+ * moves them:
  *
  *     before   p0 p1 p2 p3 .. .. .. ..       p: bf16
  *     after    .. .. .. .. p0 p1 p2 p3
@@ -146,6 +147,8 @@ unsigned char *ku_far_gathered(const struct ku_work *w, const struct far_segment
 /* The next chunk of a sequence; false at its end. */
 bool ku_far_next_chunk(const struct ku_work *w, const struct ku_exchange_set *set,
                        struct far_cursor *at, int64_t max, struct far_chunk *chunk);
+/* Whether a work is an all-reduce that needs no gather half */
+bool ku_far_is_mutual(const struct ku_work *w);
 /* Set up the lanes of a stage. */
 KU_STATUS ku_far_open_stage(struct ku_work *w, enum ku_half half, int stage);
 /* Whether nothing of the stage is left to send or receive */

@@ -7,6 +7,11 @@
  *     recv   two buffers are posted for each peer
  *     sum    when chunk c of every peer is there: combine it with this member's own sources, in the
  *            order of the tree, into partial sums or, in the last stage, the result
+ *
+ * A mutual exchange (ku_exchange_is_mutual) sends and sums the same elements. The sum takes this
+ * host's node from the chunk that is sent, and may overwrite what is sent from where it lies. So
+ * chunk c is summed after it was filled, in place after it was sent, and chunk c + FAR_DEPTH is
+ * filled after that.
  */
 #include "comm/far/lane.h"
 
@@ -98,7 +103,8 @@ static int send_more(struct ku_work *w, struct far_lane *lane)
                                                 far->chunk_bytes);
     while (lane->n_done < lane->n_posted && lane->chunk[lane->n_done % FAR_DEPTH].req.is_done)
         KU_TRY(lane->chunk[lane->n_done++ % FAR_DEPTH].req.status);
-    while (!lane->is_at_end && lane->n_posted - lane->n_done < FAR_DEPTH) {
+    while (!lane->is_at_end && lane->n_posted - lane->n_done < FAR_DEPTH &&
+           (!far->is_mutual || lane->n_posted - far->n_combined < FAR_DEPTH)) {
         struct far_chunk *chunk = &lane->chunk[lane->n_posted % FAR_DEPTH];
         if (p->budget_bytes == 0)
             return 1;
@@ -148,6 +154,9 @@ static const void *source_at(const struct ku_work *w, const struct ku_exchange_s
                              const struct far_segment *s, int64_t offset)
 {
     const struct ku_far *far = w->comm->priv->far;
+    if (far->is_mutual && source->from == KU_FROM_SELF && !is_in_place(w))
+        return far->send[0].staging[far->n_combined % FAR_DEPTH] +
+               (size_t)offset * ku_far_wire_each(w);
     if (source->from == KU_FROM_SELF)
         return far->stage > 0 ? ku_far_partial(w, s)
                               : ku_far_leaf(w, source->index, s->part, s->begin);
@@ -211,13 +220,22 @@ static void combine_segment(const struct ku_work *w, const struct far_segment *s
         see_blocks(w, s, dst[0]);
 }
 
+/* Of a mutual exchange: whether chunk n_combined is in its buffer, or sent from where it lies. */
+static bool has_sent(const struct ku_work *w)
+{
+    const struct ku_far *far = w->comm->priv->far;
+    const struct far_lane *lane = &far->send[0];
+    return lane->n_posted > far->n_combined &&
+           (!is_in_place(w) || lane->chunk[far->n_combined % FAR_DEPTH].req.is_done);
+}
+
 /* Combine the next chunk if it is there from all peers. Returns 1: not yet. */
 static int combine_chunk(struct ku_work *w)
 {
     struct ku_far *far = w->comm->priv->far;
     const uint32_t at = far->n_combined;
     int64_t offset = 0;
-    if (far->n_recvs == 0)
+    if (far->n_recvs == 0 || (far->is_mutual && !has_sent(w)))
         return 1;
     for (int i = 0; i < far->n_recvs; i++) {
         const struct far_lane *lane = &far->recv[i];

@@ -219,7 +219,7 @@ static bool is_widened(const struct ku_work *w)
            ku_far_wire_each(w) < ku_far_each(w);
 }
 
-/* Bytes from the begin of a destination's range to where its partial sums begin, at the end of it */
+/* Bytes from the begin of a destination's range to its partial sums, which end where it ends */
 static size_t room_before(const struct ku_work *w, int part, int d)
 {
     int64_t begin, end;
