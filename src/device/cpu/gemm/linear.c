@@ -7,8 +7,9 @@
  *     a           group of mr rows x panel -> mr x nr sums in registers -> f32 sums of the tile
  *
  * After the last chunk bias, activation and rounding run while the rows are in L1. During the
- * product the tile prefetches what it packs next and the lines of its results; results too large
- * for the last cache are written with non-temporal stores.
+ * product the tile prefetches what it packs next, and with vectors the lines of its results: tile
+ * loads wait for the line fill buffers that such a burst takes, and stores need no prefetch then.
+ * Results too large for the last cache are written with non-temporal stores.
  *
  * Rows of a are read in place, with three exceptions: dtypes that need widening (copied group by
  * group), strides that collide in L1 (copied once to the workspace with a padded stride), and
@@ -273,6 +274,7 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
     const int64_t n_calls = ku_cpu_tiles(t->n_rows, micro->mr) * ku_cpu_tiles(t->n_cols, micro->nr);
     const int64_t n_lines = lines_of(ahead) / n_calls + 1;
     const int last = t->is_last && !p->is_transposed, whole = last && !t->goes_on;
+    const int is_fetched = micro->step == 1 && !is_streamed(k);
     for (int64_t i = 0; i < t->n_rows; i += micro->mr) {
         int rows = (int)(t->n_rows - i < micro->mr ? t->n_rows - i : micro->mr);
         struct place a = place_a(k, t, t->row + i, rows);
@@ -284,7 +286,7 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
         int64_t next_bytes = p->a_col == 1 ? a_bytes : n_units * 4;
         for (int64_t j = 0; j < t->n_cols; j += micro->nr) {
             fetch_ahead(ahead, n_lines);
-            if (last && !to.stream)
+            if (last && is_fetched)
                 fetch_results(&to, rows, j, micro->nr);
             micro->run(rows, n_units, a.at, a.rs, a.cs, t->panels + j * n_units, sum + j, ld,
                        t->goes_on, j == 0 ? next : NULL, next_bytes);
