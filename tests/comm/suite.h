@@ -20,7 +20,7 @@
 
 #include "sample.h"
 
-enum { GUARD_BYTES = 64, GUARD = 0xA5 };
+enum { GUARD_BYTES = 64, GUARD = 0xA5, MAX_RANKS = 32 };
 
 static const enum kumi_dtype suite_dtypes[] = {KUMI_F32, KUMI_F64, KUMI_BF16, KUMI_F16,
                                                KUMI_I64, KUMI_I32, KUMI_U8};
@@ -317,7 +317,7 @@ static inline int suite_all_to_all(const struct suite *s, int is_v)
 {
     struct buffers b;
     int n = s->c->n, me = s->c->me;
-    int64_t send[16], recv[16], n_send = 0, n_recv = 0;
+    int64_t send[MAX_RANKS], recv[MAX_RANKS], n_send = 0, n_recv = 0;
     for (int r = 0; r < n; r++) {
         n_send += send[r] = is_v ? exchange_count(s, me, r) : s->count;
         n_recv += recv[r] = is_v ? exchange_count(s, r, me) : s->count;
@@ -393,7 +393,7 @@ static inline int suite_p2p(const struct suite *s)
 
 static inline int suite_moves(struct suite *s)
 {
-    int64_t counts[16];
+    int64_t counts[MAX_RANKS];
     int n = s->c->n, root = (int)(s->count % n);
     for (int r = 0; r < n; r++)
         counts[r] = (s->count * (r + 1) + r) % (2 * s->count + 1);
@@ -412,7 +412,7 @@ static inline int suite_moves(struct suite *s)
 
 static inline int suite_reductions(struct suite *s)
 {
-    int64_t counts[16];
+    int64_t counts[MAX_RANKS];
     int n = s->c->n;
     for (int r = 0; r < n; r++)
         counts[r] = (s->count * (n - r) + 2 * r) % (2 * s->count + 1);
@@ -509,6 +509,8 @@ static inline int suite_run(struct ku_job *job, const struct suite_share *share)
     const int n = job->n;
     const int64_t counts[] = {0, 1, 3, n - 1, n, n + 1, 63, 65, 1023, 1025, 70001, -(9 << 19)};
     enum { N_COUNTS = sizeof counts / sizeof *counts };
+    if (n > MAX_RANKS)
+        return -70;
     SUITE_TRY(ku_arena_create(job, "suite", 0, 64 << 20, &s.arena));
     SUITE_TRY(suite_posted(&s));
     for (int at = 0; at < N_COUNTS * N_ROWS; at++) {

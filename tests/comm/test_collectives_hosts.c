@@ -30,8 +30,17 @@ static int ranks_of(const char *hosts)
 
 static void test_layouts(void **state)
 {
-    static const char *const hosts[] = {"1,1",   "2,2", "1,3",     "2,3", "1,1,1",
-                                        "2,2,2", "4,4", "1,1,1,1", "3,3", "1,2,1"};
+    static const char *const hosts[] = {"1,1",
+                                        "2,2",
+                                        "1,3",
+                                        "2,3",
+                                        "1,1,1",
+                                        "2,2,2",
+                                        "4,4",
+                                        "1,1,1,1",
+                                        "3,3",
+                                        "1,2,1",
+                                        "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"};
     struct suite_share share = {120 * (sample_is_short() ? 3 : 1), INT64_MAX};
     (void)state;
     if (sample_races_only()) /* small counts are quick, so there are more of them */
