@@ -3,6 +3,7 @@
 #define KU_COMM_PRIVATE_H
 
 #include "base/err.h"
+#include "base/os/yields.h"
 #include "comm/area.h"
 #include "comm/coll.h"
 #include "comm/far.h"
@@ -52,6 +53,7 @@ struct ku_comm_rank {
     const struct ku_sum_kernels *kernels;
     /* ranks that share n_cpus CPUs; may_spin: each of their runnable threads has one */
     int n_sharing, n_cpus, may_spin;
+    struct ku_yields yields;
     int64_t budget_bytes;  /* bytes that KU_STEP_MOVE may still move in this call; < 0: no limit */
     int has_moved;         /* a work advanced since this was cleared */
     struct ku_comm *comms; /* all comms of this rank, linked by priv->next */

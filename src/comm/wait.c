@@ -7,8 +7,8 @@
  *     the host has a core per thread    spins 2 ms, then sleeps
  *     else                              20 sched_yield, then sleeps
  *
- * It sleeps on its futex `wakeup`, at most 50 ms. Measured with 8 ranks on 2 cores, a barrier takes
- * 28-40 us with immediate sleep and 6.5 us with the yields.
+ * It sleeps on its futex `wakeup`, at most 50 ms. Yields end where they lose time slices
+ * (base/os/yields.h).
  *
  * After each 25 ms of sleep the rank checks the abort flag, the life mutexes and the states of all
  * other ranks. A deadline counts the time in which the awaited rank makes no progress. If the
@@ -23,7 +23,6 @@
 #include "job/control.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 
 enum {
@@ -259,6 +258,19 @@ static int64_t sleep_until_woken(struct ku_job *job, const struct ku_work *work)
     return status < 0 ? status : slept;
 }
 
+/* Yield the core, if that is worth it. Returns whether to test again before a sleep. */
+static bool yield(struct ku_job *job, struct ku_waiter *w)
+{
+    if (w->n_yields == 0 && !ku_yields_begin(&job->comm->yields))
+        w->n_yields = N_YIELDS;
+    if (w->n_yields == N_YIELDS)
+        return false;
+    w->n_yields++;
+    if (!ku_yields_once(&job->comm->yields))
+        w->n_yields = N_YIELDS;
+    return true;
+}
+
 int ku_job_idle(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
     KU_ASSERT(work->state == KU_WORK_STARTED);
@@ -272,9 +284,7 @@ int ku_job_idle(struct ku_job *job, struct ku_waiter *w, const struct ku_work *w
         if (now - w->spin_ns < SPIN_NS)
             return 0;
         w->n_spins--; /* every further call gets here */
-    } else if (w->n_yields < N_YIELDS) {
-        w->n_yields++;
-        sched_yield();
+    } else if (yield(job, w)) {
         return 0;
     }
     int64_t slept = sleep_until_woken(job, work);

@@ -26,11 +26,12 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/ipc.h"
+#include "base/os/yields.h"
 
 enum {
     MAX_THREADS = 1024,
     N_SPINS = 4000,      /* about 50 us: longer than the gap between two kernels of a step */
-    N_YIELDS = 20,       /* barrier of 8 ranks on 2 cores: 6.5 us; 28 us with a futex at once */
+    N_YIELDS = 20,       /* base/os/yields.h */
     SLEEP_NS = 50000000, /* upper limit of a sleep: a lost wake-up costs time, not the run */
     HOOK_SLEEP_NS = 500000,
     HOOK_EVERY_NS = 200000
@@ -40,6 +41,7 @@ struct worker {
     struct ku_pool *pool;
     int index, cpu; /* cpu < 0: not bound */
     pthread_t thread;
+    struct ku_yields yields;
 };
 
 struct ku_pool {
@@ -107,17 +109,19 @@ static void work(struct ku_pool *p, int thread)
 }
 
 /* Waits for a job or the end of the pool: spin, yield, sleep. */
-static void wait_for_work(struct ku_pool *p)
+static void wait_for_work(struct worker *w)
 {
+    struct ku_pool *p = w->pool;
     for (int i = 0; i < p->n_spins; i++) {
         if ((uint32_t)atomic_load_explicit(&p->word, memory_order_relaxed) != 0)
             return;
         pause_cpu();
     }
-    for (int i = 0; i < N_YIELDS; i++) {
+    const int n_yields = ku_yields_begin(&w->yields) ? N_YIELDS : 0;
+    for (int i = 0, is_short = 1; i < n_yields && is_short; i++) {
         if ((uint32_t)atomic_load_explicit(&p->word, memory_order_relaxed) != 0)
             return;
-        sched_yield();
+        is_short = ku_yields_once(&w->yields);
     }
     uint32_t wakeup = atomic_load(&p->wakeup);
     atomic_fetch_add(&p->asleep, 1);
@@ -145,7 +149,7 @@ static void *worker_main(void *arg)
     struct worker *w = arg;
     while (!atomic_load(&w->pool->stop)) {
         work(w->pool, w->index);
-        wait_for_work(w->pool);
+        wait_for_work(w);
     }
     return NULL;
 }
@@ -226,7 +230,9 @@ int ku_pool_n_threads(const struct ku_pool *p)
 /* Called by thread 0 when no tile is left: waits for the tiles that other threads still run. */
 static void wait_for_done(struct ku_pool *p)
 {
-    int spins = p->n_spins;
+    struct ku_yields *yields = &p->worker[0].yields;
+    const int spins = p->n_spins;
+    int n_yields = N_YIELDS;
     for (int64_t i = 0;; i++) {
         uint32_t done = atomic_load_explicit(&p->n_done, memory_order_acquire);
         if (done == p->n_tiles)
@@ -235,9 +241,10 @@ static void wait_for_done(struct ku_pool *p)
             run_hook(p);
         if (i < spins) {
             pause_cpu();
-        } else if (i < spins + N_YIELDS) {
-            sched_yield();
+        } else if (i < spins + n_yields && (i > spins || ku_yields_begin(yields))) {
+            n_yields = ku_yields_once(yields) ? n_yields : 0;
         } else {
+            n_yields = 0;
             atomic_store(&p->caller_asleep, 1);
             done = atomic_load(&p->n_done);
             if (done != p->n_tiles)

@@ -169,7 +169,7 @@ gone() { # options of all: two workers, of which 1 is killed
     await has_both || say "no workers: $(cat "$dir/err")"
     kill -KILL "$(pgrep -P $run -f 'worker .*--worker 1')" || say "no worker 1"
 }
-gone --set parallel.timeout_s=3
+gone --set parallel.timeout_s=8
 wait $run
 is=$?
 [ $is = 7 ] && grep -q 'worker 1 is away, and the others wait for it; without it' "$dir/err" && grep -q 'ps: worker 1 has not been connected for' "$dir/err" ||

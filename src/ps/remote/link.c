@@ -315,7 +315,7 @@ static int await_reply(struct peer *p, int64_t step)
     struct ku_rpc_msg m = {0};
     bool is_end = false;
     do {
-        KU_TRY(ku_rpc_stream_recv(p->push, &m, &is_end, p->link->o.timeout_ns));
+        KU_TRY(ku_rpc_stream_recv(p->push, &m, &is_end, answer_ns(p->link)));
         if (is_end)
             return KU_ERR(KUMI_EPEER, "ps: server %d ended the stream", p->number);
         const int status = ku_ps_message_get(&m, field, KU_PS_N_FRAME, 0, NULL);
