@@ -17,7 +17,7 @@
  */
 enum {
     KU_TILE_COLS = 64, /* two panels of 32, four of 16, eight of 8 */
-    KU_TILE_WIDE_COLS = 256,
+    KU_TILE_WIDE_COLS = 384,
     KU_TILE_ROWS = 840,   /* max; packing a column costs about 1 % of multiplying 512 rows by it */
     KU_TILE_CHUNK = 1024, /* max units; loading and storing the sums once per chunk costs < 1 % */
     KU_TILE_MIN_ROWS = 64,

@@ -2,7 +2,7 @@
 /*
  * Matrix products: linear, linear_dx, linear_dw (few rows: linear_thin.c).
  *
- *     out[m, n]   tiles of up to 840 x 64 or 256 (tiling.h); for each chunk of the contraction:
+ *     out[m, n]   tiles of up to 840 x 64 or 384 (tiling.h); for each chunk of the contraction:
  *     b           columns of the tile -> panels [n_units][nr], packed once per chunk, stay in L2
  *     a           group of mr rows x panel -> mr x nr sums in registers -> f32 sums of the tile
  *
