@@ -39,7 +39,8 @@ static void check_product(const struct ku_caches *c, const struct ku_product_sha
     const struct ku_product_tiling t = ku_product_tiling(c, s);
     const int64_t step = 84 % s->mr ? 3 * s->mr : 84;
     assert_true(t.rows > 0 && t.rows % s->mr == 0);
-    assert_true(t.cols == KU_TILE_COLS || (t.cols == KU_TILE_WIDE_COLS && s->step > 1));
+    assert_true(t.cols == KU_TILE_COLS ||
+                ((t.cols == KU_TILE_WIDE_COLS || t.cols == KU_TILE_WIDE_COLS / 2) && s->step > 1));
     assert_true(t.chunk_units >= KU_TILE_MIN_CHUNK && t.chunk_units % KU_TILE_MIN_CHUNK == 0);
     assert_true(t.cols * t.chunk_units * 4 <= c->l2_bytes / 4);
     const int64_t sums = t.cols == KU_TILE_COLS ? c->l2_bytes / 4 : c->l2_bytes / 2;
@@ -64,7 +65,10 @@ static void products_fit(void **state)
                                              .mr = kernels[k].mr,
                                              .step = kernels[k].step};
                 for (s.n_threads = 1; s.n_threads <= 16; s.n_threads *= 4)
-                    check_product(&c, &s);
+                    for (int bytes = 2; bytes <= 8; bytes *= 2) {
+                        s.result_bytes = s.m * s.n * bytes;
+                        check_product(&c, &s);
+                    }
             }
 }
 
@@ -76,17 +80,20 @@ static void shapes_of_a_cache(void **state)
         struct ku_product_shape s;
         struct ku_product_tiling want;
     } rows[] = {
-        {256 << 10, {4096, 768, 768, 14, 1, 1}, {252, 64, 256, 0}},
-        {512 << 10, {4096, 768, 768, 14, 1, 1}, {504, 64, 512, 0}},
-        {1 << 20, {4096, 768, 768, 14, 1, 1}, {840, 64, 1024, 0}},
-        {2 << 20, {4096, 768, 768, 14, 1, 1}, {840, 64, 1024, 0}},
-        {2 << 20, {512, 768, 256, 32, 16, 1}, {576, 64, 1024, 1}},
-        {2 << 20, {512, 768, 384, 32, 16, 1}, {576, 64, 128, 1}},
-        {2 << 20, {512, 768, 1536, 32, 16, 1}, {576, 384, 128, 0}},
-        {256 << 10, {512, 768, 1536, 32, 16, 1}, {192, 64, 128, 0}},
-        {64 << 10, {512, 768, 1536, 32, 16, 1}, {96, 64, 128, 0}},
-        {1 << 20, {512, 768, 768, 14, 1, 8}, {252, 64, 1024, 0}},
-        {1 << 20, {0, 768, 768, 14, 1, 1}, {84, 64, 1024, 1}},
+        {256 << 10, {4096, 768, 768, 14, 1, 1, 0}, {252, 64, 256, 0}},
+        {512 << 10, {4096, 768, 768, 14, 1, 1, 0}, {504, 64, 512, 0}},
+        {1 << 20, {4096, 768, 768, 14, 1, 1, 0}, {840, 64, 1024, 0}},
+        {2 << 20, {4096, 768, 768, 14, 1, 1, 0}, {840, 64, 1024, 0}},
+        {2 << 20, {512, 768, 256, 32, 16, 1, 0}, {576, 64, 1024, 1}},
+        {2 << 20, {512, 768, 384, 32, 16, 1, 0}, {576, 64, 128, 1}},
+        {2 << 20, {512, 768, 1536, 32, 16, 1, 0}, {576, 384, 128, 0}},
+        {2 << 20, {512, 3072, 384, 32, 16, 1, 6 << 20}, {576, 192, 128, 1}},
+        {2 << 20, {768, 768, 256, 32, 16, 1, 5 << 20}, {768, 192, 128, 1}},
+        {2 << 20, {512, 3072, 384, 14, 1, 1, 6 << 20}, {588, 64, 1024, 1}},
+        {256 << 10, {512, 768, 1536, 32, 16, 1, 0}, {192, 64, 128, 0}},
+        {64 << 10, {512, 768, 1536, 32, 16, 1, 0}, {96, 64, 128, 0}},
+        {1 << 20, {512, 768, 768, 14, 1, 8, 0}, {252, 64, 1024, 0}},
+        {1 << 20, {0, 768, 768, 14, 1, 1, 0}, {84, 64, 1024, 1}},
     };
     (void)state;
     for (int i = 0; i < COUNT(rows); i++) {

@@ -20,9 +20,10 @@
  * panel of 32 columns are 16 KiB each and stay in L1, unless the contraction has at most two chunks
  * anyway. Rows of a that do not stay in L2 come from L3 once per column tile; for those 64 columns
  * are 16 bytes per cycle, more than L3 delivers, so such tiles have 384 columns, whose sums take
- * half of L2. Times against chunks of 1024 and 512 units and tiles of 64 and 128 columns (GPT-2's
- * products, 512 to 2,048 tokens, L1 of 48 KiB, L2 of 2 MiB): 0.77 to 0.95; against tiles of 256
- * columns 0.90 to 1.00.
+ * half of L2. Results that do not stay in L2 are written in longer rows, by tiles of 192 columns.
+ * Times against chunks of 1024 and 512 units and tiles of 64 and 128 columns (GPT-2's
+ * products, 512 to 2,048 tokens, L1 of 48 KiB, L2 of 2 MiB): 0.77 to 0.95; 384 against 256 columns
+ * 0.90 to 1.00, 192 against 64 0.82 to 1.00.
  */
 #include "device/cpu/tiling.h"
 
@@ -79,11 +80,14 @@ struct ku_product_tiling ku_product_tiling(const struct ku_caches *c,
     int64_t units = quarter_of(c, t.cols);
     t.rows = tile_rows(clamp(units, KU_TILE_MIN_ROWS, KU_TILE_ROWS), s, t.cols);
     t.keeps_a = does_keep_a(c, s, t.rows);
-    if (!t.keeps_a && s->step > 1 && units >= KU_TILE_CHUNK) {
-        t.cols = KU_TILE_WIDE_COLS, units = 2 * quarter_of(c, t.cols);
+    const bool is_large = s->result_bytes > 2 * c->l2_bytes;
+    if ((!t.keeps_a || is_large) && s->step > 1 && units >= KU_TILE_CHUNK) {
+        t.cols = t.keeps_a ? KU_TILE_WIDE_COLS / 2 : KU_TILE_WIDE_COLS;
+        units = 2 * quarter_of(c, t.cols);
         t.rows = tile_rows(clamp(units, KU_TILE_MIN_ROWS, KU_TILE_ROWS), s, t.cols);
     }
-    const bool is_short = s->step > 1 && (!t.keeps_a || s->n_units > 2 * KU_TILE_MIN_CHUNK);
+    const bool is_short =
+        s->step > 1 && (!t.keeps_a || is_large || s->n_units > 2 * KU_TILE_MIN_CHUNK);
     t.chunk_units = is_short ? KU_TILE_MIN_CHUNK : chunk_of(units, t.cols);
     return t;
 }

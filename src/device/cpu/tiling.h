@@ -29,6 +29,7 @@ enum {
 struct ku_product_shape {
     int64_t m, n, n_units;
     int mr, step, n_threads;
+    int64_t result_bytes; /* of all results */
 };
 struct ku_product_tiling {
     int64_t rows, cols;  /* of a tile; rows are a multiple of mr */

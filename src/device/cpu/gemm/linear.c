@@ -2,7 +2,7 @@
 /*
  * Matrix products: linear, linear_dx, linear_dw (few rows: linear_thin.c).
  *
- *     out[m, n]   tiles of up to 840 x 64 or 384 (tiling.h); for each chunk of the contraction:
+ *     out[m, n]   tiles of up to 840 x 64 to 384 (tiling.h); for each chunk of the contraction:
  *     b           columns of the tile -> panels [n_units][nr], packed once per chunk, stay in L2
  *     a           group of mr rows x panel -> mr x nr sums in registers -> f32 sums of the tile
  *
@@ -417,7 +417,10 @@ static void choose_tiling(struct ku_kernel *k)
                                        .n_units = p->n_units,
                                        .mr = micro->mr,
                                        .step = micro->step,
-                                       .n_threads = ku_pool_n_threads(k->cpu->pool)};
+                                       .n_threads = ku_pool_n_threads(k->cpu->pool),
+                                       .result_bytes =
+                                           p->m * p->n * k->call.n_out *
+                                           (int64_t)kumi_dtype_bytes(k->call.out[0].dtype)};
     p->tiling = ku_product_tiling(&k->cpu->caches, &s);
     int64_t n_sums = 1; /* of the tile at once */
     for (int64_t n = p->slices.n; n > 1; n /= 2)
