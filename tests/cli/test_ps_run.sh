@@ -148,14 +148,17 @@ wait $worker || say "the worker of a server with a full disk: $(cat "$dir/worker
 
 # another model, a worker too many, a missing worker
 address=unix:$dir/other/server-0.sock
-"$kumi" ps serve "$dir/c.json" --out "$dir/other" --set ps.workers=2 --set parallel.timeout_s=1 >"$dir/out" 2>"$dir/err" &
+"$kumi" ps serve "$dir/c.json" --out "$dir/other" --set ps.workers=2 >"$dir/out" 2>"$dir/err" &
 server=$!
 listens() { grep -q '^listening on ' "$dir/out"; }
 await listens
 no 8 "model or configuration differ from the servers' (layout " worker "$dir/c.json" --servers "$address" --set ps.workers=2 --set model.n_embd=32
 no 2 "--worker: 2; the servers have 2 workers, from 0" worker "$dir/c.json" --servers "$address" --set ps.workers=3 --worker 2
 no 2 "ps.workers: null; set the number of workers" worker "$dir/c.json" --servers "$address"
+kill -TERM $server
 wait $server
+[ $? = 10 ] || say "a stopped server: $(cat "$dir/err")"
+"$kumi" ps serve "$dir/c.json" --out "$dir/missing" --set ps.workers=2 --set parallel.timeout_s=1 >"$dir/out" 2>"$dir/err"
 [ $? = 7 ] && grep -q 'kumi: error: ps: worker 0 has not been connected for 1.0 s (parallel.timeout_s), nor have others' "$dir/err" || say "missing workers: $(cat "$dir/err")"
 no 2 "--journal-sync: often; give every, none, or group:MS" serve "$dir/c.json" --out "$dir/no" --set ps.workers=1 --journal-sync often
 no 2 "ps replay: $dir/all/journal/server-0: no journal with updates" replay "$dir/all"
