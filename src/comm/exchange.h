@@ -41,8 +41,8 @@
  * host then sends 1 to 2 log2(L) nodes for each element.
  *
  * Two hosts that are one node each need no gather half for an all-reduce: each sends its node of
- * the whole vector, and both add the two (ku_exchange_is_mutual). That is as many bytes, or fewer
- * where the wire is narrower than the sums, and half the messages' latency.
+ * the whole vector, and both add the two (ku_topology_is_mutual). That is one exchange in place of
+ * two, with as many bytes, or fewer where the wire is narrower than the sums.
  */
 
 /* ---- Where the members are ---- */
@@ -98,6 +98,8 @@ int ku_topology_local_n(const struct ku_topology *t, int host);
 int ku_topology_member(const struct ku_topology *t, int host, int local);
 /* Host and local index of a member. O(log n_runs). */
 void ku_topology_find(const struct ku_topology *t, int member, int *host, int *local);
+/* Whether an all-reduce is two hosts' exchange of their nodes. Equal on all members. */
+bool ku_topology_is_mutual(const struct ku_topology *t);
 /* The local index on `host` of the helper of destination d, which is on host d_host at d_local */
 int ku_topology_helper(const struct ku_topology *t, int host, int d_host, int d_local);
 
@@ -180,8 +182,6 @@ void ku_exchange_recv(const struct ku_exchange *x, enum ku_half half, int stage,
  * the last stage that is this member alone.
  */
 void ku_exchange_keep(const struct ku_exchange *x, int stage, struct ku_exchange_set *set);
-/* Whether an all-reduce is two hosts' exchange of their nodes. Equal on all members. */
-bool ku_exchange_is_mutual(const struct ku_exchange *x);
 /* Even hosts: all destinations of this member's local index, in the order of their slices */
 void ku_exchange_all(const struct ku_exchange *x, struct ku_exchange_set *set);
 /* The i-th destination of a set: a member. O(1), for uneven hosts O(log n_hosts). */

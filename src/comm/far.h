@@ -11,7 +11,9 @@
  * messages (comm/net.h) and by the plan of comm/exchange.h. The near part is the shared memory of
  * the host, as in a communicator of one host.
  *
- *     all_reduce of 2 hosts x 2 members; member 1 is the helper of members 1 and 3
+ *     both halves, drawn for 2 hosts x 2 members; member 1 is the helper of members 1 and 3. (An
+ *     all_reduce of just two such hosts sends slices 1 and 3 both ways in FAR_REDUCE, and has no
+ *     FAR_GATHER: ku_topology_is_mutual.)
  *
  *     host 0                                     host 1
  *     member 0  member 1                         member 2  member 3

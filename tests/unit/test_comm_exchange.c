@@ -854,7 +854,7 @@ static void check_cost(const struct world *w)
         {.exchange = &w->x[0], .count = 37 * w->n + 5, .line_count = 16, .first = 3}};
     struct ku_host_ranks host[MAX_MEMBERS];
     struct ku_far_cost *cost;
-    const bool is_mutual = w->n_hosts > 1 && ku_exchange_is_mutual(&w->x[0]);
+    const bool is_mutual = ku_topology_is_mutual(&w->hosts.all);
     double mean[2], half[2];
     size_t pool, first_chunk = 0;
     for (int h = 0; h < w->n_hosts; h++)

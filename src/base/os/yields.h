@@ -14,7 +14,8 @@
  * time slice, some ms, whereas a wake-up preempts it. So after a long yield the thread sleeps at
  * once in its next waits: in 8, after another long one in 16, up to 512; each short yield takes
  * one off. With a busy loop of another program on each core the tests of tensor parallelism, 8
- * ranks, take 26 s, and 218 s with all yields; without the loops 24 s.
+ * ranks, take 26 to 30 s, and 218 s with all yields; without the loops 24 s. The price: after any
+ * long yield a few waits are slow, so that barrier's p99 is 45 us, 7 with all yields.
  *
  * All-zero: no long yield yet. Of one thread.
  */

@@ -35,9 +35,9 @@ void ku_exchange_keep(const struct ku_exchange *x, int stage, struct ku_exchange
         set->n = t->n_hosts / (x->stage[stage].stride * x->stage[stage].radix);
 }
 
-bool ku_exchange_is_mutual(const struct ku_exchange *x)
+bool ku_topology_is_mutual(const struct ku_topology *t)
 {
-    return x->topology->n_hosts == 2 && x->topology->per_host && x->max_nodes == 1;
+    return t->n_hosts == 2 && t->per_host && (t->per_host & (t->per_host - 1)) == 0;
 }
 
 void ku_exchange_all(const struct ku_exchange *x, struct ku_exchange_set *set)

@@ -65,7 +65,7 @@ int ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *ho
     const int is_power = t.per_host && (t.per_host & (t.per_host - 1)) == 0;
     *gather = t.n_hosts - 1;
     *reduce = is_power ? t.n_hosts - 1 : sent;
-    if (is_all_reduce && is_power && t.n_hosts == 2)
+    if (is_all_reduce && ku_topology_is_mutual(&t))
         *reduce = 2, *gather = 0;
     ku_topology_fini(&t);
     return KUMI_OK;
@@ -127,7 +127,7 @@ void ku_far_cost_destroy(struct ku_far_cost *x)
 
 static bool is_mutual(const struct ku_far_cost *x, const struct ku_far_vector *v)
 {
-    return v->block_count == 0 && ku_exchange_is_mutual(&x->exchange);
+    return v->block_count == 0 && ku_topology_is_mutual(&x->topology);
 }
 
 double ku_far_cost_gathered(const struct ku_far_cost *x, const struct ku_far_vector *v)

@@ -51,7 +51,7 @@ static int open_lane(struct ku_far *far, struct far_lane *lane, unsigned char *s
 bool ku_far_is_mutual(const struct ku_work *w)
 {
     return w->coll.kind == KU_COLL_ALL_REDUCE &&
-           ku_exchange_is_mutual(&w->comm->priv->far->exchange);
+           ku_topology_is_mutual(&w->comm->priv->far->topology);
 }
 
 /* Every lane, and this member, has all slices of its local index. */

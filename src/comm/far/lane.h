@@ -78,7 +78,7 @@ struct ku_far {
     bool is_open; /* the stage is set up */
     enum ku_half half;
     int stage;
-    bool is_mutual; /* an all-reduce in the reduce half alone (ku_exchange_is_mutual) */
+    bool is_mutual; /* an all-reduce in the reduce half alone (ku_topology_is_mutual) */
     struct far_lane *send, *recv; /* [exchange.max_peers] each */
     int n_sends, n_recvs;
     struct far_cursor keep_at; /* of the next chunk to combine */

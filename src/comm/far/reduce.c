@@ -8,7 +8,7 @@
  *     sum    when chunk c of every peer is there: combine it with this member's own sources, in the
  *            order of the tree, into partial sums or, in the last stage, the result
  *
- * A mutual exchange (ku_exchange_is_mutual) sends and sums the same elements. The sum takes this
+ * A mutual exchange (ku_topology_is_mutual) sends and sums the same elements. The sum takes this
  * host's node from the chunk that is sent, and may overwrite what is sent from where it lies. So
  * chunk c is summed after it was filled, in place after it was sent, and chunk c + FAR_DEPTH is
  * filled after that.
