@@ -326,10 +326,9 @@ static int read_journal(struct ku_ps_service *s, const struct ku_run_served *x)
         KU_TRY(remove_old(s));
     s->ledger = s->plan.ledger;
     s->plan.ledger = (struct ku_ps_ledger){0};
-    for (int w = 0; w < identity.n_workers; w++) {
+    for (int w = 0; w < identity.n_workers; w++)
         s->applied[w] = s->plan.next[w];
-        ku_remote_begin_at(s->engine, w, s->plan.next[w]);
-    }
+    ku_remote_begin_at(s->engine, s->plan.next);
     return s->o.replayed ? KUMI_OK : ku_ps_journal_open(&o, &s->plan.end, &s->journal);
 }
 

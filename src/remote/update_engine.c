@@ -404,12 +404,6 @@ int ku_remote_receive_sparse(struct ku_remote_engine *e, int worker, int64_t ste
     return receive(e, worker, step, offset, body, extent, true);
 }
 
-void ku_remote_begin_at(struct ku_remote_engine *e, int worker, int64_t step)
-{
-    KU_ASSERT(e->slot[worker].received == 0);
-    e->slot[worker].next = e->slot[worker].step = step;
-}
-
 void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step)
 {
     pthread_mutex_lock(&e->lock);
@@ -437,6 +431,16 @@ static bool is_ready(const struct ku_remote_engine *e, int worker, int64_t step)
         return e->version >= step;
     return e->slot[worker].next >= step &&
            (e->o.mode == KU_REMOTE_ASYNC || is_within_bound(e, step));
+}
+
+void ku_remote_begin_at(struct ku_remote_engine *e, const int64_t *step)
+{
+    for (int w = 0; w < e->n_workers; w++) {
+        KU_ASSERT(e->slot[w].received == 0 && !e->slot[w].is_kept);
+        e->slot[w].next = e->slot[w].step = step[w];
+    }
+    for (int w = 0; w < e->n_workers; w++)
+        e->slot[w].begins = is_ready(e, w, step[w]) ? e->version : -1;
 }
 
 void ku_remote_exclude(struct ku_remote_engine *e, int worker, bool is_excluded)
@@ -556,13 +560,24 @@ static bool choose(struct ku_remote_engine *e, struct choice *c)
     return c->n >= wanted;
 }
 
+/* The largest next step in the bound; without workers there, of those that return to it. */
+static int64_t fastest_of(const struct ku_remote_engine *e)
+{
+    int64_t fastest = -1, returning = -1;
+    for (int w = 0; w < e->n_workers; w++) {
+        const struct slot *x = &e->slot[w];
+        if (!x->is_excluded && x->next > fastest)
+            fastest = x->next;
+        if (!x->is_to_be && x->next > returning)
+            returning = x->next;
+    }
+    return fastest < 0 ? returning : fastest;
+}
+
 /* The worker that can be excluded or included now; -1: none. lock is held. */
 static int changing(const struct ku_remote_engine *e)
 {
-    int64_t fastest = INT64_MIN;
-    for (int w = 0; w < e->n_workers; w++)
-        if (!e->slot[w].is_excluded && e->slot[w].next > fastest)
-            fastest = e->slot[w].next;
+    const int64_t fastest = e->o.mode == KU_REMOTE_SSP ? fastest_of(e) : 0;
     for (int w = 0; w < e->n_workers && e->o.mode == KU_REMOTE_SSP; w++) {
         const struct slot *x = &e->slot[w];
         if (x->is_to_be != x->is_excluded && (x->is_to_be || fastest - x->next <= e->o.staleness))

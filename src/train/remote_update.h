@@ -235,10 +235,10 @@ KU_STATUS ku_remote_receive_sparse(struct ku_remote_engine *e, int worker, int64
 KU_STATUS ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset,
                           const void *data, size_t bytes, bool is_sparse);
 /*
- * Before any push: the first step of a worker, where it differs from the version of the options
- * (async, ssp).
+ * Before any push: the workers' first steps, where they differ from the version of the options
+ * (async, ssp). A worker beyond the bound waits for an update, as if it had waited before.
  */
-void ku_remote_begin_at(struct ku_remote_engine *e, int worker, int64_t step);
+void ku_remote_begin_at(struct ku_remote_engine *e, const int64_t *step);
 /*
  * Forget what was received of a push of a step from `step` on, since its worker sends it anew.
  * Server 0 may forget only what is not complete, the others what server 0 has not completely.

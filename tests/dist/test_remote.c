@@ -36,7 +36,8 @@ struct remote {
     int late; /* a worker that is slow; -1: none */
     /* Of two workers, 1 is away before this step, until a while later (returns) or for good. */
     int away;
-    bool returns;
+    bool returns, both;   /* both: 0 is away at the same time, as the servers see it */
+    const int64_t *begin; /* the workers' first steps, as after a restart of the servers */
     struct ku_remote_engine *first; /* server 0's */
     int broken, bad_update; /* a worker that fails in its step 1; an update that fails; -1: none */
     const int *order;       /* replayed */
@@ -47,7 +48,8 @@ struct remote {
 /* Of a thread that runs one side. */
 struct side {
     struct remote *r;
-    int worker; /* -1: the servers */
+    int worker;                 /* -1: the servers */
+    struct ku_remote_link link; /* where a first step is given */
     int status;
     struct kumi_error error;
     pthread_t thread;
@@ -221,6 +223,8 @@ static int server_rank(struct ku_job *job, void *arg)
     KU_TRY(ku_remote_engine_create(t, &r->engine, &e));
     if (r->compression == KU_REMOTE_TOPK && job->rank == 0)
         check_records(e);
+    if (r->begin)
+        ku_remote_begin_at(e, r->begin);
     if (job->rank == 0)
         r->first = e; /* workers begin later */
     ku_remote_direct_attach(r->link, e, NULL, r->dir, job->rank == 0 ? &events : NULL);
@@ -239,7 +243,8 @@ static int server_rank(struct ku_job *job, void *arg)
 
 static int open_worker(const struct side *x, struct ku_trainer *t, struct ku_remote_worker **w)
 {
-    return ku_remote_worker_create(t, ku_remote_direct_link(x->r->link, x->worker), NULL, w);
+    const struct ku_remote_link *link = ku_remote_direct_link(x->r->link, x->worker);
+    return ku_remote_worker_create(t, x->r->begin ? &x->link : link, NULL, w);
 }
 
 /* As a process that takes the place of one that was killed between two steps. */
@@ -268,28 +273,51 @@ static void be_away(const struct side *x, int64_t step)
     if (r->away == 0 || x->worker != 1 || (step != r->away && !is_last))
         return;
     ku_remote_exclude(r->first, 1, true);
-    nanosleep(&(struct timespec){.tv_nsec = is_last ? 0 : 20000000}, NULL);
+    if (r->both && !is_last)
+        ku_remote_exclude(r->first, 0, true);
+    nanosleep(&(struct timespec){.tv_nsec = is_last ? 0 : r->both ? 30000000 : 20000000}, NULL);
     if (!is_last)
         ku_remote_exclude(r->first, 1, false);
+    if (r->both && !is_last)
+        ku_remote_exclude(r->first, 0, false);
+}
+
+/* After a restart a worker beyond the bound begins with the first update that lets it. */
+static void check_begin(const struct side *x, int64_t step)
+{
+    const struct remote *r = x->r;
+    const int64_t wanted = r->begin ? step - r->begin[1] - r->engine.staleness : 0;
+    int64_t seen = -1;
+    char byte;
+    if (wanted <= 0 || x->worker != 0 || step != r->begin[0])
+        return;
+    for (int i = 0; i < 5000 && seen < 0; i++) {
+        assert_int_equal(ku_remote_read(r->first, 0, step, 0, &byte, 1, &seen), 0);
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    assert_int_equal(seen, wanted);
 }
 
 /* How long a worker takes for a step: with `returns` 1 catches up with 0, then it is the slower. */
 static long delay_ns(const struct side *x, int64_t step)
 {
     const struct remote *r = x->r;
-    if (r->returns && x->worker == 1 && step > r->away)
+    if (r->returns && x->worker == 1 && step > (r->both ? 6 : r->away))
         return 50000000;
+    if (r->both)
+        return x->worker == 0 && step < 8 ? 20000000 : 0;
     return x->worker == r->late || (r->returns && step < 4) ? 20000000 : 0;
 }
 
 static int work(const struct side *x, struct ku_trainer *t, struct ku_remote_worker **w)
 {
     struct remote *r = x->r;
-    for (int64_t step = 0;; step++) {
+    for (int64_t step = r->begin ? r->begin[x->worker] : 0;; step++) {
         const double *report;
         if (r->restart > 0 && step == r->restart)
             KU_TRY(restart(x, t, w));
         KU_TRY(ku_remote_begin(*w, &step, &report));
+        check_begin(x, step);
         if (step > 0 && x->worker == 0)
             r->c.loss[step - 1] = report[KU_REPORT_LOSS];
         be_away(x, step);
@@ -323,6 +351,10 @@ static int worker_rank(struct ku_job *job, void *arg)
 static void *run_side(void *arg)
 {
     struct side *x = arg;
+    if (x->worker >= 0 && x->r->begin) {
+        x->link = *ku_remote_direct_link(x->r->link, x->worker);
+        x->link.first_step = x->r->begin[x->worker];
+    }
     x->status = x->worker < 0 ? ku_comm_threads(x->r->n_servers, NULL, server_rank, x->r)
                               : ku_comm_threads(1, NULL, worker_rank, x);
     x->error = *ku_err_get();
@@ -515,12 +547,13 @@ static void order_is_all(void **state)
 static void absent(void **state)
 {
     (void)state;
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 8; k++) {
         struct remote r = case_of(GPT2, 2, 1 + k % 3, KU_OP_adamw, KUMI_F32);
         r.engine.mode = KU_REMOTE_SSP;
-        r.engine.staleness = k / 2;
+        r.both = k >= 6;
+        r.engine.staleness = r.both ? k - 6 : k / 2;
         r.away = 2;
-        r.returns = k % 2;
+        r.returns = k % 2 || r.both;
         r.c.steps = r.returns ? 12 : 6;
         r.n_updates = 2 * r.c.steps;
         run_remote(&r);
@@ -535,6 +568,23 @@ static void absent(void **state)
         run_remote(&again);
         assert_memory_equal(again.applied, r.applied, sizeof r.applied);
         assert_string_equal(again.c.digest, r.c.digest);
+    }
+}
+
+/* The servers start again while worker 0 waits for the bound. */
+static void begins_later(void **state)
+{
+    static const int64_t begin[2] = {3, 0};
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        struct remote r = case_of(GPT2, 2, 1 + k % 2, KU_OP_adamw, KUMI_F32);
+        r.engine.mode = KU_REMOTE_SSP;
+        r.engine.staleness = k / 2;
+        r.begin = begin;
+        r.c.steps = 6;
+        r.n_updates = 3 + 6;
+        run_remote(&r);
+        assert_int_equal(r.n_applied, r.n_updates);
     }
 }
 
@@ -772,6 +822,7 @@ int main(void)
                                        cmocka_unit_test(compressed_refuses),
                                        cmocka_unit_test(order_is_all),
                                        cmocka_unit_test(absent),
+                                       cmocka_unit_test(begins_later),
                                        cmocka_unit_test(backup),
                                        cmocka_unit_test(failure_ends_all),
                                        cmocka_unit_test(sync_is_all_reduce)};
