@@ -13,11 +13,19 @@ const char *ku_env(const char *name)
     return value && *value ? value : NULL;
 }
 
-int ku_env_default(const char *name, const char *value)
+static int set(const char *name, const char *value, int replaces)
 {
-    if (setenv(name, value, 0) < 0)
+    if (setenv(name, value, replaces) < 0)
         return KU_ERR(KUMI_ENOMEM, "environment: %s: no memory", name);
     return 0;
+}
+int ku_env_default(const char *name, const char *value)
+{
+    return set(name, value, 0);
+}
+int ku_env_set(const char *name, const char *value)
+{
+    return set(name, value, 1);
 }
 
 int ku_env_check_threads(void)

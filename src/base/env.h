@@ -10,10 +10,11 @@
 const char *ku_env(const char *name);
 
 /*
- * Give a variable a value unless it has one, for a library that reads it. Call it before other
- * threads read the environment. Errors: KUMI_ENOMEM.
+ * Give a variable a value, for a library that reads it: unless it has one, or in place of it. Call
+ * them before other threads read the environment. Errors: KUMI_ENOMEM.
  */
 KU_STATUS ku_env_default(const char *name, const char *value);
+KU_STATUS ku_env_set(const char *name, const char *value);
 
 /* KUMI_THREADS, compute threads of a rank, as the launcher sets it; 0: unset. */
 int ku_env_threads(void);

@@ -80,6 +80,18 @@ static int failure_of(struct ku_ps_journal *j)
     return status;
 }
 
+/*
+ * fsync failed: nothing more is written or acknowledged. The system reports an error of writing
+ * back once, so the next fsync of the same file would succeed without the data. lock is held.
+ */
+static int fail(struct ku_ps_journal *j)
+{
+    j->status = cannot(j, "synced");
+    j->error = *ku_err_get();
+    pthread_cond_broadcast(&j->changed);
+    return j->status;
+}
+
 /* Writes a record at `end`, the head last: before that nothing there is valid. */
 static int append(struct ku_ps_journal *j, struct ku_ps_head *h, const void *body)
 {
@@ -169,12 +181,16 @@ static int begin_segment(struct ku_ps_journal *j)
     if (path == NULL)
         return KUMI_ENOMEM;
     const int fd = ku_os_open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0) {
+        const int failed = KU_ERR(ku_os_status(KUMI_ESTORAGE), "journal: %s: cannot be created: %s",
+                                  path, ku_os_why());
+        ku_free(path);
+        return failed;
+    }
     set_file(j, fd, old_file + 1, last);
-    int status = fd < 0 ? cannot(j, "created") : KUMI_OK;
     j->salt = salt_of(j);
     j->end = 0;
-    if (status == KUMI_OK)
-        status = write_segment(j);
+    int status = write_segment(j);
     if (status == KUMI_OK && j->o.sync != KU_PS_SYNC_NONE && ku_os_fsync_dir(j->dir) < 0)
         status = cannot(j, "synced");
     if (status < 0) {
@@ -183,8 +199,7 @@ static int begin_segment(struct ku_ps_journal *j)
         await_idle(j);
         set_file(j, old_fd, old_file, last);
         j->salt = salt, j->end = end;
-        if (fd >= 0)
-            ku_os_close(fd);
+        ku_os_close(fd);
         remove_file(j, old_file + 1);
         ku_err_put(&error);
     }
@@ -218,8 +233,12 @@ static void drop_closed(struct ku_ps_journal *j, uint32_t i)
 static int next_segment(struct ku_ps_journal *j)
 {
     const int fd = j->fd;
-    if (j->o.sync != KU_PS_SYNC_NONE && ku_os_fsync(fd) < 0)
-        return cannot(j, "synced");
+    if (j->o.sync != KU_PS_SYNC_NONE && ku_os_fsync(fd) < 0) {
+        pthread_mutex_lock(&j->lock);
+        const int status = fail(j);
+        pthread_mutex_unlock(&j->lock);
+        return status;
+    }
     KU_TRY(note_closed(j, j->file));
     const int status = begin_segment(j);
     await_idle(j); /* a sync that began before may have taken either file */
@@ -308,15 +327,13 @@ static void sync_now(struct ku_ps_journal *j)
     const uint64_t last = j->last;
     const int fd = j->fd;
     pthread_mutex_unlock(&j->lock);
-    const int status = ku_os_fsync(fd) < 0 ? cannot(j, "synced") : KUMI_OK;
+    const bool is_synced = ku_os_fsync(fd) == 0;
     pthread_mutex_lock(&j->lock);
     j->is_syncing = false;
-    if (status == KUMI_OK) {
+    if (is_synced)
         j->synced = last;
-    } else {
-        j->status = status;
-        j->error = *ku_err_get();
-    }
+    else
+        fail(j);
     pthread_cond_broadcast(&j->changed);
 }
 
@@ -342,7 +359,7 @@ void ku_ps_journal_cover(struct ku_ps_journal *j, int64_t version)
         } else {
             i++;
         }
-    if (!j->o.keeps && next_segment(j) < 0)
+    if (!j->o.keeps && next_segment(j) < 0 && failure_of(j) == KUMI_OK)
         KU_LOG(TRAIN, WARN, "%s; the journal grows", ku_err_get()->text);
 }
 

@@ -323,20 +323,29 @@ static void disk_full(void **state)
     }
 }
 
-/* A failed fsync is final: what is on the disk is unknown. */
+/*
+ * A failed fsync is final, also of a segment that is closed: what is on the disk is unknown. A
+ * segment that cannot be created is not: the last one goes on.
+ */
 static void failed_sync(void **state)
 {
     const struct ku_ps_end none = {.next_number = 1};
     (void)state;
-    start();
-    struct ku_ps_journal *j = open_at(&none, KU_PS_SYNC_EVERY);
-    assert_int_equal(push(j, 0, 0, 0, 64), 0);
-    ku_fault_set("os:1");
-    assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), KUMI_ESTORAGE);
-    ku_fault_set(NULL);
-    assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), KUMI_ESTORAGE);
-    assert_int_equal(push(j, 0, 0, 64, 64), KUMI_ESTORAGE);
-    ku_ps_journal_close(j);
+    for (int k = 0; k < 3; k++) {
+        const int wanted = k < 2 ? KUMI_ESTORAGE : KUMI_OK;
+        start();
+        struct ku_ps_journal *j = open_at(&none, KU_PS_SYNC_EVERY);
+        assert_int_equal(push(j, 0, 0, 0, 64), 0);
+        ku_fault_set(k < 2 ? "os:1" : "os:2"); /* fsync, open */
+        if (k == 0)
+            assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), KUMI_ESTORAGE);
+        else
+            ku_ps_journal_cover(j, 0);
+        ku_fault_set(NULL);
+        assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), wanted);
+        assert_int_equal(push(j, 0, 0, 64, 64), wanted);
+        ku_ps_journal_close(j);
+    }
 }
 
 /* Segments go once a checkpoint covers every push in them. */

@@ -190,13 +190,15 @@ static void end_workers(const struct run *r, int sig)
 /* Reaps what has ended; returns whether the run goes on. */
 static bool reap(struct run *r, const sigset_t *old, int *code)
 {
-    int status;
+    int status, failed;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
         if (pid == r->servers && !reap_servers(r, status, old, code))
             return false;
         for (int w = 0; w < (int)r->n_workers; w++)
-            if (pid == r->pid[w] && reap_worker(r, w, status, old) < 0)
+            if (pid == r->pid[w] && (failed = reap_worker(r, w, status, old)) < 0) {
+                *code = -failed;
                 return false;
+            }
     }
     return true;
 }

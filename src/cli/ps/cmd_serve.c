@@ -22,7 +22,7 @@ int ps_cmd_serve(struct cli *c)
 {
     struct ps_server_options server = {0};
     struct ps_train_options train = {0};
-    struct ku_ps_vector_service_opts o = {.vector.lr = 0.01};
+    struct ku_ps_vector_service_opts o = {.vector.lr = -HUGE_VAL}; /* not given */
     struct ku_ps_vector_service *s = NULL;
     const char *texts[KU_RPC_MAX_LISTEN];
     char *copy = NULL;
@@ -38,12 +38,14 @@ int ps_cmd_serve(struct cli *c)
     };
     if (!CLI_PARSE(c, option, 0, 1))
         return c->code;
-    if (c->n == 1 && (o.vector.count || o.vector.optimizer || o.package))
+    const bool has_lr = o.vector.lr > -HUGE_VAL;
+    if (c->n == 1 && (o.vector.count || o.vector.optimizer || has_lr || o.package))
         return cli_usage("kumi ps serve: %.60s: an extra argument; a configuration goes without "
-                         "--vector, --optimizer and --package",
+                         "--vector, --optimizer, --lr and --package",
                          c->arg[0]);
     if (c->n == 1)
         return ps_serve_training(c, &train, &server);
+    o.vector.lr = has_lr ? o.vector.lr : 0.01;
     if (train.out || train.shard || train.journal_sync || train.keeps)
         return cli_usage("kumi ps serve: --out, --shard, --journal-sync and --keep-journal go only "
                          "with CONFIG");

@@ -42,8 +42,8 @@ static int take_shard(const char *shard, const char *out)
     snprintf(text[1], sizeof *text, "%d", n);
     snprintf(text[2], sizeof *text, "%d",
              FIRST_PORT + (int)(ku_hash64(out, strlen(out)) % N_PORTS));
-    KU_TRY(ku_env_default("RANK", text[0]));
-    KU_TRY(ku_env_default("WORLD_SIZE", text[1]));
+    KU_TRY(ku_env_set("RANK", text[0]));
+    KU_TRY(ku_env_set("WORLD_SIZE", text[1]));
     KU_TRY(ku_env_default("MASTER_ADDR", "127.0.0.1"));
     return ku_env_default("MASTER_PORT", text[2]);
 }
@@ -139,10 +139,17 @@ int ps_cmd_worker(struct cli *c)
     };
     if (!CLI_PARSE(c, option, 1, 1) || !cli_settings(c, NULL, 0, &t.settings))
         return c->code;
+    const char *const rank = worker == -1 ? ku_env("RANK") : NULL;
+    char *end = NULL;
     if (worker == -1)
-        worker = ku_env("RANK") ? strtoll(ku_env("RANK"), NULL, 10) : 0;
+        worker = rank ? strtoll(rank, &end, 10) : 0;
+    if (rank && (end == rank || *end || worker < 0 || worker >= KU_REMOTE_MAX_WORKERS))
+        return cli_usage("kumi ps worker: RANK: %.40s: no number of a worker; give --worker, or a "
+                         "RANK from 0 to %d",
+                         rank, KU_REMOTE_MAX_WORKERS - 1);
     if (worker < 0 || worker >= KU_REMOTE_MAX_WORKERS)
-        return cli_usage("kumi ps worker: --worker: %lld; give a number from 0", (long long)worker);
+        return cli_usage("kumi ps worker: --worker: %lld; give a number from 0 to %d",
+                         (long long)worker, KU_REMOTE_MAX_WORKERS - 1);
     struct ku_ps_link_opts o = {
         .server = texts, .worker = (int)worker, .security = ps_client_security(&client)};
     int status = ku_run_timeout_ns(&t.settings, &o.timeout_ns);

@@ -68,6 +68,7 @@ static int add_stream(struct server *s, struct ku_rpc_call *call)
     *x = (struct stream){.server = s,
                          .call = call,
                          .method = ku_rpc_method_index(call),
+                         .version = -1,
                          .acked = -1,
                          .complete = -1,
                          .seen = -1,
