@@ -36,12 +36,28 @@ int cmd_ckpt(struct cli *c)
                          verb);
     if (c->n < 2)
         return cli_usage("kumi ckpt %s: a run or a directory is missing", verb);
+    const bool is_list = strcmp(verb, "list") == 0, moves = is_export || is_import;
+    const struct {
+        const char *option;
+        bool is_given, is_taken;
+    } use[] = {{"--json", as_json, is_list},
+               {"--params", params, strcmp(verb, "digest") == 0},
+               {"--to", to, moves},
+               {"--dtype", weights.dtype, moves},
+               {"--shard-size", shard, moves},
+               {"--ema", weights.ema, is_export},
+               {"--model", weights.model, is_import},
+               {"--map", c->n_list > 0, is_import},
+               {"--allow-missing", weights.allow_missing, moves}};
+    for (size_t i = 0; i < sizeof use / sizeof use[0]; i++)
+        if (use[i].is_given && !use[i].is_taken)
+            return cli_usage("kumi ckpt %s: %s does not go with %s; see `kumi help ckpt`", verb,
+                             use[i].option, verb);
+    if (moves && to == NULL)
+        return cli_usage("kumi ckpt %s: --to DIR is missing; see `kumi help ckpt`", verb);
     char *text = NULL, digest[72];
     weights.map = c->list;
     weights.n_map = c->n_list;
-    if ((is_export || is_import) != (to != NULL))
-        return cli_usage("kumi ckpt %s: %s; see `kumi help ckpt`", verb,
-                         to ? "--to is for export and import" : "--to DIR is missing");
     if (shard && cli_bytes(shard, &weights.shard_bytes) < 0)
         return cli_usage("kumi ckpt: --shard-size: %.60s: not a size; give bytes, or a unit as in "
                          "500MB, 2GB, 1GiB",
@@ -50,7 +66,7 @@ int cmd_ckpt(struct cli *c)
         return cli_end(kumi_ckpt_export(run, to, &weights), 0);
     if (is_import)
         return cli_end(kumi_ckpt_import(run, to, &weights), 0);
-    if (strcmp(verb, "list") == 0)
+    if (is_list)
         return cli_print(kumi_ckpt_list(run, as_json, &text), &text);
     if (strcmp(verb, "verify") == 0)
         return cli_print(kumi_ckpt_verify(run, &text), &text);

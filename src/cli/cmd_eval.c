@@ -105,8 +105,9 @@ int cmd_eval(struct cli *c)
         return cli_usage("kumi eval: --beam, --alpha, --source, --reference go with --bleu");
     if (beam == 0)
         return cli_usage("kumi eval: --beam: 0; give 1 to 64");
-    if (is_bleu && (o.n_data || o.stride))
-        return cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride");
+    if (is_bleu && (o.n_data || o.stride || o.tokenizer || o.seq_len))
+        return cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride, "
+                         "--tokenizer, --seq-len");
     if (is_bleu && (n || hosts.hosts || hosts.hostfile))
         return cli_usage("kumi eval: --bleu runs as one process; leave out %s", n ? "-n" : "-H");
     if (is_bleu)

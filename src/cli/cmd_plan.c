@@ -22,7 +22,8 @@ static int estimate(const struct cli *c, struct options *o)
     int status = cli_planned_ranks("-n", o->n, &o->estimate.n_ranks);
     o->estimate.n_params = strtod(o->params, &end);
     if (c->n > 0 || o->picture || o->stages || o->layouts || o->mesh || o->schedule ||
-        o->activations || o->roofline || o->as_csv || o->deepspeed || c->n_list || o->limit)
+        o->activations || o->roofline || o->unit_costs || o->as_csv || o->axis || o->deepspeed ||
+        o->is_strict || c->n_list || o->limit)
         return cli_usage("kumi plan: --params replaces the configuration; only --memory, --zero, "
                          "--optimizer, --precision, --grads, --no-master, -n, --replicate and "
                          "--json go with it");

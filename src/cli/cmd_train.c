@@ -139,8 +139,9 @@ int cmd_train(struct cli *c)
         return c->code;
     if (until < 0)
         return cli_usage("kumi train: --until: %lld; give a step", (long long)until);
-    if (o.max_time_s < 0)
-        return cli_usage("kumi train: --max-time: %.60s: not a time; give it as [[HH:]MM:]SS",
+    if (max_time && !(o.max_time_s > 0))
+        return cli_usage("kumi train: --max-time: %.60s: not a time above 0; give it as "
+                         "[[HH:]MM:]SS",
                          max_time);
     if (rows < 0 || rows > INT_MAX)
         return cli_usage("kumi train: --profile-rows: %lld; give 1 or more, or 0 for all",

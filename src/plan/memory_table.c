@@ -183,9 +183,9 @@ static void print_tensor_parallel(const struct ku_program *p, struct ku_str *out
 
 static int plan_print(const struct ku_plan *p, const struct ku_advice *a, int n_advice, char **text)
 {
-    const struct ku_batch *b = &p->s.batch;
+    const int n_ranks = ku_session_n_ranks(&p->s);
     struct ku_str out = {0}, again = {0};
-    ku_str_add(&out, "memory plan: %d rank%s on ", b->n_ranks, b->n_ranks == 1 ? "" : "s");
+    ku_str_add(&out, "memory plan: %d rank%s on ", n_ranks, n_ranks == 1 ? "" : "s");
     if (p->host)
         ku_str_add(&out, "%d hosts", p->n_hosts);
     else
@@ -266,7 +266,7 @@ static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_a
     json_t *root = json_pack(
         "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I, s:o}, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
         "s:o, s:o}",
-        "ranks", b->n_ranks, "device", p->s.cfg.parallel_device, "compute",
+        "ranks", ku_session_n_ranks(&p->s), "device", p->s.cfg.parallel_device, "compute",
         p->s.cfg.precision_compute, "batch", "global_batch", (json_int_t)b->global_batch,
         "virtual_shards", (json_int_t)b->virtual_shards, "micro_batch", (json_int_t)b->micro_batch,
         "k", (json_int_t)b->k, "seq_len", (json_int_t)p->s.seq_len, "shapes", shapes_json(p),
@@ -289,13 +289,22 @@ static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_a
     return ku_text_json(root, text);
 }
 
+/* *n_workers: ps.workers; 0: the plan is of training by all-reduce. */
+static int find_workers(const struct kumi_settings *settings, int n_ranks, int *n_workers)
+{
+    KU_TRY(ku_settings_workers(settings, n_workers));
+    if (*n_workers > 0 && n_ranks != 1 && n_ranks != *n_workers)
+        return KU_ERR(KUMI_EINVAL, "plan: -n: %d, but ps.workers is %d", n_ranks, *n_workers);
+    return KUMI_OK;
+}
+
 int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json, char **text)
 {
     KU_GIVEN(text, "text");
     struct ku_plan p;
     struct ku_advice advice[KU_MAX_ADVICE];
     int n_advice, n_workers;
-    KU_TRY(ku_settings_workers(settings, &n_workers));
+    KU_TRY(find_workers(settings, n_ranks, &n_workers));
     if (n_workers > 0)
         return ku_plan_remote(settings, as_json, text);
     KU_TRY(ku_plan_init_advised(&p, settings, n_ranks, advice, &n_advice));
@@ -329,6 +338,10 @@ int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks, uint64_t 
     struct ku_memory_report r;
     struct ku_str classes = {0};
     char text[16], limit[16], less[16];
+    int n_workers;
+    KU_TRY(find_workers(settings, n_ranks, &n_workers));
+    if (n_workers > 0)
+        return ku_plan_remote_limit(settings, limit_bytes);
     KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL, NULL));
     uint64_t bytes = p.host_bytes / (uint64_t)n_ranks;
     ku_program_memory(p.program[KU_PROG_TRAIN], &r);

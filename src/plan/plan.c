@@ -96,12 +96,25 @@ static int compile_all(struct ku_plan *p, const size_t *other_bytes)
     return KUMI_OK;
 }
 
+/* What is planned otherwise is training by all-reduce. */
+static int refuse_workers(const struct ku_plan *p)
+{
+    if (p->s.cfg.ps_workers == KU_NULL)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL,
+                  "plan: ps.workers: %lld; of workers and servers there is the memory plan alone; "
+                  "with --set ps.workers=null others are of training by all-reduce",
+                  (long long)p->s.cfg.ps_workers);
+}
+
 int ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
                  const char *const *more)
 {
     memset(p, 0, sizeof *p);
     KU_TRY(ku_settings_configure(&p->s, settings, n_ranks, more));
-    int status = ku_session_open_shapes(&p->s);
+    int status = refuse_workers(p);
+    if (status == KUMI_OK)
+        status = ku_session_open_shapes(&p->s);
     if (status < 0)
         ku_plan_fini(p);
     return status;
@@ -176,6 +189,8 @@ int ku_plan_open_hosts(struct ku_plan *p, const struct kumi_settings *settings,
     }
     p->s.host_ranks = ku_hostlist_divisor(hosts, &p->s.has_even_hosts);
     int status = ku_settings_configure(&p->s, settings, n_ranks, NULL);
+    if (status == KUMI_OK)
+        status = refuse_workers(p);
     if (status == KUMI_OK)
         status = ku_session_open_shapes(&p->s);
     if (status < 0)

@@ -105,12 +105,25 @@ static uint64_t server_bytes(const struct ku_remote_layout *l, const struct byte
            (b->residual ? n * KU_BLOCK_COUNT * sizeof(float) : 0);
 }
 
+/* Of a worker, and of a server */
+struct memory {
+    uint64_t messages[2], all[2];
+};
+
+static struct memory memory_of(const struct side side[2], const struct bytes *b)
+{
+    const uint64_t server = server_bytes(side[1].layout, b), worker = b->pull + b->encoded;
+    return (struct memory){
+        .messages = {worker, server},
+        .all = {side[0].arena_bytes + worker + b->residual, side[1].arena_bytes + server}};
+}
+
 static void print(const struct side side[2], struct ku_str *out)
 {
     const struct ku_remote_layout *l = side[1].layout;
     const struct bytes b = add_up(side);
     const uint64_t n = (uint64_t)l->n_workers;
-    const uint64_t own[2] = {b.pull + b.encoded, server_bytes(l, &b)};
+    const struct memory m = memory_of(side, &b);
     char text[2][16];
     ku_str_add(out, "parameter server: %d worker%s, %d server%s; %lld parameters\n", l->n_workers,
                l->n_workers == 1 ? "" : "s", l->n_servers, l->n_servers == 1 ? "" : "s",
@@ -124,9 +137,9 @@ static void print(const struct side side[2], struct ku_str *out)
         {"  zeros, not sent", b.zeros, n * b.zeros / (uint64_t)l->n_servers},
         {"parameters, a step", b.pull, n * b.most_pull},
         {"memory of programs", side[0].arena_bytes, side[1].arena_bytes},
-        {"memory of messages", own[0], own[1]},
+        {"memory of messages", m.messages[0], m.messages[1]},
         {"memory of error feedback", b.residual, 0},
-        {"memory", side[0].arena_bytes + own[0] + b.residual, side[1].arena_bytes + own[1]},
+        {"memory", m.all[0], m.all[1]},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         if (row[i].worker == 0)
@@ -154,13 +167,45 @@ static json_t *json_of(const struct side side[2])
         "message_bytes", (json_int_t)server_bytes(l, &b));
 }
 
+static int plan_sides(const struct kumi_settings *settings, struct side side[2])
+{
+    KU_TRY(plan_side(settings, KU_UPDATE_WORKER, &side[0]));
+    return plan_side(settings, KU_UPDATE_SERVER, &side[1]);
+}
+
+static void fini_sides(struct side side[2])
+{
+    ku_remote_layout_destroy(side[0].layout);
+    ku_remote_layout_destroy(side[1].layout);
+}
+
+int ku_plan_remote_limit(const struct kumi_settings *settings, uint64_t limit_bytes)
+{
+    static const char *const name[2] = {"worker", "server"};
+    struct side side[2] = {{0}};
+    int status = plan_sides(settings, side);
+    if (status == KUMI_OK) {
+        const struct bytes b = add_up(side);
+        const struct memory m = memory_of(side, &b);
+        const int k = m.all[1] > m.all[0];
+        char text[3][16];
+        if (m.all[k] > limit_bytes)
+            status = KU_ERR(KUMI_ENOMEM,
+                            "plan: --limit: a %s needs %s, %s more than the limit of %s; `kumi "
+                            "plan CONFIG --memory` lists what for",
+                            name[k], ku_text_bytes(m.all[k], text[0]),
+                            ku_text_bytes(m.all[k] - limit_bytes, text[1]),
+                            ku_text_bytes(limit_bytes, text[2]));
+    }
+    fini_sides(side);
+    return status;
+}
+
 int ku_plan_remote(const struct kumi_settings *settings, int as_json, char **text)
 {
     struct side side[2] = {{0}};
     struct ku_str out = {0};
-    int status = plan_side(settings, KU_UPDATE_WORKER, &side[0]);
-    if (status == KUMI_OK)
-        status = plan_side(settings, KU_UPDATE_SERVER, &side[1]);
+    int status = plan_sides(settings, side);
     if (status == KUMI_OK && as_json) {
         json_t *root = json_of(side);
         *text = root ? ku_json_print(root, JSON_INDENT(2)) : NULL;
@@ -171,7 +216,6 @@ int ku_plan_remote(const struct kumi_settings *settings, int as_json, char **tex
         status = ku_text_take(&out, text);
     }
     ku_str_fini(&out);
-    ku_remote_layout_destroy(side[0].layout);
-    ku_remote_layout_destroy(side[1].layout);
+    fini_sides(side);
     return status;
 }

@@ -11,5 +11,7 @@
  *   text   out: freed by the caller
  */
 KU_STATUS ku_plan_remote(const struct kumi_settings *settings, int as_json, char **text);
+/* Errors: KUMI_ENOMEM: a worker or a server needs more than limit_bytes. */
+KU_STATUS ku_plan_remote_limit(const struct kumi_settings *settings, uint64_t limit_bytes);
 
 #endif

@@ -93,12 +93,12 @@ static int print(const struct ku_plan *plan, const struct roofline *r, char **te
 {
     const char *items = plan->s.model.properties.image[0] ? "images" : "tokens";
     const struct ku_limits *l = &r->limits;
-    const struct ku_batch *b = &plan->s.batch;
+    const int n_ranks = ku_session_n_ranks(&plan->s);
     struct ku_str out = {0};
     ku_str_add(&out,
                "roofline: %d rank%s on one host, %s, %s; a step of %.0f %s\n"
                "limits of %d core%s: f32 %.1f, bf16 %.1f GFLOP/s, stream %.2f GB/s%s%s\n\n",
-               b->n_ranks, b->n_ranks == 1 ? "" : "s", plan->s.cfg.parallel_device,
+               n_ranks, n_ranks == 1 ? "" : "s", plan->s.cfg.parallel_device,
                plan->s.cfg.precision_compute, r->tokens, items, l->n_cores,
                l->n_cores == 1 ? "" : "s", l->flops_f32 * 1e-9, l->flops_bf16 * 1e-9,
                l->stream_bytes * 1e-9, l->source[0] ? "; from " : "", l->source);

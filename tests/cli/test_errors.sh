@@ -30,7 +30,8 @@ expect 2 'kumi run: -n: a value is missing' run -n
 expect 2 'kumi bench: --steps: x: not an integer' bench scaling --steps=x
 expect 2 'kumi train: --until: 1e3: not an integer' train $config --until 1e3
 expect 2 'kumi train: --until: -4; give a step' train $config --until -4
-expect 2 'kumi train: --max-time: inf: not a time; give it as [[HH:]MM:]SS' train $config --max-time inf
+expect 2 'kumi train: --max-time: inf: not a time above 0; give it as [[HH:]MM:]SS' train $config --max-time inf
+expect 2 'kumi train: --max-time: 0: not a time above 0; give it as [[HH:]MM:]SS' train $config --max-time 0
 expect 2 'kumi train: --profile-rows: -3; give 1 or more' train $config --profile --profile-rows -3
 expect 2 'kumi train: an argument is missing; see `kumi help train`' train
 expect 2 'kumi run: --threads: -1; give 1 to 4096' run --threads -1 -n 2 -- true
@@ -60,6 +61,12 @@ expect 2 'parallel.pp: 8 stages, but the model has 4 layers (h.0 to h.3); at mos
 expect 2 'rank count: -n: 3000000000; give a number from 1 to 1048576' plan $config -n 3000000000
 expect 2 'kumi ckpt: foo: unknown; give list, verify, digest, export or import' ckpt foo
 expect 2 'kumi ckpt verify: a run or a directory is missing' ckpt verify
+expect 2 'kumi ckpt import: --ema does not go with import; see `kumi help ckpt`' ckpt import x --to y --ema
+expect 2 'kumi ckpt export: --map does not go with export; see `kumi help ckpt`' ckpt export x --to y --map a=b
+expect 2 'kumi ckpt digest: --json does not go with digest; see `kumi help ckpt`' ckpt digest x --json
+expect 2 'kumi ckpt export: --to DIR is missing; see `kumi help ckpt`' ckpt export x
+expect 2 'kumi eval: --bleu takes --source and --reference, not --data, --stride, --tokenizer, --seq-len' eval x --bleu --tokenizer byte
+expect 2 'kumi plan: --params replaces the configuration;' plan --params 1e9 --strict
 expect 2 'kumi data: foo: unknown; give verify' data foo
 expect 2 'kumi data verify: a configuration is missing' data verify
 expect 2 'kumi tokenizer train: --min-frequency: -1; give 1 or more' tokenizer train --min-frequency -1 a

@@ -127,6 +127,23 @@ assert (o["tp"], o["pp"], o["layers"]) == (8, 8, 96) and abs(got["tp, sp, select
 assert all(r["first_rank_bytes"] == 96 * r["layer_bytes"] for r in o["activations"]), o' || say '--activations --json'
 "$kumi" plan configs/shakespeare-char.json -n 2 --set parallel.tp=2 >"$dir/out" 2>&1
 grep -q '^tensor parallelism: .* that 2 ranks divide: .* whole: .* (.*wpe.weight h\.\*\.ln_1.weight ' "$dir/out" || say "plan with tp: $(cat "$dir/out")"
+grep -q '^memory plan: 2 ranks on one host' "$dir/out" || say "plan with tp: $(cat "$dir/out")"
+# A parameter server: a limit holds for workers and servers, other reports are refused.
+remote=(plan configs/shakespeare-char.json --set ps.workers=2)
+"$kumi" "${remote[@]}" --json >"$dir/out" 2>"$dir/err" || say "ps: $(cat "$dir/err")"
+read -r worker server < <(python3 -c 'import json, sys
+o = json.load(open(sys.argv[1]))
+print(*(sum(o[k].get(x + "_bytes", 0) for x in ("program", "message", "feedback")) for k in ("worker", "server")))' "$dir/out")
+most=$((worker > server ? worker : server))
+"$kumi" "${remote[@]}" --limit $most >"$dir/out" 2>&1 || say "ps --limit $most: $(cat "$dir/out")"
+"$kumi" "${remote[@]}" --limit $((most - 1)) >"$dir/out" 2>"$dir/err"
+[ $? = 13 ] && grep -qE '^kumi: error: plan: --limit: a (worker|server) needs .* more than the limit of ' "$dir/err" || say "ps --limit: $(cat "$dir/err")"
+for report in --stages --layouts --roofline --schedule '--memory -H a:1,b:1'; do
+    # shellcheck disable=SC2086
+    "$kumi" "${remote[@]}" $report >"$dir/out" 2>"$dir/err"
+    [ $? = 2 ] && grep -q '^kumi: error: plan: ps.workers: 2; of workers and servers there is the memory plan alone' "$dir/err" || say "ps $report: $(cat "$dir/err")"
+done
+"$kumi" "${remote[@]}" -n 7 2>&1 | grep -qx 'kumi: error: plan: -n: 7, but ps.workers is 2' || say 'ps -n 7'
 # modelled: what the nodes of the stages cost, which recomputation adds to; untied from the layers, equal layers cost the same
 costs() { # settings..
     "$kumi" "${pipeline[@]}" --schedule --json --set parallel.stages='[1, 3]' "$@" | python3 -c 'import json, sys
