@@ -47,12 +47,15 @@
     {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 groups=2 in_h=6 in_w=5",
      "x:n3y6x5c6 x:f22i3h3w3", 1},
     {"conv2d", "kernel_h=17 kernel_w=2 pad_h=8 in_h=18 in_w=5", "x:n2y18x5c2 x:f3i2h17w2", 1},
+    {"conv2d", "kernel_h=9 kernel_w=9 in_h=10 in_w=11", "x:n2y10x11c8 x:f96i8h9w9", 1},
+    {"conv2d", "kernel_h=1 kernel_w=400 in_h=2 in_w=403", "x:n1y2x403c1 x:f160i1h1w400", 1},
     /* one vector of columns by as many rows as there are */
     {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 in_h=3 in_w=2", "x:n28y3x2c120 x:f12i120h3w3",
      1},
     /* a source too large to be copied; more taps than tables have */
     {"conv2d", "kernel_h=3 kernel_w=3 dilation_h=40 dilation_w=40 in_h=81 in_w=81",
      "x:n1y81x81c64 x:f3i64h3w3", 1},
+    {"conv2d", "kernel_h=16 kernel_w=16 in_h=17 in_w=16", "x:n1y17x16c257 x:f3i257h16w16", 1},
     {"conv2d", "kernel_h=1 kernel_w=1100 pad_w=1 in_h=1 in_w=1099", "x:n2y1x1099c1 x:f2i1h1w1100",
      1},
     {"max_pool", "kernel_h=2 kernel_w=2 stride_h=2 stride_w=2 in_h=4 in_w=5", "x:n2y4x5c3", 2},

@@ -14,12 +14,22 @@
 #include "device/cpu/cpu.h"
 #include "device/ref/ref.h"
 
-enum { MAX_TAPS = 1024 /* along one dim */, MAX_WINDOW = 1 << 16 /* elements */, LEAST_RUN = 48 };
+enum { MAX_TAPS = 1024 /* along one dim */, MAX_WINDOW = 1 << 16 /* taps */, LEAST_RUN = 48 };
 
+struct definition {
+    struct ku_pool *pool;
+    int thread;
+};
+static void poll_pool(void *ctx)
+{
+    const struct definition *d = ctx;
+    ku_pool_poll(d->pool, d->thread);
+}
 static void tile_definition(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    struct ku_ref_poll poll = {0};
-    (void)tile, (void)thread;
+    struct definition d = {k->cpu->pool, thread};
+    struct ku_ref_poll poll = {.hook = poll_pool, .ctx = &d};
+    (void)tile;
     if (k->call.op == KU_OP_conv2d)
         ku_ref_conv2d(&k->call, &poll);
     else if (k->call.op == KU_OP_conv2d_dx)
@@ -123,8 +133,7 @@ static int bind_conv(struct ku_kernel *k, const struct ku_view *x, const struct 
     v->w = axis_of(w->in_w, w->out_w, w->kernel_w, w->stride_w, w->pad_w, w->dilation_w, is_back);
     choose_micro(k);
     const int64_t taps = w->kernel_h * w->kernel_w;
-    const int is_large =
-        w->kernel_h > MAX_TAPS || w->kernel_w > MAX_TAPS || taps * v->k > MAX_WINDOW;
+    const int is_large = w->kernel_h > MAX_TAPS || w->kernel_w > MAX_TAPS || taps > MAX_WINDOW;
     v->is_patched = taps > 1 && w->kernel_w * v->k < LEAST_RUN;
     if (is_large || !(is_dw ? ku_cpu_bind_conv_dw(k) : ku_cpu_bind_line(k) || ku_cpu_bind_slide(k)))
         ku_cpu_phase(k, tile_definition, 1);

@@ -370,18 +370,22 @@ static int64_t slices_of(int64_t n, int64_t n_tiles)
 }
 /*
  * Rows and columns of a tile. Packing costs 1 / columns for x (times the strides, because its
- * pixels are denser) and 1 / rows for dy.
+ * pixels are denser) and 1 / rows for dy. Lines are not cut into blocks of rows: 64 columns of all
+ * their rows fit.
  */
+_Static_assert(LEAST_COLS * MOST_WINDOW <= SUM_FLOATS, "a tile of lines is one block");
 static void block_of(struct ku_cpu_conv *v)
 {
     const int64_t taps = taps_of(v), strides = v->is_lined ? 1 : v->h.stride * v->w.stride;
     int64_t f = LEAST_COLS;
-    while (f < v->cols && 2 * f * taps <= SUM_FLOATS && 2 * f * f * taps <= strides * SUM_FLOATS)
+    while (f < v->cols && 2 * f * taps <= SUM_FLOATS && 2 * f * f * taps <= strides * SUM_FLOATS &&
+           (!v->is_lined || 2 * f * taps * rows_of(v) <= SUM_FLOATS))
         f *= 2;
     int64_t c = SUM_FLOATS / (taps * f);
     v->tile_f = f;
     v->block_c = ku_cpu_tiles(rows_of(v), ku_cpu_tiles(rows_of(v), c > 0 ? c : 1));
     v->n_blocks = ku_cpu_tiles(rows_of(v), v->block_c);
+    KU_ASSERT(!v->is_lined || v->n_blocks == 1);
 }
 static bool is_few_channels(const struct ku_cpu_conv *v)
 {
@@ -451,7 +455,7 @@ int ku_cpu_bind_conv_dw(struct ku_kernel *k)
         v->n_slices = least(v->n_slices, v->n / images_of_step(k) + !(v->n / images_of_step(k)));
     v->slice_n = ku_cpu_tiles(v->n, v->n_slices);
     while (!choose_block(k, v)) {
-        if (v->block_c == 1)
+        if (v->block_c == 1 || v->is_lined)
             return 0;
         v->block_c = (v->block_c + 1) / 2;
     }
