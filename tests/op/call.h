@@ -180,6 +180,10 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
         ku_store_f64(v->data, v->dtype, 1, (double)INFINITY);
         ku_store_f64(v->data, v->dtype, count_of(v) - 1, (double)NAN);
         break;
+    case 'n':
+        fill_normal(v, stream, 0);
+        ku_store_f64(v->data, v->dtype, count_of(v) / 2, (double)NAN);
+        break;
     case 'i':
     case 't':
         for (int64_t i = 0; i < count_of(v); i++) {
@@ -226,7 +230,7 @@ static inline enum kumi_dtype dtype_of(char kind, enum kumi_dtype x)
         return KUMI_F32;
     if (strchr("it", kind))
         return KUMI_I32;
-    return strchr("xbq", kind) ? x : strchr("kwecE", kind) ? KUMI_I64 : KUMI_F64;
+    return strchr("xbnq", kind) ? x : strchr("kwecE", kind) ? KUMI_I64 : KUMI_F64;
 }
 
 /* "n3t5v70/61": letter, count, seen. A digit is a dim of that name and count (",3"), but 0

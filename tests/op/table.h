@@ -15,7 +15,7 @@
  *
  * Kinds: M, S maximum of operand 0 per row, and xent_sums of it; m, v mean and variance of
  * operand 0 per channel · s batch norm's sums · x float of the dtype at hand (b: with an
- * infinity and a NaN; q: few values, many equal) · f float, f32 beside any x (F: f32 always) · p
+ * infinity and a NaN, n: with a NaN in the middle; q: few values, many equal) · f float, f32 beside any x (F: f32 always) · p
  * as f, not negative (P: at least 1; y: at most 1/2 in size) · i<limit> ids below it · t<limit>
  * targets below it, some ignored · k control port · w words · e exact sum, with counts behind it
  * · E exact sums, one after the other · c a count · r report (R: of a skipped update, u: of the
@@ -163,6 +163,8 @@ static const struct op_row op_table[] = {
     {"attention", "causal=1 p=0.1", "x:n0t4,3h2d3 k", 2},
     {"attention", "causal=1 p=0.1", "x:n1t131,3h2d17 k", 2},
     {"attention", "", "x:n1t67,3h1d33 k", 2},
+    {"attention", "", "n:n1t7,3h1d5 k", 2}, /* a NaN in a key, which every query sees */
+    {"attention", "", "n:n1t67,3h1d33 k", 2},
     {"attention", "causal=1", "x:n3t6,3h2d4 i3:n3t6 k", 2},
     {"attention", "p=0.3 scale=0.7", "x:n2t5,3h2d3 i2:n2t5 k", 2},
     {"attention", "causal=1 p=0.1", "x:n2t131,3h2d17 i4:n2t131 k", 2},
@@ -191,6 +193,8 @@ static const struct op_row op_table[] = {
     {"attention_kv", "", "x:n3t4h1r2d3 x:n3s5h1d3 x:n3s5h1d3 i6:n3 k", 2},
     {"attention_kv", "p=0.5 scale=0.7", "x:n3t4h2d2 x:n3t4h2d2 x:n3t4h2d2 i3:n3t4 k", 2},
     {"attention_kv", "causal=1", "x:n3t3h2r2d2 x:n3s5h2d2 x:n3s5h2d2 i6:n3 i2:n3s5 k", 2},
+    {"attention_kv", "", "x:n1t3h1d8 n:n1s9h1d8 x:n1s9h1d8 k", 2},
+    {"attention_kv", "", "n:n1t1h1d8 x:n1s70h1d8 x:n1s70h1d8 k", 2},
     {"attention_kv", "", "x:n4t2h1d7 x:n4s1h1d7 x:n4s1h1d7 i2:n4 k", 2},
     {"attention_kv", "", "x:n2t3h2d3 x:n2s0h2d3 x:n2s0h2d3 k", 2},
     {"attention_kv", "causal=1", "x:n2t0h2d3 x:n2s4h2d3 x:n2s4h2d3 i3:n2 k", 2},
@@ -221,6 +225,8 @@ static const struct op_row op_table[] = {
     {"softmax_xent", "", "x:n3v1 t1:n3", 2},
     {"softmax_xent", "", "x:n0v5 t5:n0", 2},
     {"softmax_xent", "", "x:n2v2500 t2500:n2", 2},
+    {"softmax_xent", "", "b:n3v37 t37:n3", 2},
+    {"softmax_xent", "smoothing=0.1 rows_seen=37", "b:n3v37 t37:n3", 2},
 
     {"softmax_xent", "smoothing=0.1 rows_seen=11", "x:n3t5v11 t11:n3t5", 2},
     {"softmax_xent", "smoothing=0.3 ignore=3 rows_seen=101", "x:n5v128/101 t101:n5", 2},

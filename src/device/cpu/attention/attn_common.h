@@ -92,13 +92,13 @@ INLINE vf log2_f(vf x)
     p = p * f2 + 1.0f / 5;
     p = p * f2 + 1.0f / 3;
     p = p * f2 + 1.0f;
-    return n + p * f * (2 * LOG2_E);
+    return select_f(is_nan(x), x, n + p * f * (2 * LOG2_E)); /* a NaN stays */
 }
 
 /* 2^(s factor - top), 0 where the query does not see the key; x = s factor - top <= 0. */
 INLINE vf weight(vf x, int edge, vi looks)
 {
-    vf p = exp2_f(max_f(x, EXP2_ZERO));
+    vf p = exp2_f(max_f(EXP2_ZERO, x)); /* a NaN stays */
     return edge ? select_f(looks, p, (vf){0}) : p;
 }
 

@@ -141,18 +141,18 @@ static void short_softmax(const struct ku_attn_tile *t, const struct short_tile 
             vf w[2] = {{0}, {0}};
             for (int i = 0; i < 2 && k + i < b->n_keys; i++) {
                 vf x = load(KUMI_F32, b->s + (k + i) * b->w, at) * factor - m;
-                w[i] = seen_or(short_sees(t, k + i, at), exp2_f(max_f(x, EXP2_ZERO)), 0);
+                w[i] = seen_or(short_sees(t, k + i, at), exp2_f(max_f(EXP2_ZERO, x)), 0);
                 sum += w[i];
                 if (t->drop)
                     w[i] = drop_key(t, b->keep, b->w, k + i, at, w[i]);
             }
             *(vu_mem *)(b->p + k / 2 * b->w + at) = pair_lanes(w[0], w[1]);
         }
-        const vi any = sum > (vf){0};
-        store(KUMI_F32, b->over, at, select_f(any, 1.0f / sum, (vf){0}));
+        const vi none = sum == (vf){0};
+        store(KUMI_F32, b->over, at, select_f(none, (vf){0}, 1.0f / sum));
         const int64_t left = b->n_q - at, some = left < LANES ? left : LANES;
         store_n(KUMI_F32, t->lse, at, some,
-                select_f(any, (top + log2_f(sum)) * (1 / LOG2_E), splat(-INFINITY)));
+                select_f(none, splat(-INFINITY), (top + log2_f(sum)) * (1 / LOG2_E)));
     }
 }
 static void short_forward(const struct ku_attn_tile *t)
@@ -200,7 +200,7 @@ static void short_adjoint(const struct ku_attn_tile *t, const struct short_tile 
                 const int64_t row = (k + i) * b->w;
                 vf x = load(KUMI_F32, b->s + row, at) * factor - lse;
                 vf d = load(KUMI_F32, b->dp + row, at), w, p;
-                p = w = seen_or(short_sees(t, k + i, at), exp2_f(max_f(x, EXP2_ZERO)), 0);
+                p = w = seen_or(short_sees(t, k + i, at), exp2_f(max_f(EXP2_ZERO, x)), 0);
                 if (t->drop) {
                     d = drop_key(t, b->keep, b->w, k + i, at, d);
                     p = drop_key(t, b->keep, b->w, k + i, at, w);

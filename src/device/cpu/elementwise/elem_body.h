@@ -161,7 +161,7 @@ INLINE vf logistic(vf x) /* limits as above, so that the slope of x logistic(x) 
 }
 INLINE vf normal_cdf(vf x)
 {
-    vf z = (vf)((vi)x & 0x7fffffff) * 0.70710678118654752f;
+    vf z = min_with((vf)((vi)x & 0x7fffffff) * 0.70710678118654752f, 30);
     vf t = reciprocal(1.0f + 0.5f * z);
     vf p = splat(0.17087277f);
     p = p * t - 0.82215223f;
@@ -176,16 +176,24 @@ INLINE vf normal_cdf(vf x)
     vf half = 0.5f * t * exp_f(p - z * z);
     return select_f(is_below(x, 0), half, 1.0f - half);
 }
+/*
+ * `term`, a multiple of x that is 0 for x far from 0: there the other factor is limited, and not
+ * small enough for every x. Infinity times 0 is NaN.
+ */
+INLINE vf zero_if(vi is_far, vf x, vf term)
+{
+    return select_f(is_far, x * 0.0f, term);
+}
 INLINE vf act_f(int act, vf x)
 {
     if (act == KU_ACT_RELU)
         return max_with(x, 0);
     if (act == KU_ACT_GELU_TANH)
-        return x * reciprocal(1.0f + gelu_e(x));
+        return zero_if(is_below(x, -32), x, x * reciprocal(1.0f + gelu_e(x)));
     if (act == KU_ACT_GELU_ERF)
-        return x * normal_cdf(x);
+        return zero_if(is_below(x, -32), x, x * normal_cdf(x));
     if (act == KU_ACT_SILU)
-        return x * logistic(x);
+        return zero_if(is_below(x, -100), x, x * logistic(x));
     return x;
 }
 INLINE vf act_slope(int act, vf x)
@@ -195,13 +203,15 @@ INLINE vf act_slope(int act, vf x)
     if (act == KU_ACT_GELU_TANH) {
         vf e = gelu_e(x), s = reciprocal(1.0f + e);
         vf du = 1.5957691216057308f * (1.0f + 0.134145f * x * x);
-        return s + x * du * (e * s) * s;
+        return s + zero_if(is_magnitude_above(x, 32), x, x * du * (e * s) * s);
     }
-    if (act == KU_ACT_GELU_ERF)
-        return normal_cdf(x) + x * 0.3989422804014327f * exp_f(-0.5f * x * x);
+    if (act == KU_ACT_GELU_ERF) {
+        vf term = x * 0.3989422804014327f * exp_f(-0.5f * x * x);
+        return normal_cdf(x) + zero_if(is_magnitude_above(x, 32), x, term);
+    }
     if (act == KU_ACT_SILU) {
         vf s = logistic(x);
-        return s + x * s * logistic(-x);
+        return s + zero_if(is_magnitude_above(x, 100), x, x * s * logistic(-x));
     }
     return splat(1);
 }

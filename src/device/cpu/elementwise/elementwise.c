@@ -361,8 +361,12 @@ static void tile_embedding_dw(const struct ku_kernel *k, int64_t tile, int threa
         for (int64_t j = 0; j < k->width; j += most) {
             int64_t some = k->width - j < most ? k->width - j : most;
             memset(sum, 0, (size_t)some * sizeof *sum);
-            for (int32_t i = first[row]; i >= 0; i = next[i])
+            int n_added = 0;
+            for (int32_t i = first[row]; i >= 0; i = next[i]) {
                 k->cpu->ops->sum_into(sum, ku_cpu_at(dy, i * k->width + j), dy->dtype, some);
+                if (++n_added % 32 == 0)
+                    ku_pool_poll(k->cpu->pool, thread);
+            }
             k->cpu->ops->finish(ku_cpu_at(dw, row * k->width + j), dw->dtype, sum,
                                 k->call.accumulate, some);
         }

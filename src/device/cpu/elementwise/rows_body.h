@@ -112,7 +112,7 @@ INLINE vf log2_of(enum kumi_dtype t, vf x, float high, float low)
     vf d = x * 1.44269504f - high;
     if (t != KUMI_BF16)
         d = (x * 1.92596303e-8f + d) - low;
-    return max_f(d, EXP2_ZERO); /* a NaN, the second operand, stays */
+    return max_f(EXP2_ZERO, d); /* a NaN, the second operand, stays */
 }
 /*
  * log sum e^x in one read: chunks of 1,024 elements (they stay in L1), each with its own max,
@@ -142,7 +142,7 @@ INLINE float log_sum_exp_as(const void *x, enum kumi_dtype t, int64_t n)
         if (peak > top) {
             total = total * exp((double)top - (double)peak) + piece;
             top = peak;
-        } else {
+        } else if (piece != 0) { /* 0 times an overflow is NaN */
             total += top > -INFINITY ? piece * exp((double)base - (double)top) : piece;
         }
     }
