@@ -4,6 +4,19 @@
 
 #include "cli/cli.h"
 
+struct use {
+    const char *option;
+    bool is_given, is_taken; /* is_taken: by the verb */
+};
+
+static const char *find_stray(const struct use *use, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (use[i].is_given && !use[i].is_taken)
+            return use[i].option;
+    return NULL;
+}
+
 int cmd_ckpt(struct cli *c)
 {
     int as_json = 0, params = 0;
@@ -37,22 +50,19 @@ int cmd_ckpt(struct cli *c)
     if (c->n < 2)
         return cli_usage("kumi ckpt %s: a run or a directory is missing", verb);
     const bool is_list = strcmp(verb, "list") == 0, moves = is_export || is_import;
-    const struct {
-        const char *option;
-        bool is_given, is_taken;
-    } use[] = {{"--json", as_json, is_list},
-               {"--params", params, strcmp(verb, "digest") == 0},
-               {"--to", to, moves},
-               {"--dtype", weights.dtype, moves},
-               {"--shard-size", shard, moves},
-               {"--ema", weights.ema, is_export},
-               {"--model", weights.model, is_import},
-               {"--map", c->n_list > 0, is_import},
-               {"--allow-missing", weights.allow_missing, moves}};
-    for (size_t i = 0; i < sizeof use / sizeof use[0]; i++)
-        if (use[i].is_given && !use[i].is_taken)
-            return cli_usage("kumi ckpt %s: %s does not go with %s; see `kumi help ckpt`", verb,
-                             use[i].option, verb);
+    const struct use use[] = {{"--json", as_json, is_list},
+                              {"--params", params, strcmp(verb, "digest") == 0},
+                              {"--to", to, moves},
+                              {"--dtype", weights.dtype, moves},
+                              {"--shard-size", shard, moves},
+                              {"--ema", weights.ema, is_export},
+                              {"--model", weights.model, is_import},
+                              {"--map", c->n_list > 0, is_import},
+                              {"--allow-missing", weights.allow_missing, moves}};
+    const char *stray = find_stray(use, sizeof use / sizeof use[0]);
+    if (stray)
+        return cli_usage("kumi ckpt %s: %s does not go with %s; see `kumi help ckpt`", verb, stray,
+                         verb);
     if (moves && to == NULL)
         return cli_usage("kumi ckpt %s: --to DIR is missing; see `kumi help ckpt`", verb);
     char *text = NULL, digest[72];

@@ -145,6 +145,14 @@ static inline void fill_f64(struct ku_view *v)
     for (int64_t i = 0; i < count_of(v); i++)
         ku_store_f64(v->data, v->dtype, i, 0.25 + 0.5 * (double)i);
 }
+static inline void fill_bad(struct ku_view *v, char kind, uint32_t stream)
+{
+    const int64_t n = count_of(v);
+    fill_normal(v, stream, 0);
+    ku_store_f64(v->data, v->dtype, kind == 'n' ? n / 2 : n - 1, (double)NAN);
+    if (kind == 'b')
+        ku_store_f64(v->data, v->dtype, 1, (double)INFINITY);
+}
 static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint32_t stream)
 {
     int64_t *word = v->data;
@@ -176,13 +184,8 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
         }
         break;
     case 'b':
-        fill_normal(v, stream, 0);
-        ku_store_f64(v->data, v->dtype, 1, (double)INFINITY);
-        ku_store_f64(v->data, v->dtype, count_of(v) - 1, (double)NAN);
-        break;
     case 'n':
-        fill_normal(v, stream, 0);
-        ku_store_f64(v->data, v->dtype, count_of(v) / 2, (double)NAN);
+        fill_bad(v, kind, stream);
         break;
     case 'i':
     case 't':

@@ -15,11 +15,11 @@
  *
  * Kinds: M, S maximum of operand 0 per row, and xent_sums of it; m, v mean and variance of
  * operand 0 per channel · s batch norm's sums · x float of the dtype at hand (b: with an
- * infinity and a NaN, n: with a NaN in the middle; q: few values, many equal) · f float, f32 beside any x (F: f32 always) · p
- * as f, not negative (P: at least 1; y: at most 1/2 in size) · i<limit> ids below it · t<limit>
- * targets below it, some ignored · k control port · w words · e exact sum, with counts behind it
- * · E exact sums, one after the other · c a count · r report (R: of a skipped update, u: of the
- * first one) · d f64, not negative · L a loss scaler's state.
+ * infinity and a NaN, n: with a NaN in the middle; q: few values, many equal) · f float, f32
+ * beside any x (F: f32 always) · p as f, not negative (P: at least 1; y: at most 1/2 in size) ·
+ * i<limit> ids below it · t<limit> targets below it, some ignored · k control port · w words · e
+ * exact sum, with counts behind it · E exact sums, one after the other · c a count · r report (R:
+ * of a skipped update, u: of the first one) · d f64, not negative · L a loss scaler's state.
  */
 struct op_row {
     const char *op, *attrs, *operands;

@@ -373,7 +373,7 @@ static int64_t slices_of(int64_t n, int64_t n_tiles)
  * pixels are denser) and 1 / rows for dy. Lines are not cut into blocks of rows: 64 columns of all
  * their rows fit.
  */
-_Static_assert(LEAST_COLS * MOST_WINDOW <= SUM_FLOATS, "a tile of lines is one block");
+_Static_assert(SUM_FLOATS >= LEAST_COLS * MOST_WINDOW, "a tile of lines is one block");
 static void block_of(struct ku_cpu_conv *v)
 {
     const int64_t taps = taps_of(v), strides = v->is_lined ? 1 : v->h.stride * v->w.stride;
