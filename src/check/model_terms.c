@@ -168,6 +168,21 @@ static int contribute(struct derive *d, ku_id node, int operand, ku_id adjoint)
     return KUMI_OK;
 }
 
+/* An adjoint that passes through a node; what a parameter's use gets is a copy. */
+static int pass_on(struct derive *d, ku_id node, int operand, ku_id adjoint)
+{
+    const ku_id v = ku_in(d->g, &d->g->node[node], operand);
+    if (d->wanted[v] && parameter_of(d->g, v)) {
+        struct ku_attrs a = ku_attrs_default;
+        a.value = 1;
+        const ku_id copy = append(d, KU_OP_scale, &adjoint, 1, &a, node);
+        if (copy == 0)
+            return ku_err_get()->status;
+        adjoint = ku_out(d->g, copy, 0);
+    }
+    return contribute(d, node, operand, adjoint);
+}
+
 /* Whether a statement makes only parameter gradients by an op that accumulates in their dtype. */
 static bool makes_gradients(const struct derive *d, ku_id node, const struct statement *s)
 {
@@ -241,7 +256,7 @@ static int apply(struct derive *d, ku_id node, const struct statement *s)
             return KUMI_OK;
     }
     if (s->op == KU_OP_NONE)
-        return contribute(d, node, s->target[0], in[0]);
+        return pass_on(d, node, s->target[0], in[0]);
     struct ku_attrs a = g->attr[g->node[node].attr];
     a.dtype = result_dtype(d, node, s->op);
     if (kumi_dtype_bytes(d->c->o->grads) < kumi_dtype_bytes(KUMI_F32) &&

@@ -108,14 +108,12 @@ static uint64_t without_act(const struct ku_term_op *x)
     return ku_attrs_hash(&a);
 }
 
-/* act_dx(dy, z). ReLU's mask is the same from z and from act(z). */
+/* act_dx(dy, z). ReLU's mask is the same from z, from act(z), and from ReLUs of that. */
 static uint64_t act_gradient(const struct ku_proof *c, int64_t act, uint64_t dy, uint64_t z)
 {
-    if (act == KU_ACT_RELU) {
-        uint64_t y = activated(act, z);
-        if (ku_terms_find(&c->terms, y))
+    if (act == KU_ACT_RELU)
+        for (uint64_t y; ku_terms_find(&c->terms, y = activated(act, z));)
             z = y;
-    }
     return ku_term_of(KU_OP_act_dx, ku_term_of(KU_OP_act, (uint64_t)act, dy), z);
 }
 

@@ -40,6 +40,11 @@ static bool reads(const struct ku_graph *g, ku_id node, ku_id value, int *operan
     return 0;
 }
 
+static bool is_relu_dx(const struct ku_graph *g, ku_id n)
+{
+    return g->node[n].op == KU_OP_act_dx && g->attr[g->node[n].attr].act == KU_ACT_RELU;
+}
+
 /* Whether `value` is no output and its only readers are `reader` and act_dx nodes that read it as
  * ReLU's operand. */
 static bool is_inner(const struct fusion *f, ku_id value, ku_id reader)
@@ -48,8 +53,7 @@ static bool is_inner(const struct fusion *f, ku_id value, ku_id reader)
     int operand;
     for (uint32_t e = ku_readers_of(&f->readers, value); e; e = f->readers.entry[e].next) {
         ku_id n = f->readers.entry[e].node;
-        if (n != reader && reads(g, n, value, &operand) &&
-            !(g->node[n].op == KU_OP_act_dx && operand == 1))
+        if (n != reader && reads(g, n, value, &operand) && !(is_relu_dx(g, n) && operand == 1))
             return 0;
     }
     return !f->is_output[value];
@@ -85,7 +89,7 @@ static int read_result(struct fusion *f, ku_id z, ku_id y)
     int operand;
     for (uint32_t e = ku_readers_of(&f->readers, z); e; e = f->readers.entry[e].next) {
         ku_id n = f->readers.entry[e].node;
-        if (g->node[n].op != KU_OP_act_dx || !reads(g, n, z, &operand))
+        if (!is_relu_dx(g, n) || !reads(g, n, z, &operand))
             continue;
         g->refs[g->node[n].in + (uint32_t)operand] = y;
         KU_TRY(ku_readers_add(&f->readers, y, n));

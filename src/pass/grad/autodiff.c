@@ -243,6 +243,32 @@ static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
     return ku_place_node(g, sum);
 }
 
+/*
+ * An adjoint that passes through a node. A parameter's gradient is a copy of it: micro-batches add
+ * up in the gradient, and other nodes, or another use, read the adjoint of each.
+ */
+static int pass_on(struct diff *d, ku_id node, int operand, ku_id adjoint)
+{
+    struct ku_graph *g = d->g;
+    struct ku_attrs a = ku_attrs_default;
+    if (!parameter_of(g, ku_in(g, &g->node[node], operand)))
+        return contribute(d, node, operand, adjoint);
+    a.value = 1;
+    const ku_id copy =
+        ku_graph_node(g, &(struct ku_make){.op = KU_OP_scale,
+                                           .phase = g->node[g->value[adjoint].def].phase,
+                                           .n_in = 1,
+                                           .in = {adjoint},
+                                           .attr = &a,
+                                           .path = g->name[g->node[node].path],
+                                           .stage = g->node[node].stage,
+                                           .source = g->node[node].source});
+    if (copy == 0)
+        return ku_err_get()->status;
+    KU_TRY(ku_place_node(g, copy));
+    return contribute(d, node, operand, ku_out(g, copy, 0));
+}
+
 static ku_id operand_of(const struct diff *d, ku_id node, char kind, int index)
 {
     const struct ku_graph *g = d->g;
@@ -347,7 +373,7 @@ static int emit(struct diff *d, ku_id node, const struct statement *s, const str
     if (!is_wanted)
         return KUMI_OK;
     if (s->op == KU_OP_NONE)
-        return contribute(d, node, s->target[0], operand_of(d, node, s->kind[0], s->index[0]));
+        return pass_on(d, node, s->target[0], operand_of(d, node, s->kind[0], s->index[0]));
     struct ku_attrs a = g->attr[g->node[node].attr];
     a.dtype = result_dtype(g, node, s);
     if (kumi_dtype_bytes(d->grads) < kumi_dtype_bytes(KUMI_F32) && is_gradient(d, node, s))

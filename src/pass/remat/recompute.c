@@ -424,7 +424,8 @@ static int read_results_of_relu(struct ku_graph *g)
         if (node->op == KU_OP_act && node->phase == KU_PH_F &&
             g->attr[node->attr].act == KU_ACT_RELU && result[ku_in(g, node, 0)] == 0)
             result[ku_in(g, node, 0)] = ku_out(g, n, 0);
-        else if (node->op == KU_OP_act_dx && result[ku_in(g, node, 1)])
+        else if (node->op == KU_OP_act_dx && g->attr[node->attr].act == KU_ACT_RELU &&
+                 result[ku_in(g, node, 1)])
             g->refs[node->in + 1] = result[ku_in(g, node, 1)];
     }
     ku_free(result);

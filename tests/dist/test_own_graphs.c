@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Models of the builder in which one adjoint has several readers: weights that are sums of
+ * parameters (as LoRA's), one parameter twice in a sum, several activations of one value, and a
+ * ReLU of a ReLU. The bits are equal under every layout, with several micro-batches and with recomputation.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <unistd.h>
+
+#include "base/os/os.h"
+#include "kumi/comm.h"
+#include "kumi/launch.h"
+#include "kumi/trainer.h"
+
+enum { N = 32, WIDTH = 4, HIDDEN = 16, CLASSES = 2, STEPS = 3 };
+enum model {
+    SUM_OF_TWO,
+    SUM_WITH_SCALED,
+    SUM_WITH_ITSELF,
+    SUM_WITH_PRODUCT,
+    ACTIVATIONS,
+    TWICE,
+    N_MODELS
+};
+
+static struct {
+    enum model model;
+    const char *sets[4];
+    char path[64];
+} plan;
+
+static kumi_value weight_of(struct kumi_graph *g)
+{
+    const struct kumi_init init = {.std = 0.3};
+    const int64_t whole[] = {HIDDEN, CLASSES}, left[] = {HIDDEN, 3}, right[] = {3, CLASSES};
+    const kumi_value v = kumi_param(g, "v", "fv", whole, &init);
+    switch (plan.model) {
+    case SUM_OF_TWO:
+        return kumi_add(g, v, kumi_param(g, "s", "fv", whole, &init));
+    case SUM_WITH_SCALED:
+        return kumi_add(g, v, kumi_scale(g, kumi_param(g, "s", "fv", whole, &init), 2));
+    case SUM_WITH_ITSELF:
+        return kumi_add(g, v, v);
+    case SUM_WITH_PRODUCT:
+        return kumi_add(
+            g, v,
+            kumi_linear(g, kumi_param(g, "a", "fr", left, &init), "ab",
+                        &(struct kumi_linear){.weight = kumi_param(g, "b", "rv", right, &init)}));
+    case ACTIVATIONS:
+    case TWICE:
+    case N_MODELS:
+        break;
+    }
+    return v;
+}
+
+static int build(struct kumi_graph *g)
+{
+    const int64_t hidden = HIDDEN;
+    const kumi_value x = kumi_input(g, "x", KUMI_F32, "nc", (int64_t[]){N, WIDTH});
+    const kumi_value y = kumi_input(g, "y", KUMI_I32, "n", (int64_t[]){N});
+    kumi_value h =
+        kumi_linear(g, x, "l.0", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    kumi_graph_enter(g, "l.1");
+    if (plan.model == TWICE)
+        h = kumi_activate(g, kumi_batch_norm(g, h, "norm", NULL), KUMI_RELU);
+    const kumi_value a = kumi_activate(g, h, KUMI_RELU);
+    h = plan.model == ACTIVATIONS ? kumi_add(g, a, kumi_activate(g, h, KUMI_SILU)) : a;
+    kumi_graph_leave(g);
+    h = kumi_linear(g, h, "head", &(struct kumi_linear){.weight = weight_of(g)});
+    return kumi_loss_cross_entropy(g, h, y, -100);
+}
+
+static int steps(struct kumi_comm *world, struct kumi_trainer *t)
+{
+    static float x[N * WIDTH];
+    static int32_t y[N];
+    const struct kumi_batch batch[] = {{"x", x}, {"y", y}};
+    struct kumi_metrics m;
+    char digest[72];
+    uint32_t seed = 1;
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < N * WIDTH; i++) {
+            seed = seed * 1664525 + 1013904223;
+            x[i] = (float)(seed >> 8) * 0x1p-23f - 1;
+        }
+        for (int i = 0; i < N; i++)
+            y[i] = x[WIDTH * i] > 0;
+        const int status = kumi_trainer_step(t, batch, 2, &m);
+        if (status < 0)
+            return status;
+    }
+    const int status = kumi_trainer_digest(t, digest);
+    if (status < 0)
+        return status;
+    return kumi_comm_rank(world) == 0 && ku_os_replace(plan.path, digest, strlen(digest)) < 0;
+}
+
+static int rank_main(void *arg)
+{
+    struct kumi_comm *world;
+    struct kumi_graph *graph = NULL;
+    struct kumi_trainer *trainer = NULL;
+    const struct kumi_trainer_options o = {
+        .lr = 1e-2, .seed = 1, .virtual_shards = 2, .micro_batch = 4, .set = plan.sets};
+    (void)arg;
+    int status = kumi_comm_join(NULL, &world);
+    if (status < 0)
+        return status;
+    status = kumi_graph_create(&graph);
+    if (status == 0)
+        status = build(graph);
+    if (status == 0)
+        status = kumi_trainer_create(world, graph, &o, &trainer);
+    if (status == 0)
+        status = steps(world, trainer);
+    if (status < 0)
+        fprintf(stderr, "%s\n", kumi_last_error()->text);
+    kumi_trainer_destroy(trainer);
+    kumi_graph_destroy(graph);
+    kumi_comm_leave(world);
+    return status;
+}
+
+static void equal_bits(void **state)
+{
+    static const char *const recompute[] = {"none", "selective", "full"};
+    (void)state;
+    snprintf(plan.path, sizeof plan.path, "/tmp/kumi-own-graphs-%d", (int)getpid());
+    for (int model = 0; model < N_MODELS; model++) {
+        char first[72] = "";
+        for (int k = 0; k < 6; k++) { /* ranks 1, 2; then stages on 2 ranks */
+            char set[2][64], *text;
+            size_t bytes;
+            snprintf(set[0], sizeof set[0], "memory.recompute=%s", recompute[k % 3]);
+            snprintf(set[1], sizeof set[1], "parallel.zero=%d", k < 3 ? 0 : k - 2);
+            plan.model = (enum model)model;
+            plan.sets[0] = set[0], plan.sets[1] = set[1];
+            plan.sets[2] = "parallel.host_state=private", plan.sets[3] = NULL;
+            if (kumi_launch(rank_main, NULL, k == 0 ? 1 : 2) != 0)
+                fail_msg("model %d, %s, %s", model, set[0], set[1]);
+            assert_int_equal(ku_os_slurp(plan.path, 100, &text, &bytes), 0);
+            assert_int_equal(bytes, 71);
+            if (k == 0)
+                memcpy(first, text, 71);
+            if (memcmp(first, text, 71) != 0)
+                fail_msg("model %d, %s, %s: %.71s, one rank %s", model, set[0], set[1], text,
+                         first);
+            free(text);
+        }
+    }
+    unlink(plan.path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_bits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
