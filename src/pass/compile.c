@@ -54,6 +54,8 @@ int ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o, const 
     KU_TRY(ku_graph_verify(g));
     if (stop_after && strcmp(stop_after, "build") == 0)
         return KUMI_OK;
+    if (o->is_training)
+        KU_TRY(ku_check_selections(g, o));
     for (int i = 0; i < N_PASSES; i++) {
         const struct ku_pass *pass = &pass_list[i];
         if (pass->training_only && !o->is_training)

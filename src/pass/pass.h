@@ -120,6 +120,8 @@ struct ku_pass {
     int (*run)(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 };
 
+/* Before the passes: refuse patterns of the options that select nothing. Errors: KUMI_EINVAL. */
+KU_STATUS ku_check_selections(const struct ku_graph *g, const struct ku_compile_opts *o);
 KU_STATUS ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
 KU_STATUS ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,

@@ -183,8 +183,12 @@ struct job {
 
 static inline struct ku_compile_opts options(const struct layout *l)
 {
-    static const char *const wrap[] = {"h.*", "up", "down", NULL},
+    static const char *const layers[] = {"h.*", NULL}, *const halves[] = {"up", "down", NULL},
+                             *const llama[] = {"model.layers.*", NULL},
                              *const biases[] = {"*.bias", NULL}, *const down[] = {"*down*", NULL};
+    const bool is_plain = l->model == mlp || l->model == normed || l->model == synced;
+    const bool is_llama = l->model == grouped || l->model == one_key_head;
+    const char *const *wrap = is_plain ? halves : is_llama ? llama : layers;
     static const struct ku_update_group group[] = {
         {.match = biases,
          .set = {{offsetof(struct ku_attrs, lr_mult), 0.5},

@@ -67,6 +67,11 @@ expect 2 'kumi ckpt digest: --json does not go with digest; see `kumi help ckpt`
 expect 2 'kumi ckpt export: --to DIR is missing; see `kumi help ckpt`' ckpt export x
 expect 2 'kumi eval: --bleu takes --source and --reference, not --data, --stride, --tokenizer, --seq-len' eval x --bleu --tokenizer byte
 expect 2 'kumi plan: --params replaces the configuration;' plan --params 1e9 --strict
+expect 2 'train.freeze: nomatch*: no parameter name matches; a name is for example ' plan $config --set 'train.freeze=["nomatch*"]'
+expect 2 'optimizer.decay: ln: no parameter name matches; ' plan $config --set 'optimizer.decay=["*.weight","ln"]'
+expect 2 'optimizer.adapt: ln: no parameter name matches; ' plan $config --set optimizer.type=lamb --set 'optimizer.adapt=["ln"]'
+expect 2 'memory.recompute.match: h.99: no module path matches; ' plan $config --set 'memory.recompute={"policy":"full","match":["h.99"]}'
+expect 2 'parallel.wrap: h.99: no module matches; a parameter is for example ' plan $config -n 2 --set parallel.zero=3 --set 'parallel.wrap=["h.*","h.99"]'
 expect 2 'kumi data: foo: unknown; give verify' data foo
 expect 2 'kumi data verify: a configuration is missing' data verify
 expect 2 'kumi tokenizer train: --min-frequency: -1; give 1 or more' tokenizer train --min-frequency -1 a
