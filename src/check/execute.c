@@ -245,6 +245,14 @@ static int check_shards(struct ku_proof *c, const struct ku_operand *o, const st
     return KUMI_OK;
 }
 
+/* Whether operand and result have the dimension; a bias may have as many elements as a report. */
+static bool are_alike(const struct ku_proof *c, const struct ku_operand *x,
+                      const struct ku_operand *y, char dim)
+{
+    return ku_shape_find(&c->p->shape[x->shape], dim) >= 0 &&
+           ku_shape_find(&c->p->shape[y->shape], dim) >= 0;
+}
+
 /*
  * How the ranks of axis tp divide a result: in forward and backward as the model says, in phase O
  * as the operands of the same shape.
@@ -257,7 +265,8 @@ static int check_split(struct ku_proof *c, const struct ku_operand *o, const str
     if (i->phase == KU_PH_O) {
         split = own;
         for (int k = 0; k < i->n_in; k++)
-            if (in[k].shape == c->shape_hash[to->shape] && in[k].split != own)
+            if (in[k].shape == c->shape_hash[to->shape] && in[k].split != own &&
+                are_alike(c, &o[k], to, own ? own : in[k].split))
                 return ku_proof_refuse(
                     c, o[k].buffer, "the ranks of axis tp divide operand and result differently");
     }

@@ -496,12 +496,26 @@ kumi_value kumi_select(struct kumi_graph *g, kumi_value x, kumi_value index)
                            "");
 }
 
-int kumi_graph_output(struct kumi_graph *g, const char *name, kumi_value value)
+static int add_output(struct kumi_graph *g, const char *name, kumi_value value)
 {
     if (ku_builder_check_name(g, name) && ku_builder_check_value(g, value, name) &&
         ku_graph_output(g->ir, name, value) < 0)
         ku_builder_fail(g);
     return kumi_graph_error(g);
+}
+
+int kumi_graph_output(struct kumi_graph *g, const char *name, kumi_value value)
+{
+    if (name && (strcmp(name, "loss_sum") == 0 || strcmp(name, "loss_valid") == 0 ||
+                 strncmp(name, "metric.", 7) == 0)) {
+        KU_ERR(KUMI_EINVAL,
+               "graph: output %.100s: a name of losses and metrics; give another one, or use "
+               "kumi_loss_cross_entropy or kumi_graph_metric",
+               name);
+        ku_builder_fail(g);
+        return kumi_graph_error(g);
+    }
+    return add_output(g, name, value);
 }
 
 int kumi_loss_smoothed(struct kumi_graph *g, kumi_value logits, kumi_value targets, int64_t ignore,
@@ -527,8 +541,8 @@ int kumi_loss_smoothed(struct kumi_graph *g, kumi_value logits, kumi_value targe
     ku_id valid = ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_count_valid, .n_in = 1, .in = {targets}, .attr = &a},
         "loss");
-    kumi_graph_output(g, "loss_sum", sum);
-    return kumi_graph_output(g, "loss_valid", valid);
+    add_output(g, "loss_sum", sum);
+    return add_output(g, "loss_valid", valid);
 }
 
 int kumi_loss_cross_entropy(struct kumi_graph *g, kumi_value logits, kumi_value targets,
@@ -548,7 +562,7 @@ int kumi_graph_metric(struct kumi_graph *g, const char *name, kumi_value value,
     int op = kind == KUMI_METRIC_MAX ? KU_OP_max_all : KU_OP_exact_sum;
     ku_id result = ku_builder_node(g, &(struct ku_make){.op = op, .n_in = 1, .in = {value}}, name);
     snprintf(port, sizeof port, "metric.%s.%s", suffix[kind], name);
-    return kumi_graph_output(g, port, result);
+    return add_output(g, port, result);
 }
 
 int kumi_accuracy(struct kumi_graph *g, kumi_value logits, kumi_value targets, int64_t ignore,

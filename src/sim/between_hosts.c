@@ -144,9 +144,9 @@ static double count_of(const struct ku_program *p, const struct ku_operand *o, i
     return (double)ku_shape_count(&part.shape);
 }
 
-static int host_of(const struct ku_host_ranks *host, int n_hosts, int rank)
+/* From host `h` on, where a lower rank is. */
+static int host_of(const struct ku_host_ranks *host, int n_hosts, int h, int rank)
 {
-    int h = 0;
     while (h + 1 < n_hosts && host[h + 1].first <= rank)
         h++;
     return h;
@@ -161,12 +161,14 @@ static void add_message(const struct ku_program *p, const struct ku_instr *i,
     const double each = (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
     const bool is_even = !ku_layout_has(&p->layout[o->layout], KU_Z);
     double count = count_of(p, o, first);
+    int own = 0, other = 0; /* hosts of the sender and the receiver, which ascend */
     if (is_even && n_hosts <= 1)
         out->messages += count * each * n;
     for (int r = 0; r < n && !(is_even && n_hosts <= 1); r++) {
         count = is_even ? count : count_of(p, o, first + r);
-        const bool is_near = n_hosts <= 1 || host_of(host, n_hosts, first + r) ==
-                                                 host_of(host, n_hosts, n * i->peer + r);
+        own = host_of(host, n_hosts, own, first + r);
+        other = host_of(host, n_hosts, other, n * i->peer + r);
+        const bool is_near = n_hosts <= 1 || own == other;
         *(is_near ? &out->messages : &out->far_messages) += count * each;
     }
 }
