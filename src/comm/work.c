@@ -599,8 +599,9 @@ static int take_step(struct ku_work *w)
         return ku_move_counts(w);
     case KU_STEP_AWAIT_FREE:
         return fills(w) && w->stage > 2 ? await(w, KU_FLAG_FREED, w->stage - 2) : 0;
-    case KU_STEP_FILL:
-        ku_move_fill(w);
+    case KU_STEP_FILL: /* a rank that fills nothing has not awaited that its stage is free */
+        if (fills(w))
+            ku_move_fill(w);
         return 0;
     case KU_STEP_FILLED:
         return announce(w, KU_FLAG_FILLED, fills(w));

@@ -281,7 +281,7 @@ static inline int suite_scatter(const struct suite *s, int root, const int64_t *
     fill_input(s, b.in, root, 0, all);
     unsigned char *out =
         s->in_place && am_root ? b.in + (size_t)first * kumi_dtype_bytes(s->dtype) : b.out;
-    status = run_case(s, KU_COLL_SCATTER, root, b.in, out, counts);
+    status = run_case(s, KU_COLL_SCATTER, root, am_root ? b.in : NULL, out, counts);
     if (!status)
         status = check_values(s, "scatter", out, 0, mine, root, first);
     if (!status)
@@ -493,6 +493,69 @@ static inline int suite_posted(struct suite *s)
 }
 
 /*
+ * Works in flight at once whose stages different ranks fill. A rank that fills none in a work
+ * leaves its own stage alone, because others may still read the work before from it.
+ */
+enum { FLIGHT_COUNT = 3 << 16 }; /* three pieces of f32 */
+static inline float flight_value(int round, int work, int rank)
+{
+    return (float)(round * 1024 + work * 64 + rank + 1);
+}
+
+static inline int suite_flight_round(struct suite *s, int round, float *x)
+{
+    enum { N_WORKS = 4 };
+    const int n = s->c->n, me = s->c->me;
+    const int64_t block = FLIGHT_COUNT / 2;
+    float *data[N_WORKS] = {x, x + FLIGHT_COUNT, x + FLIGHT_COUNT + n * block};
+    float *in = data[2] + FLIGHT_COUNT, *parts = in + block;
+    data[3] = parts + n * block;
+    const struct ku_coll coll[N_WORKS] = {
+        {.kind = KU_COLL_BROADCAST, .out = data[0], .count = FLIGHT_COUNT},
+        {.kind = KU_COLL_GATHER, .in = in, .out = data[1], .count = block},
+        {.kind = KU_COLL_BROADCAST, .out = data[2], .count = FLIGHT_COUNT, .root = 1 % n},
+        {.kind = KU_COLL_SCATTER, .in = parts, .out = data[3], .count = block, .root = n - 1}};
+    struct ku_work w[N_WORKS];
+    for (int i = 0; i < FLIGHT_COUNT; i++)
+        for (int k = 0; k < 3; k += 2)
+            data[k][i] = me == coll[k].root ? flight_value(round, k, me) : -1;
+    for (int64_t i = 0; i < block; i++)
+        in[i] = flight_value(round, 1, me);
+    for (int64_t i = 0; i < n * block; i++)
+        parts[i] = flight_value(round, 3, (int)(i / block));
+    for (int i = 0; i < N_WORKS; i++) {
+        SUITE_TRY(ku_work_init(&w[i], s->c, &coll[i]));
+        SUITE_TRY(ku_work_start(&w[i]));
+    }
+    for (int i = 0; i < N_WORKS; i++)
+        SUITE_TRY(ku_work_wait(&w[i]));
+    for (int k = 0; k < N_WORKS; k++) {
+        const int64_t count = k != 1 ? coll[k].count : me == coll[k].root ? n * block : 0;
+        for (int64_t i = 0; i < count; i++) {
+            const int from = k == 1 ? (int)(i / block) : k == 3 ? me : coll[k].root;
+            if (data[k][i] == flight_value(round, k, from))
+                continue;
+            printf("in flight: round %d work %d, n %d rank %d: element %lld is %g, expected %g\n",
+                   round, k, n, me, (long long)i, (double)data[k][i],
+                   (double)flight_value(round, k, from));
+            return -70;
+        }
+    }
+    return 0;
+}
+
+static inline int suite_flight(struct suite *s)
+{
+    const int64_t block = FLIGHT_COUNT / 2;
+    float *x = ku_malloc((size_t)(2 * FLIGHT_COUNT + 2 * (s->c->n + 1) * block) * sizeof *x);
+    int status = x ? 0 : KUMI_ENOMEM;
+    for (int round = 0; round < sample_count(8, 2) && !status; round++)
+        status = suite_flight_round(s, round, x);
+    ku_free(x);
+    return status;
+}
+
+/*
  * One row of the matrix in so many, by the seed (sample.h), equally on all ranks. Every row, for 1
  * to 8 ranks as processes and as threads, in about 5 minutes of two cores:
  *
@@ -513,6 +576,7 @@ static inline int suite_run(struct ku_job *job, const struct suite_share *share)
         return -70;
     SUITE_TRY(ku_arena_create(job, "suite", 0, 64 << 20, &s.arena));
     SUITE_TRY(suite_posted(&s));
+    SUITE_TRY(suite_flight(&s));
     for (int at = 0; at < N_COUNTS * N_ROWS; at++) {
         const int64_t count = counts[at / N_ROWS];
         const uint32_t random = ku_random_u32(sample_seed(), (uint32_t)n, 0, (uint64_t)at);
