@@ -126,8 +126,8 @@ struct ku_net_ops {
      * Move at most budget_bytes of all links, headers included (< 0: what can be moved without
      * waiting). *has_moved is set to true if a byte moved or a request ended, and else left alone.
      * 0; or the status of a link that broke (EPEER: the connection was closed; ETIMEDOUT: the
-     * system gave it up), with a record that names the peer, and net->broken set. Its pending
-     * requests have ended with that status; the other links go on.
+     * peer's host does not answer), with a record that names the peer, and net->broken set. Its
+     * pending requests have ended with that status; the other links go on.
      */
     int (*progress)(struct ku_net *net, int64_t budget_bytes, bool *has_moved);
     /*

@@ -351,7 +351,7 @@ static void test_options(void **state)
         int level, option, value;
     } rows[] = {{IPPROTO_TCP, TCP_NODELAY, 1},  {SOL_SOCKET, SO_KEEPALIVE, 1},
                 {IPPROTO_TCP, TCP_KEEPIDLE, 1}, {IPPROTO_TCP, TCP_KEEPINTVL, 1},
-                {IPPROTO_TCP, TCP_KEEPCNT, 10}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 10000}};
+                {IPPROTO_TCP, TCP_KEEPCNT, 9},  {IPPROTO_TCP, TCP_USER_TIMEOUT, 0}};
     struct ku_net_req r;
     struct raw raw;
     int peer;
@@ -370,6 +370,36 @@ static void test_options(void **state)
     close(peer);
 }
 
+/* A peer that is busy for longer than a dead one is given leaves data unread, and reads it then. */
+static void test_unread(void **state)
+{
+    enum { BYTES = 32 << 20 };
+    unsigned char *data = calloc(BYTES, 1);
+    struct ku_net_req r;
+    struct raw raw;
+    int peer;
+    size_t n_read = 0;
+    bool has_moved = false;
+    (void)state;
+    struct ku_net_link *link = raw_link(&raw, true, &peer);
+    make_request(&r, data, BYTES, 1);
+    assert_int_equal(raw.net->ops->send(link, &r), 0);
+    for (const int64_t start = ku_clock_ns(); ku_clock_ns() - start < INT64_C(12000000000);) {
+        assert_int_equal(raw.net->ops->progress(raw.net, -1, &has_moved), 0);
+        usleep(5000);
+    }
+    assert_false(r.is_done);
+    while (n_read < BYTES + 48) {
+        const ssize_t n = recv(peer, data, BYTES, MSG_DONTWAIT);
+        n_read += n > 0 ? (size_t)n : 0;
+        assert_int_equal(raw.net->ops->progress(raw.net, -1, &has_moved), 0);
+    }
+    assert_int_equal(raw_run(&raw, &r), 0);
+    raw.net->ops->close(raw.net, false);
+    close(peer);
+    free(data);
+}
+
 static int set_loopback(bool is_up)
 {
     struct ifreq r = {.ifr_name = "lo"};
@@ -384,30 +414,37 @@ static int set_loopback(bool is_up)
 /* In a network namespace whose only interface goes down: 0; 77: namespaces are not permitted. */
 static int lose_network(void)
 {
-    struct ku_net_req r[3];
-    struct ku_net_link *link[2];
+    enum { LINKS = 3, BYTES = 32 << 20 };
+    struct ku_net_req r[LINKS + 1];
+    struct ku_net_link *link[LINKS];
     struct raw raw;
-    int64_t ns[2];
+    int64_t ns[LINKS];
+    unsigned char *data = calloc(BYTES, 1);
     if (unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0 || set_loopback(true) < 0)
         return 77;
     raw_open(&raw, 0);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < LINKS; i++) {
         int pair[2];
         if (tcp_pair(pair) < 0)
             return 77;
         raw.dial[i] = pair[0];
         KU_ASSERT(raw.net->ops->link(raw.net, 0, 0, i + 1, &link[i]) == 0);
-        make_request(&r[i], NULL, 0, 1);
+        make_request(&r[i], data, i == 2 ? BYTES : 0, 1);
     }
     bool has_moved = false;
     KU_ASSERT(raw.net->ops->recv(link[0], &r[0]) == 0);
-    KU_ASSERT(raw.net->ops->progress(raw.net, -1, &has_moved) == 0);
+    KU_ASSERT(raw.net->ops->send(link[2], &r[2]) == 0);
+    for (int64_t start = ku_clock_ns(); ku_clock_ns() - start < INT64_C(1000000000);) {
+        KU_ASSERT(raw.net->ops->progress(raw.net, -1, &has_moved) == 0);
+        usleep(1000);
+    }
     if (set_loopback(false) < 0)
         return 77;
-    make_request(&r[2], NULL, 0, 1);
+    make_request(&r[3], NULL, 0, 1);
     KU_ASSERT(raw.net->ops->send(link[1], &r[1]) == 0);
-    KU_ASSERT(raw.net->ops->recv(link[1], &r[2]) == 0);
-    for (int i = 0; i < 2; i++) { /* one fails by probes, one by retransmissions */
+    KU_ASSERT(raw.net->ops->recv(link[1], &r[3]) == 0);
+    /* one fails by probes, one by retransmissions, one by probes of its peer's closed window */
+    for (int i = 0; i < LINKS; i++) {
         int64_t start = ku_clock_ns();
         int status = 0;
         while (!status && ku_clock_ns() - start < NET_LIMIT_NS) {
@@ -419,6 +456,7 @@ static int lose_network(void)
             return printf("status %d: %s\n", status, ku_err_get()->text), 1;
     }
     raw.net->ops->close(raw.net, false);
+    free(data);
     return ns[0] < INT64_C(5000000000) ? 2 : 0;
 }
 
@@ -641,13 +679,14 @@ static void test_chaos_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wire),         cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_byte_by_byte), cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_dial_fails),   cmocka_unit_test(test_arrivals),
-        cmocka_unit_test(test_network_lost), cmocka_unit_test(test_options),
-        cmocka_unit_test(test_early),        cmocka_unit_test(test_nth),
-        cmocka_unit_test(test_dropped),      cmocka_unit_test(test_chaos),
-        cmocka_unit_test(test_chaos_kills),  cmocka_unit_test(test_chaos_options),
+        cmocka_unit_test(test_wire),          cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_byte_by_byte),  cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_dial_fails),    cmocka_unit_test(test_arrivals),
+        cmocka_unit_test(test_network_lost),  cmocka_unit_test(test_options),
+        cmocka_unit_test(test_unread),        cmocka_unit_test(test_early),
+        cmocka_unit_test(test_nth),           cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_chaos),         cmocka_unit_test(test_chaos_kills),
+        cmocka_unit_test(test_chaos_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

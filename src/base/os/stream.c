@@ -50,9 +50,10 @@ static int set(int fd, int level, int option, int value)
 
 /*
  * Probes are sent only while no data is unacknowledged, and TCP_USER_TIMEOUT replaces their count
- * (tcp(7)). TCP_KEEPCNT is its value for kernels that heed both.
+ * (tcp(7)). Since Linux 5.11 it also ends a connection whose peer acknowledges every probe but has
+ * no room for data for so long.
  */
-int ku_os_stream_tune(int fd, int keepalive_s, int user_timeout_ms)
+int ku_os_stream_tune(int fd, int keepalive_s, int timeout_ms, bool is_always_read)
 {
     int protocol = 0;
     socklen_t bytes = sizeof protocol;
@@ -64,8 +65,27 @@ int ku_os_stream_tune(int fd, int keepalive_s, int user_timeout_ms)
     if (set(fd, IPPROTO_TCP, TCP_NODELAY, 1) < 0 || set(fd, SOL_SOCKET, SO_KEEPALIVE, 1) < 0 ||
         set(fd, IPPROTO_TCP, TCP_KEEPIDLE, keepalive_s) < 0 ||
         set(fd, IPPROTO_TCP, TCP_KEEPINTVL, keepalive_s) < 0 ||
-        set(fd, IPPROTO_TCP, TCP_KEEPCNT, user_timeout_ms / 1000 / keepalive_s) < 0 ||
-        set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, user_timeout_ms) < 0)
+        set(fd, IPPROTO_TCP, TCP_KEEPCNT, timeout_ms / 1000 / keepalive_s - 1) < 0 ||
+        set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, is_always_read ? timeout_ms : 0) < 0)
         return -1;
     return 0;
+}
+
+/*
+ * A peer whose window is closed answers, but with longer and longer pauses, as the kernel sends its
+ * window probes and retransmissions less and less often. So silence counts only if something was
+ * sent after the last answer, and not just now:
+ *
+ *     last answer ──────── 1 s or more ──────── sent ── 1 s or more ── now
+ */
+bool ku_os_stream_is_dead(int fd, int timeout_ms)
+{
+    const uint32_t pause_ms = 1000;
+    struct tcp_info i = {0};
+    socklen_t bytes = sizeof i;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &bytes) < 0 ||
+        i.tcpi_last_ack_recv < (uint32_t)timeout_ms)
+        return false;
+    return i.tcpi_probes > 1 || (i.tcpi_unacked > 0 && i.tcpi_last_data_sent >= pause_ms &&
+                                 i.tcpi_last_ack_recv - i.tcpi_last_data_sent >= pause_ms);
 }

@@ -2,6 +2,7 @@
 #ifndef KU_BASE_OS_STREAM_H
 #define KU_BASE_OS_STREAM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -19,13 +20,22 @@ ssize_t ku_os_stream_send(int fd, struct iovec *v, int n);
 ssize_t ku_os_stream_recv(int fd, struct iovec *v, int n); /* 0: the peer has closed */
 
 /*
- * Set up a connection: no delay of small messages, and an error (ETIMEDOUT) when
- * the peer's kernel acknowledges nothing for user_timeout_ms, probes included. No effect on sockets
- * other than TCP. Returns 0 or -1.
+ * Set up a connection: no delay of small messages, and an error (ETIMEDOUT) when the peer's kernel
+ * acknowledges nothing for timeout_ms, probes included. No effect on sockets other than TCP.
+ * Returns 0 or -1.
  *
- *   keepalive_s       of silence before a probe, and between probes
- *   user_timeout_ms   of data or probes without an acknowledgement
+ *   keepalive_s      of silence before a probe, and between probes
+ *   timeout_ms       of data or probes without an acknowledgement
+ *   is_always_read   the peer reads at all times. Else it may leave data unread for as long as it
+ *                    is busy, and the error comes only while this side has sent all that it has;
+ *                    the rest is up to ku_os_stream_is_dead.
  */
-int ku_os_stream_tune(int fd, int keepalive_s, int user_timeout_ms);
+int ku_os_stream_tune(int fd, int keepalive_s, int timeout_ms, bool is_always_read);
+/*
+ * Whether the peer's kernel has acknowledged nothing for timeout_ms, neither data nor a probe of
+ * its closed window. For connections that ku_os_stream_tune has set up. false for sockets other
+ * than TCP.
+ */
+bool ku_os_stream_is_dead(int fd, int timeout_ms);
 
 #endif

@@ -14,7 +14,7 @@ static int set_fd(struct ku_tcp *tcp, struct ku_tcp_link *link, int fd)
         tcp->n_awaited--;
     link->fd = fd;
     link->is_full = link->is_dry = false;
-    if (ku_os_stream_tune(fd, KU_TCP_KEEPALIVE_S, KU_TCP_USER_TIMEOUT_MS) < 0) {
+    if (ku_os_stream_tune(fd, KU_TCP_KEEPALIVE_S, KU_TCP_SILENCE_MS, false) < 0) {
         char name[128];
         ku_tcp_name(tcp, link->base.rank, name);
         return KU_ERR(KUMI_EPEER, "%s: connection: options: %s", name, ku_os_why());

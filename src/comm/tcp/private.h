@@ -28,16 +28,18 @@ enum {
     KU_TCP_CALLS_PER_TAKE = 64,
     KU_TCP_VECTORS = 64, /* pieces of one system call: at least 12 messages */
     /*
-     * Silence after which a peer is probed, and time without an acknowledgement after which the
-     * kernel gives a connection up. With 5 s a link that is down for 3.4 s is lost, because the
+     * Silence after which a peer is probed, and time without an acknowledgement after which a
+     * connection is given up. With 5 s a link that is down for 3.4 s is lost, because the
      * retransmission after that of 3.0 s comes at 6.2 s.
      */
     KU_TCP_KEEPALIVE_S = 1,
-    KU_TCP_USER_TIMEOUT_MS = 10 * 1000,
+    KU_TCP_SILENCE_MS = 10 * 1000,
     /* Connections without a link. A peer dials once per link, and a rank has at most this many. */
     KU_TCP_MAX_EARLY = 16384
 };
 #define KU_TCP_DIAL_NS (INT64_C(10) * 1000 * 1000 * 1000)
+/* Between two looks for links whose peer is silent: one system call for each active link */
+#define KU_TCP_LOOK_NS (INT64_C(500) * 1000 * 1000)
 
 struct ku_tcp_link {
     struct ku_net_link base;
@@ -71,6 +73,7 @@ struct ku_tcp {
     int n_awaited; /* of those, waiting for the peer's dial */
     bool has_polled;
     uint32_t n_calls;   /* of progress */
+    int64_t looked_ns;  /* time of the last look for silent peers */
     struct pollfd *fds; /* room for every link */
     uint32_t cap_fds;
     struct ku_tcp_early *early;
@@ -104,5 +107,7 @@ KU_STATUS ku_tcp_send(struct ku_tcp *tcp, struct ku_tcp_link *link, size_t max_b
                       size_t *moved);
 KU_STATUS ku_tcp_recv(struct ku_tcp *tcp, struct ku_tcp_link *link, size_t max_bytes,
                       size_t *moved);
+/* Whether the peer's kernel answers. Errors: KUMI_ETIMEDOUT, with a record. */
+KU_STATUS ku_tcp_look(struct ku_tcp *tcp, const struct ku_tcp_link *link);
 
 #endif

@@ -2,6 +2,7 @@
 /* The engine's table, its links, and the loop that serves those with pending requests. */
 #include "comm/tcp/tcp.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
@@ -251,18 +252,40 @@ static void find_ready(struct ku_tcp *tcp)
     }
 }
 
+/*
+ * The kernel gives up an idle connection. One with data that is not acknowledged it keeps for a
+ * quarter of an hour, because no shorter limit spares a peer that is busy and leaves data unread.
+ */
+static int look_for_silence(struct ku_tcp *tcp)
+{
+    const int64_t now = ku_clock_ns();
+    struct ku_tcp_link *link = tcp->active;
+    if (now - tcp->looked_ns < KU_TCP_LOOK_NS)
+        return 0;
+    tcp->looked_ns = now;
+    for (int n = tcp->n_active; n > 0; n--, link = link->next_active) {
+        const int status = ku_tcp_look(tcp, link);
+        if (status < 0)
+            return ku_tcp_break(tcp, link, status);
+    }
+    return 0;
+}
+
 static int tcp_progress(struct ku_net *net, int64_t budget_bytes, bool *has_moved)
 {
     struct ku_tcp *tcp = tcp_of(net);
     int64_t left = budget_bytes < 0 ? INT64_MAX : budget_bytes;
-    const bool is_turn = ++tcp->n_calls % KU_TCP_CALLS_PER_TAKE == 0;
-    if (tcp->n_awaited > 0 || tcp->has_polled || is_turn)
+    const bool is_turn = ++tcp->n_calls % KU_TCP_CALLS_PER_TAKE == 0 || tcp->has_polled;
+    if (tcp->n_awaited > 0 || is_turn)
         KU_TRY(ku_tcp_take(tcp));
     tcp->has_polled = false;
+    int status = is_turn ? look_for_silence(tcp) : 0;
+    *has_moved |= status < 0;
+    KU_TRY(status);
     find_ready(tcp);
     for (bool moves = true; moves && left > 0;) {
         moves = false;
-        int status = serve_all(tcp, &left, &moves);
+        status = serve_all(tcp, &left, &moves);
         *has_moved |= moves || status < 0;
         KU_TRY(status);
     }

@@ -62,7 +62,7 @@ static int raise_broken(struct ku_tcp *tcp, const struct ku_tcp_link *link)
         return KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_COMM,
                             "%s: no acknowledgement for %d s: its host or the network between is "
                             "down",
-                            name, KU_TCP_USER_TIMEOUT_MS / 1000);
+                            name, KU_TCP_SILENCE_MS / 1000);
     case EHOSTUNREACH:
     case ENETUNREACH:
     case ENETDOWN:
@@ -73,6 +73,14 @@ static int raise_broken(struct ku_tcp *tcp, const struct ku_tcp_link *link)
         return KU_ERR_SCOPE(ku_os_status(KUMI_EPEER), KUMI_SCOPE_COMM, "%s: connection: %s", name,
                             ku_os_why());
     }
+}
+
+int ku_tcp_look(struct ku_tcp *tcp, const struct ku_tcp_link *link)
+{
+    if (link->fd < 0 || !ku_os_stream_is_dead(link->fd, KU_TCP_SILENCE_MS))
+        return 0;
+    errno = ETIMEDOUT;
+    return raise_broken(tcp, link);
 }
 
 int ku_tcp_send(struct ku_tcp *tcp, struct ku_tcp_link *link, size_t max_bytes, size_t *moved)

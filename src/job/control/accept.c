@@ -49,7 +49,7 @@ static void hear(struct ku_control *c, bool is_on)
 
 static void accept_one(struct ku_control *c, int fd, const struct ku_os_address *peer)
 {
-    KU_IGNORE(ku_os_stream_tune(fd, KU_KEEPALIVE_S, KU_PEER_TIMEOUT_MS), "it works without");
+    KU_IGNORE(ku_os_stream_tune(fd, KU_KEEPALIVE_S, KU_PEER_TIMEOUT_MS, true), "it works without");
     struct ku_conn *conn = ku_conn_add(c, KU_CONN_PENDING, fd);
     if (!conn)
         return;

@@ -58,7 +58,7 @@ int ku_dial(const struct ku_os_address *to, const char *peer, const struct ku_cl
     KU_TRY_OUT(await(seg, fd, POLLOUT, peer, deadline));
     if (ku_os_tcp_connected(fd) < 0)
         KU_TRY_OUT(KU_ERR(KUMI_EPEER, "connection: %s: %s", peer, ku_os_why()));
-    if (ku_os_stream_tune(fd, KU_KEEPALIVE_S, KU_PEER_TIMEOUT_MS) < 0)
+    if (ku_os_stream_tune(fd, KU_KEEPALIVE_S, KU_PEER_TIMEOUT_MS, true) < 0)
         KU_TRY_OUT(KU_ERR(KUMI_ENOMEM, "connection: %s: options: %s", peer, ku_os_why()));
     KU_TRY_OUT(shake(fd, peer, claim, secret, seg, deadline));
     *out = fd;

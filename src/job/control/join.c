@@ -274,7 +274,7 @@ static void dial(struct ku_control *c)
     int fd = ku_os_tcp_connect(&to);
     if (fd < 0)
         return;
-    KU_IGNORE(ku_os_stream_tune(fd, KU_KEEPALIVE_S, KU_PEER_TIMEOUT_MS), "it works without");
+    KU_IGNORE(ku_os_stream_tune(fd, KU_KEEPALIVE_S, KU_PEER_TIMEOUT_MS, true), "it works without");
     struct ku_conn *conn = ku_conn_add(c, c->n_hosts ? KU_CONN_PARENT : KU_CONN_ROOT, fd);
     if (!conn)
         return;
