@@ -50,8 +50,9 @@ enum kumi_reduce {
 
 /* All-zero means defaults. */
 struct kumi_comm_options {
-    double timeout_s;      /* maximum time without progress of an awaited rank; 0: 600 */
-    double join_timeout_s; /* 0: 60 */
+    double timeout_s;      /* maximum time without progress of an awaited rank; 0: 600;
+                              INFINITY: no limit */
+    double join_timeout_s; /* 0: 60; INFINITY: no limit */
     int threads;           /* runnable threads of this rank (selects the way to wait); 0: 1 */
     const char *chaos;     /* fault injection, "delay=20ms,kill=1@100"; NULL: $KUMI_CHAOS */
 };

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,6 +180,47 @@ static void test_own_launcher_exec(void **state)
     assert_int_equal(code, 0);
 }
 
+/* No time-out: the longest time that a double or the clock can say. The last rank is late. */
+static int join_without_limit(void *arg)
+{
+    const struct kumi_comm_options options = {.timeout_s = *(double *)arg,
+                                              .join_timeout_s = *(double *)arg};
+    struct kumi_comm *world;
+    CHECK(kumi_comm_join(&options, &world) == 0);
+    CHECK(kumi_barrier(world) == 0);
+    if (kumi_comm_rank(world) == 1)
+        usleep(100000);
+    CHECK(kumi_barrier(world) == 0);
+    CHECK(kumi_comm_leave(world) == 0);
+    return 0;
+}
+
+static void test_no_limit(void **state)
+{
+    double limits[] = {INFINITY, 1e300, 9.3e9, 9e9};
+    (void)state;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        assert_int_equal(kumi_launch(join_without_limit, &limits[i], 2), 0);
+}
+
+/* The shortest time-out is one, and not 0, which means the default. */
+static int wait_briefly(void *arg)
+{
+    const struct kumi_comm_options options = {.timeout_s = 1e-12};
+    struct kumi_comm *world;
+    (void)arg;
+    int status = kumi_comm_join(&options, &world);
+    if (!status && kumi_comm_rank(world) == 1)
+        usleep(2000000);
+    return status ? status : kumi_barrier(world);
+}
+
+static void test_short_limit(void **state)
+{
+    (void)state;
+    assert_int_equal(kumi_launch(wait_briefly, NULL, 2), KUMI_ETIMEDOUT);
+}
+
 static int use_alone(void)
 {
     int n = 1;
@@ -301,6 +343,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_own_launcher),
         cmocka_unit_test(test_own_launcher_exec),
+        cmocka_unit_test(test_no_limit),
+        cmocka_unit_test(test_short_limit),
         cmocka_unit_test(test_other_launchers),
         cmocka_unit_test(test_impossible_environments),
     };

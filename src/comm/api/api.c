@@ -38,9 +38,11 @@ int ku_comm_api_wrap(struct ku_comm *c, struct kumi_comm **out)
     return 0;
 }
 
+/* At most 32 years, which can be added to the clock; at least 1 ns, because 0 means the default */
 static int64_t ns_of(double seconds)
 {
-    return seconds > 9e9 ? INT64_MAX : (int64_t)(seconds * 1e9);
+    const double ns = seconds * 1e9, max_ns = 1e18;
+    return ns >= max_ns ? (int64_t)max_ns : ns > 0 && ns < 1 ? 1 : (int64_t)ns;
 }
 
 int kumi_comm_join(const struct kumi_comm_options *options, struct kumi_comm **world)
