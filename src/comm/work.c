@@ -706,6 +706,10 @@ static int move_messages(struct ku_job *job)
     return ku_job_raise(job, p->net->broken ? p->net->broken->rank : job->rank);
 }
 
+/*
+ * A work that fails half-way stays in its queue, although its caller gives its memory back, and the
+ * other ranks wait for it. So its failure is always the job's.
+ */
 int ku_job_advance(struct ku_job *job)
 {
     struct ku_comm_rank *p = job->comm;
@@ -715,9 +719,11 @@ int ku_job_advance(struct ku_job *job)
         return 0;
     if (p->net)
         KU_TRY(move_messages(job));
-    for (struct ku_comm *c = p->comms; c; c = c->priv->next)
-        if (c->priv->head || c->priv->p2p)
-            KU_TRY(advance_comm(c));
+    for (struct ku_comm *c = p->comms; c; c = c->priv->next) {
+        const int status = c->priv->head || c->priv->p2p ? advance_comm(c) : 0;
+        if (status < 0)
+            return ku_job_has_failed(job) ? status : ku_job_raise(job, job->rank);
+    }
     return 0;
 }
 

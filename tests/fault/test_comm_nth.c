@@ -46,6 +46,35 @@ static int use_job(struct ku_job *job, void *arg)
     return y == (job->rank + 2) % 3 ? 0 : KUMI_EBUG;
 }
 
+/*
+ * Pretended hosts: a collective that fails after its start ends the job, and calls after it return
+ * the root cause. Memory fails from here on.
+ */
+static int use_hosts(struct ku_job *job, void *arg)
+{
+    enum { COUNT = 20000 };
+    static float data[2][2 * COUNT];
+    const struct ku_coll exchange = {.kind = KU_COLL_ALL_TO_ALL,
+                                     .dtype = KUMI_F32,
+                                     .in = data[job->rank],
+                                     .out = data[job->rank],
+                                     .count = COUNT};
+    const struct ku_coll barrier = {.kind = KU_COLL_BARRIER};
+    if (job->rank == 0)
+        ku_fault_set(arg);
+    for (int i = 0; i < 2; i++) {
+        struct ku_work w;
+        KU_TRY(ku_work_init(&w, job->world, &exchange));
+        KU_TRY(ku_work_start(&w));
+        const int status = ku_work_wait(&w);
+        if (status < 0 && (!ku_job_has_failed(job) || ku_coll_run(job->world, &barrier) >= 0))
+            abort();
+        KU_TRY(status);
+    }
+    return 0;
+}
+
+enum form { PROCESSES, THREADS, HOSTS };
 struct trial {
     const char *spec;
     int victim;
@@ -68,7 +97,7 @@ static int use_process(void *arg)
 }
 
 /* Runs a trial in a child: its exit code, or -1 if it hung or crashed. */
-static int run_trial(const struct trial *t, int as_threads)
+static int run_trial(const struct trial *t, enum form form)
 {
     int status;
     fflush(NULL);
@@ -77,48 +106,57 @@ static int run_trial(const struct trial *t, int as_threads)
         alarm(20);
         if (!freopen("/dev/null", "w", stderr))
             _exit(99);
-        if (as_threads)
+        if (form == THREADS)
             ku_fault_set(t->spec);
-        status = as_threads ? ku_comm_threads(3, NULL, use_job, NULL)
-                            : kumi_launch(use_process, (void *)(uintptr_t)t, 3);
+        const struct ku_job_opts hosts = {.hosts = "1,1"};
+        status = form == HOSTS ? ku_comm_threads(2, &hosts, use_hosts, (void *)(uintptr_t)t->spec)
+                 : form == THREADS ? ku_comm_threads(3, NULL, use_job, NULL)
+                                   : kumi_launch(use_process, (void *)(uintptr_t)t, 3);
         _exit(-status);
     }
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void try_all(const char *kind, int as_threads, int most)
+static void try_all(const char *kind, enum form form, int most)
 {
     int n_failed = 0;
     for (int n = 1; n <= most; n++) {
         char spec[32];
         struct trial t = {.spec = spec, .victim = n % 3};
         snprintf(spec, sizeof spec, "%s:%d", kind, n);
-        int code = run_trial(&t, as_threads);
+        int code = run_trial(&t, form);
         if (code < 0 || code > 14)
             fail_msg("%s: exit code %d", spec, code);
         n_failed += code != 0;
     }
-    assert_true(n_failed > 3);
+    assert_true(n_failed > (form == HOSTS ? 0 : 3));
 }
 
 static void test_threads(void **state)
 {
     (void)state;
-    try_all("mem", 1, 40);
-    try_all("os", 1, 10);
+    try_all("mem", THREADS, 40);
+    try_all("os", THREADS, 10);
 }
 
 static void test_processes(void **state)
 {
     (void)state;
-    try_all("mem", 0, 15);
-    try_all("os", 0, 15);
+    try_all("mem", PROCESSES, 15);
+    try_all("os", PROCESSES, 15);
+}
+
+static void test_hosts(void **state)
+{
+    (void)state;
+    try_all("mem", HOSTS, 12);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads),
-                                       cmocka_unit_test(test_processes)};
+                                       cmocka_unit_test(test_processes),
+                                       cmocka_unit_test(test_hosts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
