@@ -74,6 +74,24 @@ static int moves(struct kumi_comm *c, float *x, float *y)
     return 0;
 }
 
+/* A refusal names the missing buffer and what it should hold. */
+static int missing_buffers(struct kumi_comm *c, float *x)
+{
+    const int me = kumi_comm_rank(c), n = kumi_comm_size(c);
+    int64_t counts[8];
+    char text[64];
+    for (int r = 0; r < n; r++)
+        counts[r] = r + 1;
+    CHECK(kumi_scatter(c, me ? NULL : x, NULL, COUNT, KUMI_F32, 0) == KUMI_EINVAL &&
+          strstr(kumi_last_error()->text, "scatter: out: NULL, for 1000 elements"));
+    snprintf(text, sizeof text, "all_gather_v: out: NULL, for %d elements", n * (n + 1) / 2);
+    CHECK(kumi_all_gather_v(c, x, NULL, counts, KUMI_F32) == KUMI_EINVAL &&
+          strstr(kumi_last_error()->text, text));
+    CHECK(kumi_recv(c, NULL, 3, KUMI_F32, 0) == KUMI_EINVAL &&
+          strstr(kumi_last_error()->text, "recv: data: NULL, for 3 elements"));
+    return 0;
+}
+
 struct stopper {
     _Atomic int is_set;
 };
@@ -135,7 +153,8 @@ static int use(void *arg)
     CHECK(n == *(int *)arg);
     float *x = malloc((size_t)n * COUNT * 4), *y = malloc((size_t)n * COUNT * 4);
     CHECK(x && y);
-    if ((status = reductions(world, x, y)) || (status = moves(world, x, y)))
+    if ((status = reductions(world, x, y)) || (status = moves(world, x, y)) ||
+        (status = missing_buffers(world, x)))
         return status;
     CHECK((kumi_comm_staged_bytes(world) > 0) == (n > 1));
     CHECK(kumi_comm_alloc(world, (size_t)n * COUNT * 8, &shared) == 0);

@@ -169,10 +169,12 @@ uint64_t kumi_comm_staged_bytes(const struct kumi_comm *comm)
     return ku_job_staged_bytes(comm->c->job);
 }
 
-static int refuse_null(const struct ku_coll *o, const char *name)
+static int check_given(const struct ku_coll *o, const char *name, const void *at, int64_t count)
 {
-    return KU_ERR(KUMI_EINVAL, "%s: %s: NULL, for %lld elements", ku_coll_kind_name(o->kind), name,
-                  (long long)o->count);
+    if (at || count == 0)
+        return 0;
+    return KU_ERR(KUMI_EINVAL, "%s%s: %s: NULL, for %lld elements", ku_coll_kind_name(o->kind),
+                  o->counts ? "_v" : "", name, (long long)count);
 }
 
 /*
@@ -214,15 +216,15 @@ static int check_buffers(const struct ku_comm *c, const struct ku_coll *o)
         break;
     case KU_COLL_BROADCAST:
     case KU_COLL_RECV:
-        return block > 0 && out == NULL ? refuse_null(o, "data") : 0;
+        return check_given(o, "data", out, block);
     case KU_COLL_SEND:
-        return block > 0 && in == NULL ? refuse_null(o, "data") : 0;
+        return check_given(o, "data", in, block);
     case KU_COLL_BARRIER:
     case KU_COLL_INTERNAL:
         return 0;
     }
-    if ((in_count > 0 && in == NULL) || (out_count > 0 && out == NULL))
-        return refuse_null(o, in == NULL ? "in" : "out");
+    KU_TRY(check_given(o, "in", in, in_count));
+    KU_TRY(check_given(o, "out", out, out_count));
     int is_in_place =
         o->kind == KU_COLL_ALL_GATHER || o->kind == KU_COLL_GATHER ? same == in : same == out;
     if (is_in_place || in_count == 0 || out_count == 0 || in + in_count * each <= out ||
