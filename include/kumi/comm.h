@@ -122,6 +122,7 @@ KUMI_API uint64_t kumi_comm_staged_bytes(const struct kumi_comm *comm);
  *   counts   v forms: [ranks] elements of each rank, the same array on every rank
  *   send_counts, recv_counts
  *            all_to_all_v: [ranks] elements that this rank sends to and receives from each rank
+ *   in, out  a buffer of 0 elements may be NULL, as `out` of a rank that receives nothing
  *
  * The root of a broadcast of up to 88 bytes does not wait for the other ranks. If they call
  * something else, the root's next call on the communicator returns the mismatch.

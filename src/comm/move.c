@@ -423,6 +423,8 @@ static void staged_copies(struct ku_work *w)
     for (int k = 0; k < c->near.n; k++) {
         const int i = ku_comm_member(c, k);
         int64_t count = counts ? counts[i] : w->coll.count;
+        if (piece_of(w, count) == 0) /* a buffer of no elements may be NULL */
+            continue;
         const unsigned char *from =
             ku_move_stage(w, k) + (to_all ? c->near.me * w->piece_count : 0) * each;
         if (i == c->me)

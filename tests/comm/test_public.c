@@ -92,6 +92,36 @@ static int missing_buffers(struct kumi_comm *c, float *x)
     return 0;
 }
 
+/* The even ranks send to the odd ones, which send nothing: each has one buffer. */
+static int one_way(struct kumi_comm *c, float *x, float *y)
+{
+    enum { EACH = 300 };
+    const int me = kumi_comm_rank(c), n = kumi_comm_size(c), is_sender = me % 2 == 0;
+    int64_t send[8], recv[8];
+    for (int r = 0; r < n; r++) {
+        send[r] = is_sender && r % 2 ? EACH + r : 0;
+        recv[r] = !is_sender && r % 2 == 0 ? EACH + me : 0;
+    }
+    for (int i = 0; i < COUNT * n; i++)
+        x[i] = (float)me, y[i] = -1;
+    CHECK(kumi_all_to_all_v(c, is_sender ? x : NULL, is_sender ? NULL : y, send, recv, KUMI_F32) ==
+          0);
+    for (int i = 0; !is_sender && i < (n + 1) / 2 * (EACH + me); i++)
+        CHECK(y[i] == (float)(i / (EACH + me) * 2));
+    if (n == 1)
+        return 0;
+    /* what a rank receives needs memory, of its own, whatever it sends */
+    send[0] = recv[0] = is_sender ? 0 : 2;
+    send[1] = recv[1] = is_sender ? 2 : 0;
+    CHECK(kumi_all_to_all_v(c, x, NULL, send, recv, KUMI_F32) == KUMI_EINVAL);
+    send[0] = send[1] = 0;
+    recv[0] = recv[1] = 2;
+    CHECK(kumi_all_to_all_v(c, NULL, NULL, send, recv, KUMI_F32) == KUMI_EINVAL);
+    send[0] = 1;
+    CHECK(kumi_all_to_all_v(c, y + 3, y, send, recv, KUMI_F32) == KUMI_EINVAL);
+    return 0;
+}
+
 struct stopper {
     _Atomic int is_set;
 };
@@ -154,7 +184,7 @@ static int use(void *arg)
     float *x = malloc((size_t)n * COUNT * 4), *y = malloc((size_t)n * COUNT * 4);
     CHECK(x && y);
     if ((status = reductions(world, x, y)) || (status = moves(world, x, y)) ||
-        (status = missing_buffers(world, x)))
+        (status = missing_buffers(world, x)) || (status = one_way(world, x, y)))
         return status;
     CHECK((kumi_comm_staged_bytes(world) > 0) == (n > 1));
     CHECK(kumi_comm_alloc(world, (size_t)n * COUNT * 8, &shared) == 0);

@@ -177,6 +177,14 @@ static int check_given(const struct ku_coll *o, const char *name, const void *at
                   o->counts ? "_v" : "", name, (long long)count);
 }
 
+static int64_t sum(const int64_t *counts, int n)
+{
+    int64_t all = 0;
+    for (int i = 0; i < n; i++)
+        all += counts[i];
+    return all;
+}
+
 /*
  * Refuse NULL and overlap. In place is allowed: equal buffers where in and out have equal sizes,
  * else the shorter buffer is this rank's block of the longer one.
@@ -200,8 +208,9 @@ static int check_buffers(const struct ku_comm *c, const struct ku_coll *o)
         out_count = am_root ? block : 0;
         break;
     case KU_COLL_ALL_TO_ALL:
-        in_count = out_count = all;
-        if (o->counts && in == out && all)
+        in_count = all;
+        out_count = o->recv_counts ? sum(o->recv_counts, c->n) : all;
+        if (o->counts && in && in == out && in_count + out_count > 0)
             return KU_ERR(KUMI_EINVAL, "all_to_all_v: in and out are the same buffer; give two");
         break;
     case KU_COLL_REDUCE_SCATTER:
