@@ -122,6 +122,30 @@ static int one_way(struct kumi_comm *c, float *x, float *y)
     return 0;
 }
 
+/* Members that a kind does not use: kinds that move data do not scale it, and have any `reduce`. */
+static int unused_members(struct kumi_comm *c, float *x, float *y)
+{
+    static const int64_t counts[] = {1, COUNT}; /* in the arrival, and through the stages */
+    const int me = kumi_comm_rank(c), n = kumi_comm_size(c);
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (float)(me + 1);
+    for (int i = 0; i < 4; i++) {
+        struct kumi_collective gather = {.kind = i / 2 ? KUMI_GATHER : KUMI_ALL_GATHER,
+                                         .dtype = KUMI_F32,
+                                         .reduce = KUMI_PREMUL_SUM,
+                                         .scale = 3,
+                                         .in = x,
+                                         .out = y,
+                                         .count = counts[i % 2]};
+        CHECK(kumi_batch(c, &gather, 1) == 0);
+        for (int64_t k = 0; (i < 2 || me == 0) && k < n * counts[i % 2]; k++)
+            CHECK(y[k] == (float)(k / counts[i % 2] + 1));
+        gather.reduce = (enum kumi_reduce)77;
+        CHECK(kumi_batch(c, &gather, 1) == 0);
+    }
+    return 0;
+}
+
 struct stopper {
     _Atomic int is_set;
 };
@@ -184,7 +208,8 @@ static int use(void *arg)
     float *x = malloc((size_t)n * COUNT * 4), *y = malloc((size_t)n * COUNT * 4);
     CHECK(x && y);
     if ((status = reductions(world, x, y)) || (status = moves(world, x, y)) ||
-        (status = missing_buffers(world, x)) || (status = one_way(world, x, y)))
+        (status = missing_buffers(world, x)) || (status = one_way(world, x, y)) ||
+        (status = unused_members(world, x, y)))
         return status;
     CHECK((kumi_comm_staged_bytes(world) > 0) == (n > 1));
     CHECK(kumi_comm_alloc(world, (size_t)n * COUNT * 8, &shared) == 0);

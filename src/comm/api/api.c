@@ -266,6 +266,9 @@ static int translate(const struct kumi_comm *comm, const struct kumi_collective 
         *o = (struct ku_coll){.kind = KU_COLL_BARRIER};
     if (o->kind != KU_COLL_ALL_TO_ALL)
         o->recv_counts = NULL;
+    if (o->kind != KU_COLL_ALL_REDUCE && o->kind != KU_COLL_REDUCE &&
+        o->kind != KU_COLL_REDUCE_SCATTER)
+        o->reduce = KUMI_SUM;
     if (o->kind == KU_COLL_ALL_REDUCE || o->kind == KU_COLL_REDUCE ||
         o->kind == KU_COLL_BROADCAST || o->kind == KU_COLL_SEND || o->kind == KU_COLL_RECV)
         o->counts = NULL;
