@@ -2,6 +2,7 @@
 #include "comm/arena.h"
 
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/os/guard.h"
 #include "base/os/os.h"
 #include "base/os/ipc.h"
@@ -121,13 +122,19 @@ static int free_id(const struct ku_arenas *arenas, uint32_t *id)
                   KU_MAX_ARENAS);
 }
 
-static int agree(struct ku_job *job, size_t common, size_t part)
+/* What the ranks do together; with its arguments it is the fingerprint */
+enum arena_call { ALLOC, CHOSEN, GUARD, FREE, FREED };
+
+/*
+ * Compare the arguments of all ranks: sizes, or the id of an arena. As a barrier it also orders the
+ * accesses of thread ranks to the table of arenas.
+ */
+static int agree(struct ku_job *job, enum arena_call what, uint64_t a, uint64_t b)
 {
-    /*
-     * The fingerprint compares the sizes. As a barrier it also orders the accesses of thread ranks
-     * to the table of arenas.
-     */
-    struct ku_coll coll = {.kind = KU_COLL_ARENA, .count = (int64_t)(common / 2 + part)};
+    enum { COUNT_BITS = 48 }; /* counts are limited to INT64_MAX / 8 / ranks */
+    const uint64_t row[] = {(uint64_t)what, a, b};
+    const uint64_t hash = ku_hash64(row, sizeof row);
+    struct ku_coll coll = {.kind = KU_COLL_ARENA, .count = (int64_t)(hash >> (64 - COUNT_BITS))};
     return ku_comm_run_own(job->local, &coll);
 }
 
@@ -156,13 +163,13 @@ int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, s
     int is_threads = job->priv->host->is_threads;
     struct ku_arena a = {0};
     KU_TRY(lay_out(&a, job->local_n, common_bytes, part_bytes));
-    KU_TRY(agree(job, common_bytes, part_bytes));
+    KU_TRY(agree(job, ALLOC, common_bytes, part_bytes));
     /* equal on all ranks, because create and destroy are collective */
     KU_TRY(free_id(all, &a.id));
     KU_ASSERT(a.id < KU_MAX_ARENAS);
     int makes = is_mapper(job);
-    if (is_threads)
-        KU_TRY(agree(job, 0, 0)); /* all have chosen the id before rank 0 fills the entry */
+    if (is_threads) /* all have chosen the id before rank 0 fills the entry */
+        KU_TRY(agree(job, CHOSEN, a.id, 0));
     int status = makes ? share(job, &a, name) : 0;
     if (status < 0)
         return job->n > 1 ? ku_job_raise(job, job->rank) : status;
@@ -171,13 +178,13 @@ int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, s
         if (all->n <= (int)a.id)
             all->n = (int)a.id + 1;
     }
-    status = agree(job, common_bytes, part_bytes);
+    status = agree(job, ALLOC, common_bytes, part_bytes);
     if (status < 0)
         return status;
     KU_ASSERT(all->arena[a.id].base && all->arena[a.id].bytes == a.bytes && (int)a.id < all->n);
     populate(job, &all->arena[a.id]);
     *arena = &all->arena[a.id];
-    return agree(job, common_bytes, part_bytes);
+    return agree(job, ALLOC, common_bytes, part_bytes);
 }
 
 int ku_arena_guard(struct ku_job *job, const struct ku_arena *arena)
@@ -186,7 +193,7 @@ int ku_arena_guard(struct ku_job *job, const struct ku_arena *arena)
     int status = is_mapper(job) ? ku_guard_create(a->base, a->bytes, &a->guard) : KUMI_OK;
     if (status < 0)
         return job->n > 1 ? ku_job_raise(job, job->rank) : status;
-    return agree(job, a->id, 3);
+    return agree(job, GUARD, a->id, 0);
 }
 
 int ku_arena_destroy(struct ku_job *job, const struct ku_arena *arena)
@@ -196,7 +203,7 @@ int ku_arena_destroy(struct ku_job *job, const struct ku_arena *arena)
         return 0;
     uint32_t id = arena->id;
     KU_ASSERT(arena == &all->arena[id] && arena->base);
-    int status = agree(job, id, 1);
+    int status = agree(job, FREE, id, 0);
     if (status < 0)
         return status;
     if (is_mapper(job)) {
@@ -204,5 +211,5 @@ int ku_arena_destroy(struct ku_job *job, const struct ku_arena *arena)
         ku_os_munmap(all->arena[id].base, all->arena[id].bytes);
         all->arena[id] = (struct ku_arena){0};
     }
-    return agree(job, id, 2);
+    return agree(job, FREED, id, 0);
 }

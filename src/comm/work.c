@@ -247,13 +247,16 @@ static __attribute__((cold, noinline)) int raise_mismatch(const struct ku_comm *
                      leaver, waiter, am_leaver ? yours : mine);
         return ku_job_raise(c->job, ku_comm_rank(c, leaver));
     }
-    int same = !strcmp(mine, yours);
+    const char *why = "";
+    if (strcmp(mine, yours) == 0)
+        why = ours->what % 256 == KU_COLL_ARENA ? " or dealloc with another size or of other memory"
+                                                : " with different counts per rank or parts";
     KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
                  "mismatched collectives: comm %s, call %llu: rank %d calls %s, rank %d %s%s; call "
                  "the same collective with "
                  "equal arguments on every rank",
                  c->name, (unsigned long long)(seq - c->priv->n_hidden), c->me, mine, other, yours,
-                 same ? " with different counts per rank or parts" : "");
+                 why);
     return ku_job_raise(c->job, c->job->rank);
 }
 

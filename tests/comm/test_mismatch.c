@@ -161,6 +161,43 @@ static void test_rows(void **state)
     }
 }
 
+/* Memory that one rank frees, while others free other memory, and sizes with one sum */
+static int free_other(struct ku_job *job, void *arg)
+{
+    const struct ku_arena *a[2];
+    (void)arg;
+    for (int i = 0; i < 2; i++)
+        KU_TRY(ku_arena_create(job, "x", 0, 4096, &a[i]));
+    return ku_arena_destroy(job, a[job->rank]);
+}
+
+static int guard_other(struct ku_job *job, void *arg)
+{
+    const struct ku_arena *a[2];
+    (void)arg;
+    for (int i = 0; i < 2; i++)
+        KU_TRY(ku_arena_create(job, "x", 0, 4096, &a[i]));
+    return ku_arena_guard(job, a[job->rank]);
+}
+
+static int allocate_other(struct ku_job *job, void *arg)
+{
+    const struct ku_arena *a;
+    (void)arg;
+    return ku_arena_create(job, "x", job->rank ? 8192 : 0, job->rank ? 0 : 4096, &a);
+}
+
+static void test_arenas(void **state)
+{
+    static int (*const fn[])(struct ku_job * job, void *arg) = {free_other, guard_other,
+                                                                allocate_other};
+    (void)state;
+    for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) {
+        assert_int_equal(ku_comm_threads(2, NULL, fn[i], NULL), KUMI_EMISMATCH);
+        assert_non_null(strstr(ku_err_get()->text, " alloc or dealloc with another size"));
+    }
+}
+
 static int run_hash(struct ku_job *job, void *arg)
 {
     SUITE_TRY(ku_comm_check_hash(job->world, "train", 42));
@@ -362,7 +399,7 @@ int main(void)
         cmocka_unit_test(test_hash),     cmocka_unit_test(test_leaving_early),
         cmocka_unit_test(test_time_out), cmocka_unit_test(test_progress_is_no_time_out),
         cmocka_unit_test(test_chaos),    cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_dead_job),
+        cmocka_unit_test(test_dead_job), cmocka_unit_test(test_arenas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
