@@ -281,7 +281,7 @@ static int check_channels(struct ku_comm *c)
             KUMI_EMISMATCH, KUMI_SCOPE_JOB,
             "mismatched messages: comm %s: rank %d sent one that rank %d has not received; "
             "receive it before the communicator is freed",
-            c->name, ku_comm_member(c, k), c->me);
+            c->name, ku_comm_rank(c, ku_comm_member(c, k)), c->job->rank);
         return ku_job_raise(c->job, c->job->rank);
     }
     return 0;

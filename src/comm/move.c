@@ -719,7 +719,8 @@ int ku_move_counts(struct ku_work *w)
                              "mismatched collectives: comm %s: all_to_all_v: rank %d sends %lld "
                              "elements to rank %d, which "
                              "expects %lld; exchange the counts first",
-                             c->name, from, (long long)sent[to], to, (long long)expected);
+                             c->name, ku_comm_rank(c, from), (long long)sent[to],
+                             ku_comm_rank(c, to), (long long)expected);
                 return ku_job_raise(c->job, c->job->rank);
             }
             most = sent[to] > most ? sent[to] : most;

@@ -228,7 +228,10 @@ static struct ku_entry *own_entry(const struct ku_comm *c, uint64_t seq)
     return &c->priv->own->ring[seq % KU_RING];
 }
 
-/* Call `seq` of the comm: this rank's differs from that of member `other`. */
+/*
+ * Call `seq` of the comm: this rank's differs from that of member `other`. Messages name ranks of
+ * the job, which logs and other messages name too.
+ */
 static __attribute__((cold, noinline)) int raise_mismatch(const struct ku_comm *c, uint64_t seq,
                                                           const struct ku_net_head *ours, int other,
                                                           const struct ku_net_head *theirs)
@@ -239,13 +242,14 @@ static __attribute__((cold, noinline)) int raise_mismatch(const struct ku_comm *
     if (theirs->what == KU_COLL_LEAVE || ours->what == KU_COLL_LEAVE) {
         /* One side called no collective at all: report that. */
         int am_leaver = ours->what == KU_COLL_LEAVE;
-        int leaver = am_leaver ? c->me : other, waiter = am_leaver ? other : c->me;
+        int leaver = ku_comm_rank(c, am_leaver ? c->me : other),
+            waiter = ku_comm_rank(c, am_leaver ? other : c->me);
         KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
                      "mismatched collectives: rank %d left the job while rank %d waits for it in "
                      "%s; call the same "
                      "collectives on every rank",
                      leaver, waiter, am_leaver ? yours : mine);
-        return ku_job_raise(c->job, ku_comm_rank(c, leaver));
+        return ku_job_raise(c->job, leaver);
     }
     const char *why = "";
     if (strcmp(mine, yours) == 0)
@@ -255,8 +259,8 @@ static __attribute__((cold, noinline)) int raise_mismatch(const struct ku_comm *
                  "mismatched collectives: comm %s, call %llu: rank %d calls %s, rank %d %s%s; call "
                  "the same collective with "
                  "equal arguments on every rank",
-                 c->name, (unsigned long long)(seq - c->priv->n_hidden), c->me, mine, other, yours,
-                 why);
+                 c->name, (unsigned long long)(seq - c->priv->n_hidden), c->job->rank, mine,
+                 ku_comm_rank(c, other), yours, why);
     return ku_job_raise(c->job, c->job->rank);
 }
 
@@ -271,9 +275,9 @@ int ku_work_raise_message(const struct ku_work *w, const struct ku_net_head *cam
     KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
                  "mismatched messages: comm %s: rank %d sends %lld x %s to rank %d, which receives "
                  "%lld x %s; give both the same count and dtype",
-                 w->comm->name, w->coll.root, (long long)came->count,
-                 kumi_dtype_name((enum kumi_dtype)came->what), w->comm->me, (long long)w->total,
-                 kumi_dtype_name(w->coll.dtype));
+                 w->comm->name, ku_comm_rank(w->comm, w->coll.root), (long long)came->count,
+                 kumi_dtype_name((enum kumi_dtype)came->what), w->comm->job->rank,
+                 (long long)w->total, kumi_dtype_name(w->coll.dtype));
     return ku_job_raise(w->comm->job, w->comm->job->rank);
 }
 

@@ -130,10 +130,10 @@ static int lose_letter(struct ku_job *job, void *arg)
     struct ku_comm *c;
     float x = 1;
     (void)arg;
-    KU_TRY(ku_comm_split(job->world, 0, job->rank, "pair", &c));
+    KU_TRY(ku_comm_split(job->world, 0, -job->rank, "pair", &c));
     if (job->rank == 0)
         KU_TRY(ku_coll_run(
-            c, &(struct ku_coll){.kind = KU_COLL_SEND, .root = 1, .in = &x, .count = 1}));
+            c, &(struct ku_coll){.kind = KU_COLL_SEND, .root = 0, .in = &x, .count = 1}));
     int status = ku_comm_destroy(c);
     return status ? status : ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
 }
@@ -195,6 +195,55 @@ static void test_arenas(void **state)
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) {
         assert_int_equal(ku_comm_threads(2, NULL, fn[i], NULL), KUMI_EMISMATCH);
         assert_non_null(strstr(ku_err_get()->text, " alloc or dealloc with another size"));
+    }
+}
+
+/* In a comm of ranks 2 and 1 the members are 0 and 1; messages name the ranks of the job. */
+static const struct row split_rows[] = {
+    {"count",
+     {.kind = KU_COLL_ALL_REDUCE, .count = 60, BUF0},
+     {.kind = KU_COLL_ALL_REDUCE, .count = 61, BUF1},
+     {"rank 2 calls all_reduce(f32 x 60", "rank 1 calls all_reduce(f32 x 61"}},
+    {"all_to_all_v",
+     {.kind = KU_COLL_ALL_TO_ALL,
+      .counts = counts_a,
+      .recv_counts = counts_a,
+      .in = data[0],
+      .out = data[0] + 32},
+     {.kind = KU_COLL_ALL_TO_ALL,
+      .counts = counts_a,
+      .recv_counts = counts_a,
+      .in = data[1],
+      .out = data[1] + 32},
+     {"rank 2 sends 3 elements to rank 1", "rank 1 sends 1 elements to rank 2"}},
+    {"message",
+     {.kind = KU_COLL_SEND, .root = 1, .count = 40, BUF0},
+     {.kind = KU_COLL_RECV, .root = 0, .count = 41, BUF1},
+     {"rank 2 sends 40 x f32 to rank 1, which", "rank 2 sends 40 x f32 to rank 1, which"}},
+};
+
+static int run_split(struct ku_job *job, void *arg)
+{
+    const struct row *row = arg;
+    struct ku_comm *c = NULL;
+    KU_TRY(ku_comm_split(job->world, job->rank > 0, -job->rank, "pair", &c));
+    if (job->rank > 0)
+        KU_TRY(ku_coll_run(c, c->me ? &row->rank1 : &row->rank0));
+    return ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
+}
+
+static void test_job_ranks(void **state)
+{
+    const struct ku_job_opts opts[] = {{.threads = 1}, {.hosts = "1,1,1"}};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof split_rows / sizeof *split_rows; i++) {
+        const struct row *row = &split_rows[i / 2];
+        if (opts[i % 2].hosts && row->rank0.counts) /* hosts compare hashes of the counts */
+            continue;
+        assert_int_equal(ku_comm_threads(3, &opts[i % 2], run_split, (void *)(uintptr_t)row),
+                         KUMI_EMISMATCH);
+        if (!strstr(ku_err_get()->text, row->says[0]) && !strstr(ku_err_get()->text, row->says[1]))
+            fail_msg("%s: \"%s\" lacks \"%s\"", row->name, ku_err_get()->text, row->says[0]);
     }
 }
 
@@ -395,11 +444,12 @@ static void test_dead_job(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),     cmocka_unit_test(test_lost_letter),
-        cmocka_unit_test(test_hash),     cmocka_unit_test(test_leaving_early),
-        cmocka_unit_test(test_time_out), cmocka_unit_test(test_progress_is_no_time_out),
-        cmocka_unit_test(test_chaos),    cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_dead_job), cmocka_unit_test(test_arenas),
+        cmocka_unit_test(test_rows),      cmocka_unit_test(test_lost_letter),
+        cmocka_unit_test(test_hash),      cmocka_unit_test(test_leaving_early),
+        cmocka_unit_test(test_time_out),  cmocka_unit_test(test_progress_is_no_time_out),
+        cmocka_unit_test(test_chaos),     cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_dead_job),  cmocka_unit_test(test_arenas),
+        cmocka_unit_test(test_job_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,7 +95,8 @@ static int raise_message(const struct ku_comm *comm, int from, int64_t sent, uin
     KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
                  "mismatched messages: comm %s: rank %d sends %lld x %s to rank %d, which receives "
                  "%lld x %s; give both the same count and dtype",
-                 comm->name, from, (long long)sent, kumi_dtype_name((enum kumi_dtype)sent_what), to,
+                 comm->name, ku_comm_rank(comm, from), (long long)sent,
+                 kumi_dtype_name((enum kumi_dtype)sent_what), ku_comm_rank(comm, to),
                  (long long)received, kumi_dtype_name((enum kumi_dtype)received_what));
     return ku_job_raise(comm->job, comm->job->rank);
 }
