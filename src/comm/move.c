@@ -693,14 +693,26 @@ void ku_move_inline(struct ku_work *w)
     }
 }
 
-/* all_to_all_v: this rank's stage begins with [2][n] counts, sent and received. */
+/*
+ * all_to_all_v: this rank's stage begins with [2][near.n] counts, sent to and received from each
+ * near member. Those of members on other hosts come with the messages.
+ */
+_Static_assert(2 * KU_MAX_LOCAL * sizeof(int64_t) <= KU_STAGE_BYTES, "the counts fit");
+
+static int64_t *published(const struct ku_work *w, int k)
+{
+    return (int64_t *)(void *)ku_move_stage(w, k);
+}
+
 void ku_move_publish(struct ku_work *w)
 {
-    size_t row = (size_t)w->comm->n * sizeof(int64_t);
-    unsigned char *stage = ku_move_stage(w, w->comm->near.me);
-    KU_ASSERT(w->path == KU_PATH_STAGED_V && 2 * row <= KU_STAGE_BYTES);
-    memcpy(stage, w->coll.counts, row);
-    memcpy(stage + row, w->coll.recv_counts, row);
+    const struct ku_comm *c = w->comm;
+    int64_t *sent = published(w, c->near.me), *received = sent + c->near.n;
+    KU_ASSERT(w->path == KU_PATH_STAGED_V);
+    for (int k = 0; k < c->near.n; k++) {
+        sent[k] = w->coll.counts[ku_comm_member(c, k)];
+        received[k] = w->coll.recv_counts[ku_comm_member(c, k)];
+    }
 }
 
 int ku_move_counts(struct ku_work *w)
@@ -709,21 +721,18 @@ int ku_move_counts(struct ku_work *w)
     int64_t most = 0;
     KU_ASSERT(w->path == KU_PATH_STAGED_V && w->piece_count > 0);
     for (int j = 0; j < c->near.n; j++) {
-        const int64_t *sent = (const int64_t *)(const void *)ku_move_stage(w, j);
-        const int from = ku_comm_member(c, j);
+        const int64_t *sent = published(w, j);
         for (int k = 0; k < c->near.n; k++) {
-            const int to = ku_comm_member(c, k);
-            int64_t expected = ((const int64_t *)(const void *)ku_move_stage(w, k))[c->n + from];
-            if (sent[to] != expected) {
+            const int64_t expected = published(w, k)[c->near.n + j];
+            if (sent[k] != expected) {
                 KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
                              "mismatched collectives: comm %s: all_to_all_v: rank %d sends %lld "
-                             "elements to rank %d, which "
-                             "expects %lld; exchange the counts first",
-                             c->name, ku_comm_rank(c, from), (long long)sent[to],
-                             ku_comm_rank(c, to), (long long)expected);
+                             "elements to rank %d, which expects %lld; exchange the counts first",
+                             c->name, ku_comm_rank(c, ku_comm_member(c, j)), (long long)sent[k],
+                             ku_comm_rank(c, ku_comm_member(c, k)), (long long)expected);
                 return ku_job_raise(c->job, c->job->rank);
             }
-            most = sent[to] > most ? sent[to] : most;
+            most = sent[k] > most ? sent[k] : most;
         }
     }
     w->n_pieces = (most + w->piece_count - 1) / w->piece_count;
