@@ -81,6 +81,12 @@ static const char *value_of(const char *name)
     return name ? ku_env(name) : NULL;
 }
 
+/* What the number of ranks on this host comes from, for messages */
+static const char *local_source(const struct row *row)
+{
+    return row->local_n ? row->local_n : "SLURM_STEP_TASKS_PER_NODE";
+}
+
 static bool is_complete(const struct row *row)
 {
     return value_of(row->proof) && value_of(row->rank) && value_of(row->n);
@@ -160,7 +166,7 @@ static int read_local(const struct row *row, struct ku_env_job *out)
     else if (out->local_n < out->n)
         return KU_ERR(KUMI_EINVAL,
                       "job: %s: %s: %d of %d ranks, but %s is not set; set both or neither",
-                      row->name, row->local_n, out->local_n, out->n, row->local_rank);
+                      row->name, local_source(row), out->local_n, out->n, row->local_rank);
     const int first = out->rank - out->local_rank;
     if (first < 0 || first + out->local_n > out->n)
         return KU_ERR(KUMI_EINVAL,
@@ -168,7 +174,7 @@ static int read_local(const struct row *row, struct ku_env_job *out)
                       "host: mpirun --map-by slot, srun -m block; without a local count (%s) all "
                       "ranks are on this host",
                       row->name, out->rank, out->n, out->local_rank, out->local_n,
-                      row->local_n ? row->local_n : "SLURM_STEP_TASKS_PER_NODE");
+                      local_source(row));
     return 0;
 }
 
@@ -261,10 +267,16 @@ static int check_rivals(const struct row *row, const struct ku_env_job *job)
     return 0;
 }
 
-/* No row is complete. */
-static int check_pmi(void)
+/* No row is complete. A rank that lacks one variable is not a job of its own. */
+static int check_incomplete(void)
 {
-    const char *n = value_of("PMI_SIZE");
+    const char *n = value_of("PMI_SIZE"), *rank = value_of("RANK"), *size = value_of("WORLD_SIZE");
+    if (rank && !size)
+        return KU_ERR(KUMI_EINVAL,
+                      "job: RANK is %.20s, but WORLD_SIZE is not set; set both or neither", rank);
+    if (!rank && size && strcmp(size, "1") != 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "job: WORLD_SIZE is %.20s, but RANK is not set; set both or neither", size);
     if (value_of("PMI_RANK") && n && strcmp(n, "1") != 0)
         return KU_ERR(KUMI_EINVAL,
                       "job: PMI_RANK is set, PMI_SIZE is %.20s, but MPI_LOCALRANKID is not set, so "
@@ -284,5 +296,5 @@ int ku_env_job(struct ku_env_job *out)
             KU_TRY(read_row(&rows[i], out));
             return check_rivals(&rows[i], out);
         }
-    return check_pmi();
+    return check_incomplete();
 }

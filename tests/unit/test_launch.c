@@ -262,6 +262,9 @@ static const struct env_row envs[] = {
      NULL},
     /* refused */
     {.env = "PMI_RANK=1 PMI_SIZE=4", .says = "MPI_LOCALRANKID is not set"},
+    {"WORLD_SIZE=1", 0, 1, 0, 1, -1, NULL, "", NULL},
+    {.env = "WORLD_SIZE=2", .says = "WORLD_SIZE is 2, but RANK is not set"},
+    {.env = "RANK=0 LOCAL_RANK=0", .says = "RANK is 0, but WORLD_SIZE is not set"},
     {.env = "RANK=4 WORLD_SIZE=4", .says = "RANK: 4"},
     {.env = "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=5", .says = "LOCAL_WORLD_SIZE: 5"},
     {.env = "RANK=0 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", .says = "LOCAL_RANK: 2"},
@@ -277,6 +280,9 @@ static const struct env_row envs[] = {
     {.env = "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=1 "
             "SLURM_STEP_TASKS_PER_NODE=2(x2)",
      .says = "srun -m block"},
+    {.env = "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_NODEID=0 "
+            "SLURM_STEP_TASKS_PER_NODE=2(x2)",
+     .says = "SLURM_STEP_TASKS_PER_NODE: 2 of 4 ranks, but SLURM_LOCALID is not set"},
     {.env = "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=6 SLURM_LOCALID=1 SLURM_NODEID=0 "
             "SLURM_STEP_TASKS_PER_NODE=2(x2)",
      .says = "which is 4 tasks"},
