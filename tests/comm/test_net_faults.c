@@ -667,7 +667,8 @@ static void test_chaos_kills(void **state)
 
 static void test_chaos_options(void **state)
 {
-    static const char *const bad[] = {"short=0", "short=x", "short=-1", "short", "long=1"};
+    static const char *const bad[] = {"short=0", "short=x", "short=-1", "short", "long=1",
+                                      "seed=",   "seed=8x", "seed=-1",  ","};
     struct ku_chaos c;
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)

@@ -51,6 +51,13 @@ static int parse_bytes(const char *text, int64_t *bytes)
     return 0;
 }
 
+static int parse_seed(const char *text, uint64_t *seed)
+{
+    char *end;
+    *seed = strtoull(text, &end, 10);
+    return *text < '0' || *text > '9' || *end ? -1 : 0;
+}
+
 static int parse_option(const char *key, const char *value, struct ku_chaos *c)
 {
     if (!strcmp(key, "delay"))
@@ -66,7 +73,7 @@ static int parse_option(const char *key, const char *value, struct ku_chaos *c)
     if (!strcmp(key, "short"))
         return parse_bytes(value, &c->short_bytes);
     if (!strcmp(key, "seed"))
-        return sscanf(value, "%llu", (unsigned long long *)&c->seed) == 1 ? 0 : -1;
+        return parse_seed(value, &c->seed);
     return -1;
 }
 
@@ -91,6 +98,8 @@ int ku_chaos_parse(const char *text, struct ku_chaos *chaos)
                           "(rank R's N-th arrival or message) short=BYTES seed=S, joined by commas",
                           word, value ? value : "a value is missing");
     }
+    if (strspn(text, ",") == strlen(text))
+        return KU_ERR(KUMI_EINVAL, "chaos: %s: no option; give one, as in delay=20ms", text);
     chaos->is_on = 1;
     return 0;
 }
