@@ -75,7 +75,7 @@ struct kumi_train_result {
  * Train, as one rank of the job that the environment describes, or as all ranks with `ranks`.
  *
  * Collective over the job. Errors: any status; KUMI_ESTOPPED after a signal or max_time_s, with the
- * state saved.
+ * state saved; before the first step a directory that has an earlier run is left as it is.
  */
 KUMI_API int kumi_train(const struct kumi_train_options *options, struct kumi_train_result *result);
 /*

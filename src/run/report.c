@@ -311,6 +311,7 @@ static void note_state(struct ku_run_report *r, int64_t step, const char *checkp
 int ku_run_report_complete(struct ku_run_report *r, int64_t step, const char *checkpoint)
 {
     note_state(r, step, checkpoint);
+    r->result->profile[0] = '\0';
     return ku_agree(r->job, ku_trainer_digest_first(r->s->t, r->result->digest));
 }
 

@@ -82,7 +82,10 @@ KU_STATUS ku_run_report_profile(struct ku_run_report *r, int is_over);
  */
 KU_STATUS ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
                                const char *checkpoint);
-/* The same for a run that was already complete: the contents of its checkpoint. Collective. */
+/*
+ * The same for a run that did no step, because it was complete or was stopped: the contents of its
+ * checkpoint. Collective.
+ */
 KU_STATUS ku_run_report_complete(struct ku_run_report *r, int64_t step, const char *checkpoint);
 void ku_run_report_fini(struct ku_run_report *r);
 

@@ -516,9 +516,16 @@ static int evaluate_missed(struct run *r)
     return is_missing ? evaluate(r) : KUMI_OK;
 }
 
+/* Whether a run that is stopped before its first step leaves an earlier run as it is. */
+static int spares_earlier(struct run *r, int64_t *spares)
+{
+    *spares = r->found[0] != '\0' || (is_first(r) && ku_rundir_has_run(&r->dir));
+    return ku_agree_max(r->job, spares);
+}
+
 static int loop(struct run *r)
 {
-    int64_t word;
+    int64_t word, spares = 0;
     KU_TRY(stop_word(r, &word)); /* a signal during preparation */
     if (!word)
         KU_TRY(evaluate_missed(r));
@@ -542,6 +549,10 @@ static int loop(struct run *r)
             KU_TRY(ku_run_report_profile(&r->report, 0));
     }
     r->stop_word = (int)word;
+    if (word && !r->has_begun)
+        KU_TRY(spares_earlier(r, &spares));
+    if (spares)
+        return KUMI_OK;
     KU_TRY(begin_writing(r));
     if (!word)
         KU_TRY(evaluate(r));
@@ -550,31 +561,40 @@ static int loop(struct run *r)
 }
 
 /* Path of the last checkpoint; "" in a timed run, which has none. */
-static const char *last_checkpoint(const struct run *r, char path[KU_CKPT_PATH_BYTES])
+static void last_checkpoint(const struct run *r, char path[KU_CKPT_PATH_BYTES])
 {
     path[0] = '\0';
     if (!r->o->is_trial)
         snprintf(path, KU_CKPT_PATH_BYTES, "%s/step-%08lld", r->checkpoints,
                  (long long)r->last_saved);
-    return path;
+}
+
+/* The error of a run that was stopped: why, at which step, and where the state is. */
+static int stopped(const struct run *r)
+{
+    char why[32] = "--max-time reached";
+    const bool is_untouched = !r->has_begun && r->found[0] == '\0';
+    const char *kept = is_untouched     ? "nothing was written into "
+                       : r->o->is_trial ? "a timed run saves no state"
+                                        : "the state is in ";
+    if (r->stop_word != WORD_TIME)
+        snprintf(why, sizeof why, "signal %d", r->stop_word - WORD_SIGNAL);
+    return KU_ERR(KUMI_ESTOPPED, "stopped: %s: step %lld; %s%s", why, (long long)r->step, kept,
+                  is_untouched ? r->result->out : r->result->checkpoint);
 }
 
 static int run_all(struct run *r)
 {
     char last[KU_CKPT_PATH_BYTES];
     KU_TRY(prepare(r));
-    if (r->is_complete)
-        return ku_run_report_complete(&r->report, r->step, last_checkpoint(r, last));
-    KU_TRY(loop(r));
-    KU_TRY(ku_run_report_finish(&r->report, r->dir.path, r->step, last_checkpoint(r, last)));
-    const char *kept = r->o->is_trial ? "a timed run saves no state" : "the state is in ";
-    if (r->stop_word == WORD_TIME)
-        return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time reached: step %lld; %s%s",
-                      (long long)r->step, kept, r->result->checkpoint);
-    if (r->stop_word)
-        return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d: step %lld; %s%s",
-                      r->stop_word - WORD_SIGNAL, (long long)r->step, kept, r->result->checkpoint);
-    return KUMI_OK;
+    if (!r->is_complete)
+        KU_TRY(loop(r));
+    last_checkpoint(r, last);
+    if (r->has_begun)
+        KU_TRY(ku_run_report_finish(&r->report, r->dir.path, r->step, last));
+    else if (r->found[0]) /* complete, or stopped before a step */
+        KU_TRY(ku_run_report_complete(&r->report, r->step, last));
+    return r->stop_word ? stopped(r) : KUMI_OK;
 }
 
 int ku_run_rank(struct ku_job *job, int heeds_signals, const struct kumi_train_options *options,

@@ -163,6 +163,11 @@ static int move_aside(const struct ku_rundir *dir)
     return status;
 }
 
+bool ku_rundir_has_run(const struct ku_rundir *dir)
+{
+    return holds(dir, "checkpoints") != 0 || holds(dir, "metrics.jsonl") != 0;
+}
+
 int ku_rundir_begin(struct ku_rundir *dir)
 {
     dir->is_new = false;

@@ -40,6 +40,8 @@ struct ku_rundir {
  */
 KU_STATUS ku_rundir_open(const char *path, int overwrite, enum ku_resume resume,
                          struct ku_rundir *dir);
+/* Before ku_rundir_begin: whether an earlier run is in the directory. true if that is unknown. */
+bool ku_rundir_has_run(const struct ku_rundir *dir);
 /*
  * Called after the run's first step: remove the run that it replaces. KUMI_ESTORAGE: the old run is
  * put back.

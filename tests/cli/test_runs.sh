@@ -37,6 +37,28 @@ expect 2 '--overwrite and --resume exclude each other' "${run[@]}" "${over[@]}" 
 expect 2 '--overwrite and --resume exclude each other' "${run[@]}" "${over[@]}" --resume=auto -n 2
 grep -qw amx_bf16 /proc/cpuinfo || expect 14 'parallel.isa: amx' "${run[@]}" "${over[@]}" --set parallel.isa=amx
 [ "$(state "$dir/old")" = "$before" ] || say "--overwrite changed the old run before the first step: $(state "$dir/old" | diff - <(echo "$before"))"
+# a stop before the first step, with --overwrite and with --resume: nothing is written
+stops() { # text option..: exit code 10, one line that says where the state is, no file changed
+    local text=$1 before got is
+    shift
+    before=$(state "$dir/old")
+    got=$("$kumi" "${run[@]}" --out "$dir/old" "$@" --max-time 0.001 2>&1 >"$dir/out")
+    is=$?
+    [ $is = 10 ] && [ "$(grep -c '^kumi: stopped: ' <<<"$got")" = 1 ] && grep -qxF "kumi: stopped: --max-time reached: $text" <<<"$got" || say "stopped at once, $*: exit $is: $got"
+    [ "$(state "$dir/old")" = "$before" ] || say "stopped before the first step, $* changed $(state "$dir/old" | diff - <(echo "$before"))"
+}
+make --out "$dir/old" --resume --until 6
+at=$dir/old/checkpoints/step-0000000
+for ranks in 1 2; do
+    stops "step 0; nothing was written into $dir/old" --overwrite -n $ranks
+    [ -s "$dir/out" ] && say "a result of no run: $(cat "$dir/out")"
+    stops "step 3; the state is in ${at}3" --resume=step:3 -n $ranks
+    grep -qx "checkpoint: ${at}3" "$dir/out" && grep -q '^digest: ' "$dir/out" || say "stopped after a resume: $(cat "$dir/out")"
+    stops "step 6; the state is in ${at}6" --resume -n $ranks
+done
+rm -r "$dir/old"
+"$kumi" "${run[@]}" --out "$dir/old" --overwrite --max-time 0.001 2>&1 >/dev/null | grep -qxF "kumi: stopped: --max-time reached: step 0; the state is in ${at}0" || say 'an empty directory: no step 0'
+make --out "$dir/old" --overwrite --until 3
 # killed while the old run goes: the next run finds all of it, or nothing
 content() { (cd "$1" && find . -type f ! -name lock -exec md5sum {} + | sort); }
 before=$(content "$dir/old")
