@@ -307,17 +307,26 @@ int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
     return status;
 }
 
-/* Rank 0: find the newest checkpoint and compare its options. */
-static int find_newest(const struct kumi_trainer *t, const char *dir, char *path)
+/* Rank 0: find the newest checkpoint. */
+static int find_newest(const char *dir, char *path)
+{
+    struct ku_ckpt c;
+    KU_TRY(ku_ckpt_find(dir, INT64_MAX, &c));
+    snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);
+    ku_ckpt_close(&c);
+    return KUMI_OK;
+}
+
+/* Rank 0: compare the options of a checkpoint. */
+static int check_options(const struct kumi_trainer *t, const char *path)
 {
     struct ku_ckpt c;
     struct ku_str names = {0};
-    KU_TRY(ku_ckpt_find(dir, INT64_MAX, &c));
     int status = KUMI_OK;
+    KU_TRY(ku_ckpt_open(path, &c));
     if (ku_config_compare(json_object_get(c.manifest.root, "numerics"), t->s.numerics, &names) > 0)
         status = KU_ERR(KUMI_EINVAL, "resume: %s: made with other options: %.300s; give the same",
                         c.path, ku_str_get(&names));
-    snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);
     ku_str_fini(&names);
     ku_ckpt_close(&c);
     return status;
@@ -329,9 +338,16 @@ int kumi_trainer_load(struct kumi_trainer *t, const char *dir, int64_t *step)
     KU_GIVEN(dir, "dir");
     struct ku_job *job = t->s.t->job;
     char path[KU_CKPT_PATH_BYTES] = "";
-    KU_TRY(ku_agree_worst(job, job->rank == 0 ? find_newest(t, dir, path) : KUMI_OK));
+    KU_TRY(ku_agree_worst(job, job->rank == 0 ? find_newest(dir, path) : KUMI_OK));
     KU_TRY(ku_agree_bytes(job, path, sizeof path));
-    KU_TRY(ku_trainer_resume(t->s.t, dir, path, &t->step));
+    for (int status = KUMI_ENOCKPT; status != KUMI_OK;) {
+        KU_TRY(ku_agree_worst(job, job->rank == 0 ? check_options(t, path) : KUMI_OK));
+        status = ku_trainer_load(t->s.t, path, &t->step);
+        if (status == KUMI_ENOCKPT)
+            KU_TRY(ku_trainer_previous(job, dir, path));
+        else
+            KU_TRY(status);
+    }
     if (job->rank == 0)
         ku_session_add_verified(&t->s, path);
     if (step)

@@ -55,6 +55,7 @@ struct run {
     int n_skipped, stop_word;
     /* A step was done, or none is left to do: files of this run are written into the directory. */
     int has_begun;
+    int is_fallback; /* newer checkpoints than the found one are damaged */
     int is_complete; /* resumed, with nothing left to do or to write */
 };
 
@@ -166,7 +167,7 @@ static int configure_session(struct run *r)
 static int configure(struct run *r)
 {
     KU_TRY(configure_session(r));
-    if (is_first(r))
+    if (is_first(r) && !r->is_fallback)
         ku_deepspeed_warn(&r->s.cfg);
     return KUMI_OK;
 }
@@ -188,10 +189,7 @@ static int check_origin(struct run *r)
 static int load_checkpoint(struct run *r)
 {
     KU_TRY(check_origin(r));
-    if (r->o->resume_step > 0) /* only that one, no fallback */
-        KU_TRY(ku_trainer_load(r->s.t, r->found, &r->step));
-    else
-        KU_TRY(ku_trainer_resume(r->s.t, r->checkpoints, r->found, &r->step));
+    KU_TRY(ku_trainer_load(r->s.t, r->found, &r->step));
     if (is_first(r))
         ku_session_add_verified(&r->s, r->found);
     r->last_saved = r->step;
@@ -286,20 +284,45 @@ static void close_engine(struct run *r, int status)
     ku_remote_engine_destroy(r->engine);
 }
 
-static int prepare(struct run *r)
+/* Everything before the first state or the checkpoint. */
+static int create_session(struct run *r)
 {
-    KU_TRY(open_directory(r));
     KU_TRY(configure(r));
     KU_TRY(ku_session_open_data(&r->s, r->job));
-    if (is_first(r))
+    if (is_first(r) && !r->is_fallback)
         ku_effect_warn(&r->s);
     r->end = r->s.n_steps;
     if (r->o->until > 0 && r->o->until < r->end)
         r->end = r->o->until;
     KU_TRY(create_trainer(r));
     KU_TRY(ku_session_open_saving(&r->s));
-    KU_TRY(ku_session_take_companions(&r->s, r->job));
-    KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
+    return ku_session_take_companions(&r->s, r->job);
+}
+
+/*
+ * A checkpoint gives values to the configuration, and is compared with it, before its tensors are
+ * read. If these are damaged, the session is created again for the checkpoint before.
+ */
+static int resume(struct run *r)
+{
+    int status = load_checkpoint(r);
+    while (status == KUMI_ENOCKPT && r->o->resume_step == 0) {
+        KU_TRY(ku_trainer_previous(r->job, r->checkpoints, r->found));
+        r->is_fallback = 1;
+        ku_session_fini(&r->s);
+        ku_free(r->stored);
+        r->stored = NULL;
+        KU_TRY(create_session(r));
+        status = load_checkpoint(r);
+    }
+    return status;
+}
+
+static int prepare(struct run *r)
+{
+    KU_TRY(open_directory(r));
+    KU_TRY(create_session(r));
+    KU_TRY(r->found[0] ? resume(r) : ku_session_first_state(&r->s));
     KU_TRY(check_complete(r));
     KU_TRY(r->server ? open_engine(r) : KUMI_OK);
     const struct ku_run_report_start at = {r->dir.path, r->found, r->step, r->end, r->is_complete};

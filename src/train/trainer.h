@@ -209,13 +209,15 @@ struct ku_ckpt_desc ku_trainer_desc(const struct ku_trainer *t, const struct ku_
  */
 KU_STATUS ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step);
 /*
- * The same; if a byte is damaged, log a warning and load the previous checkpoint in dir, and so on.
- * KUMI_ENOCKPT: none is intact.
+ * Log a warning that the checkpoint at path is damaged, with the error of the ku_trainer_load that
+ * failed with ENOCKPT, and find the one before it in dir. Its options may be others: compare them
+ * before it is loaded.
  *
- *   path   in: the first to try, equal on all ranks; out: the one that was loaded
+ *   path   in: the damaged one, equal on all ranks; out: the one before
+ *
+ * Collective. KUMI_ENOCKPT: there is none.
  */
-KU_STATUS ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_PATH_BYTES],
-                            int64_t *step);
+KU_STATUS ku_trainer_previous(struct ku_job *job, const char *dir, char path[KU_CKPT_PATH_BYTES]);
 
 /*
  * Rows of the global batch that micro-batch u of this rank reads: [*first, *first + n), n returned.

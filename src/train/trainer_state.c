@@ -70,15 +70,12 @@ int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int s
     return status;
 }
 
-/* *tried: its step, also if it is damaged; unchanged if this rank cannot open it. */
-static int load(struct ku_trainer *t, const char *path, int64_t *tried)
+int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
 {
     struct ku_ckpt c;
     int n = ku_trainer_n_readers(t);
     const int opened = ku_ckpt_open(path, &c);
     int status = ku_agree_worst(t->job, opened);
-    if (opened == KUMI_OK)
-        *tried = c.step;
     if (status < 0) {
         if (opened == KUMI_OK)
             ku_ckpt_close(&c);
@@ -88,16 +85,11 @@ static int load(struct ku_trainer *t, const char *path, int64_t *tried)
         &c, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->local_rank, n);
     if (t->is_training && status == KUMI_OK)
         status = ku_trainer_write_scalars(t, c.update, json_object_get(c.manifest.root, "state"));
+    const int64_t loaded = c.step;
     ku_ckpt_close(&c);
     KU_TRY(ku_agree_worst(t->job, status));
-    return ku_trainer_derive(t);
-}
-
-int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
-{
-    int64_t tried = 0;
-    KU_TRY(load(t, path, &tried));
-    *step = tried;
+    KU_TRY(ku_trainer_derive(t));
+    *step = loaded;
     return KUMI_OK;
 }
 
@@ -167,29 +159,27 @@ int ku_trainer_load_ema(struct ku_trainer *t, const char *path)
     return ku_trainer_derive(t);
 }
 
-int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_PATH_BYTES],
-                      int64_t *step)
+int ku_trainer_previous(struct ku_job *job, const char *dir, char path[KU_CKPT_PATH_BYTES])
 {
-    for (int64_t tried = INT64_MAX;;) {
-        struct ku_ckpt c;
-        int status = load(t, path, &tried);
-        if (status == KUMI_OK)
-            *step = tried;
-        if (status != KUMI_ENOCKPT)
-            return status;
-        if (t->job->rank == 0) {
-            KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", ku_err_get()->text);
-            status = ku_ckpt_find(dir, tried, &c);
-            if (status == KUMI_OK) {
-                snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);
-                ku_ckpt_close(&c);
-            } else if (status == KUMI_ENOCKPT) {
-                status =
-                    KU_ERR(KUMI_ENOCKPT,
-                           "resume: %s: no checkpoint is usable (the warnings above say why)", dir);
-            }
+    struct ku_ckpt c;
+    int status = KUMI_OK;
+    if (job->rank == 0) {
+        int64_t before = INT64_MAX;
+        KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", ku_err_get()->text);
+        if (ku_ckpt_open(path, &c) == KUMI_OK) {
+            before = c.step;
+            ku_ckpt_close(&c);
         }
-        KU_TRY(ku_agree_local(t->job, t->job->rank == 0 ? status : KUMI_OK));
-        KU_TRY(ku_agree_bytes(t->job, path, KU_CKPT_PATH_BYTES));
+        status = ku_ckpt_find(dir, before, &c);
+        if (status == KUMI_OK) {
+            snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);
+            ku_ckpt_close(&c);
+        } else if (status == KUMI_ENOCKPT) {
+            status =
+                KU_ERR(KUMI_ENOCKPT,
+                       "resume: %s: no checkpoint is usable (the warnings above say why)", dir);
+        }
     }
+    KU_TRY(ku_agree_local(job, status));
+    return ku_agree_bytes(job, path, KU_CKPT_PATH_BYTES);
 }

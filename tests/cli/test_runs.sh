@@ -149,6 +149,28 @@ make --out "$dir/s" "${many[@]}" --resume=step:2 -n 2
 printf x >>"$dir/s/checkpoints/step-00000004/manifest.json"
 expect 4 'resume: step 4: checkpoint: damaged' "${run[@]}" --out "$dir/s" --resume=step:4
 
+# the checkpoint before a damaged one is compared, and gives its values: those of the damaged one count no more
+damage() { # FILE: flips a bit in the middle
+    python3 -c 'import sys; b = bytearray(open(sys.argv[1], "rb").read()); b[len(b) // 2] ^= 4; open(sys.argv[1], "wb").write(b)' "$1"
+}
+make --out "$dir/d" --until 4
+make --out "$dir/d" --resume --allow-change --set optimizer.lr=0.5 --set schedule.decay_steps=16 --until 6
+cp -a "$dir/d" "$dir/d2"
+damage "$dir/d/checkpoints/step-00000006/model/model.safetensors"
+before=$(state "$dir/d")
+for ranks in 1 2; do
+    expect 2 'step-00000004: optimizer.lr (was 0.004, is 0.5), schedule.decay_steps (was 8, is 16) differ from the checkpoint' \
+        "${run[@]}" --out "$dir/d" --resume --set optimizer.lr=0.5 --set schedule.decay_steps=16 -n $ranks
+done
+expect 2 'step-00000006: optimizer.lr (was 0.5, is 0.004) differs from the checkpoint' "${run[@]}" --out "$dir/d" --resume
+[ "$(state "$dir/d")" = "$before" ] || say "a resume past damage that failed changed files: $(state "$dir/d" | diff - <(echo "$before"))"
+make --out "$dir/d" --resume --allow-change -n 2 # the damaged one differs, the one before does not
+grep -q 'taking the previous checkpoint' "$dir/err" && grep -q 'resumed .*step-00000004 at step 4' "$dir/err" || say "past damage: $(cat "$dir/err")"
+[ "$(grep digest "$dir/out")" = "$digest" ] || say "a run resumed past damage ends elsewhere"
+damage "$dir/d2/checkpoints/step-00000006/optimizer/optimizer.safetensors"
+make --out "$dir/d2" --resume --set optimizer.lr=0.5 --allow-change
+grep -q 'changed since the checkpoint: optimizer.lr (was 0.004, is 0.5);' "$dir/err" || say "a change past damage is not said: $(cat "$dir/err")"
+
 # three damaged newer checkpoints push out no good one
 make --out "$dir/k" "${many[@]}" --set train.steps=12
 for step in 08 10 12; do printf x >>"$dir/k/checkpoints/step-000000$step/manifest.json"; done

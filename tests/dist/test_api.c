@@ -31,7 +31,7 @@ static struct plan {
     int64_t from, to, expect_from;
     double lr;
     int want; /* status of the load */
-    int n_layer;
+    int n_layer, keep;
 } plan;
 
 static int create(struct kumi_comm *world, struct kumi_trainer **trainer)
@@ -99,7 +99,7 @@ static int run(struct kumi_comm *world, struct kumi_trainer *trainer, const stru
         if (status < 0)
             return status;
     }
-    int status = plan.save ? kumi_trainer_save(trainer, plan.save, 1) : 0;
+    int status = plan.save ? kumi_trainer_save(trainer, plan.save, plan.keep) : 0;
     if (status < 0 || (status = kumi_trainer_digest(trainer, digest)) < 0)
         return status;
     return kumi_comm_rank(world) == 0 && ku_os_replace(plan.digest, digest, strlen(digest)) < 0;
@@ -146,7 +146,7 @@ static void setup_plan(void)
     char text[700];
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)((i * 7 + i / 13) % VOCAB);
-    plan = (struct plan){.lr = 1e-2, .to = 7, .n_layer = 1};
+    plan = (struct plan){.lr = 1e-2, .to = 7, .n_layer = 1, .keep = 1};
     strcpy(plan.dir, "/tmp/kumi-test-XXXXXX");
     assert_non_null(mkdtemp(plan.dir));
     snprintf(plan.text, sizeof plan.text, "%s/text", plan.dir);
@@ -183,6 +183,28 @@ static void resumed_elsewhere(void **state)
     (void)state;
     resume_in(NULL);
     resume_in("f16"); /* with its loss scaler */
+}
+
+/* The options of the checkpoint before a damaged one are compared, not those of the damaged one. */
+static void resumed_past_damage(void **state)
+{
+    char folder[96], weights[160], *bytes;
+    size_t n;
+    (void)state;
+    setup_plan();
+    snprintf(folder, sizeof folder, "%s/checkpoints", plan.dir);
+    plan.save = folder, plan.keep = 0, plan.to = 3;
+    launch(2, NULL);
+    plan.lr = 2e-2, plan.to = 5;
+    launch(2, NULL);
+    snprintf(weights, sizeof weights, "%s/step-00000005/model/model.safetensors", folder);
+    assert_int_equal(ku_os_slurp(weights, 1 << 20, &bytes, &n), 0);
+    bytes[n - 1] ^= 4;
+    assert_int_equal(ku_os_replace(weights, bytes, n), 0);
+    free(bytes);
+    plan.load = folder, plan.save = NULL, plan.want = KUMI_EINVAL;
+    launch(2, NULL);
+    ku_os_rmtree(plan.dir);
 }
 
 /*
@@ -389,8 +411,8 @@ static void rows_are_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resumed_elsewhere), cmocka_unit_test(loss_scale),
-        cmocka_unit_test(metrics_by_value), cmocka_unit_test(rows_are_samples),
-        cmocka_unit_test(saved_where_hosts_see)};
+        cmocka_unit_test(resumed_elsewhere), cmocka_unit_test(resumed_past_damage),
+        cmocka_unit_test(loss_scale),        cmocka_unit_test(metrics_by_value),
+        cmocka_unit_test(rows_are_samples),  cmocka_unit_test(saved_where_hosts_see)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
