@@ -45,10 +45,15 @@ struct hosts {
 static int planned_host_of(const void *ctx, int rank)
 {
     const struct hosts *hosts = ctx;
-    int h = 0;
-    while (h + 1 < hosts->n && hosts->host[h + 1].first <= rank)
-        h++;
-    return h;
+    int low = 0, high = hosts->n;
+    while (high - low > 1) { /* host[low].first <= rank < host[high].first */
+        const int middle = low + (high - low) / 2;
+        if (hosts->host[middle].first <= rank)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 int ku_trainer_inbox_bytes(const struct ku_program *p, const struct ku_graph *g,
