@@ -16,7 +16,7 @@
 #include "base/math/sort.h"
 #include "base/str.h"
 
-enum { MAX_KEPT = 4096, MAX_METRICS_BYTES = 1 << 30 };
+enum { MAX_KEPT = 4096, PIECE_BYTES = 1 << 20 };
 
 struct ku_metrics {
     char *path;
@@ -52,77 +52,163 @@ static int cannot_write(const char *path)
                   ku_os_why());
 }
 
-/* Lines up to first_step go to `kept`, all others to `cut`. */
-static void split(struct ku_metrics *m, const char *text, size_t bytes, int64_t first_step,
-                  struct ku_str *kept, struct ku_str *cut)
+static int cannot_read(const char *path)
 {
-    const char *stop, *end = text + bytes;
-    for (const char *line = text; line < end; line = stop + 1) {
-        stop = memchr(line, '\n', (size_t)(end - line));
-        if (stop == NULL) { /* the run was killed while writing */
-            ku_str_append(cut, line, (size_t)(end - line));
-            ku_str_append(cut, "\n", 1);
-            return;
-        }
-        json_t *row = json_loadb(line, (size_t)(stop - line), 0, NULL);
-        json_t *step = json_object_get(row, "step"), *val = json_object_get(row, "val_loss");
-        int is_kept =
-            first_step > 0 && json_is_integer(step) && json_integer_value(step) <= first_step;
-        ku_str_append(is_kept ? kept : cut, line, (size_t)(stop - line) + 1);
-        if (is_kept && json_is_number(val))
-            add_point(m, json_integer_value(step), json_number_value(val),
-                      json_incref(json_object_get(row, "val_accuracy")));
-        json_decref(row);
-    }
+    return KU_ERR(ku_os_status(KUMI_ESTORAGE), "metrics: %s: cannot be read: %s", path,
+                  ku_os_why());
 }
 
 /*
- * The lines are on disk before metrics.jsonl loses them. A kill in between duplicates lines and
- * loses none.
+ * A file's lines, read in pieces. A line that is longer than a piece is not of this file's kind,
+ * and is returned empty.
  */
-static int append(const char *path, const struct ku_str *lines)
+struct lines {
+    int fd;
+    char *text;        /* [PIECE_BYTES]; [begin, end) is read and not yet returned */
+    size_t begin, end; /* bytes */
+    bool is_long;      /* the beginning of the line at `begin` was dropped */
+    off_t next;        /* offset in the file of the line after the returned one */
+};
+
+/*
+ * line: out: the next line, its newline replaced by NUL. Returns 1; 0: no complete line is left;
+ * < 0: failure.
+ */
+static int next_line(struct lines *l, const char **line)
 {
-    int fd = ku_os_open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
-    if (fd < 0)
-        return cannot_write(path);
-    int status = ku_os_write_full(fd, lines->text, lines->bytes) < 0 || ku_os_fsync(fd) < 0
-                     ? cannot_write(path)
-                     : KUMI_OK;
-    return ku_os_close(fd) < 0 && status == KUMI_OK ? cannot_write(path) : status;
+    for (;;) {
+        char *first = l->text + l->begin, *stop = memchr(first, '\n', l->end - l->begin);
+        if (stop) {
+            *stop = '\0';
+            *line = l->is_long ? "" : first;
+            l->next += stop + 1 - first;
+            l->begin += (size_t)(stop + 1 - first);
+            l->is_long = false;
+            return 1;
+        }
+        if (l->begin == 0 && l->end == PIECE_BYTES) {
+            l->is_long = true;
+            l->next += PIECE_BYTES;
+            l->begin = PIECE_BYTES;
+        }
+        memmove(l->text, l->text + l->begin, l->end - l->begin);
+        l->end -= l->begin;
+        l->begin = 0;
+        const ssize_t n = ku_os_read_full(l->fd, l->text + l->end, PIECE_BYTES - l->end);
+        if (n <= 0)
+            return (int)n;
+        l->end += (size_t)n;
+    }
+}
+
+/* The step of a line; INT64_MAX: it has none. */
+static int64_t step_of(const char *line)
+{
+    static const char begin[] = "{\"step\":"; /* as this file writes them */
+    char *end;
+    if (strncmp(line, begin, sizeof begin - 1) == 0) {
+        const long long step = strtoll(line + sizeof begin - 1, &end, 10);
+        if (*end == ',' || *end == '}')
+            return step;
+    }
+    json_t *row = json_loads(line, 0, NULL), *step = json_object_get(row, "step");
+    const int64_t value = json_is_integer(step) ? json_integer_value(step) : INT64_MAX;
+    json_decref(row);
+    return value;
+}
+
+static void take_point(struct ku_metrics *m, const char *line)
+{
+    json_t *row = strstr(line, "\"val_loss\"") ? json_loads(line, 0, NULL) : NULL;
+    json_t *val = json_object_get(row, "val_loss");
+    if (json_is_number(val))
+        add_point(m, json_integer_value(json_object_get(row, "step")), json_number_value(val),
+                  json_incref(json_object_get(row, "val_accuracy")));
+    json_decref(row);
+}
+
+/* end: out: bytes up to the last line of a step up to first_step, whose evaluations are taken. */
+static int read_kept(struct ku_metrics *m, int fd, int64_t first_step, off_t *end)
+{
+    struct lines l = {.fd = fd, .text = ku_malloc(PIECE_BYTES)};
+    const char *line = "";
+    int found;
+    *end = 0;
+    if (l.text == NULL)
+        return KUMI_ENOMEM;
+    while ((found = next_line(&l, &line)) > 0)
+        if (step_of(line) <= first_step) {
+            *end = l.next;
+            take_point(m, line);
+        }
+    const int status = found < 0 ? cannot_read(m->path) : KUMI_OK;
+    ku_free(l.text);
+    return status;
+}
+
+/* Appends bytes [at, end) of a file to another one, with a last newline. */
+static int copy(struct ku_metrics *m, int from, off_t at, off_t end, const char *path, int to)
+{
+    char *piece = ku_malloc(PIECE_BYTES), last = '\n';
+    int status = piece ? KUMI_OK : KUMI_ENOMEM;
+    while (at < end && status == KUMI_OK) {
+        const size_t bytes = end - at < PIECE_BYTES ? (size_t)(end - at) : PIECE_BYTES;
+        if (ku_os_pread_full(from, piece, bytes, at) != (ssize_t)bytes)
+            status = cannot_read(m->path);
+        else if (ku_os_write_full(to, piece, bytes) < 0)
+            status = cannot_write(path);
+        last = piece[bytes - 1];
+        at += (off_t)bytes;
+    }
+    ku_free(piece);
+    if (status == KUMI_OK && last != '\n' && ku_os_write_full(to, "\n", 1) < 0)
+        status = cannot_write(path);
+    return status;
+}
+
+/* Appends bytes [at, end) of metrics.jsonl to DIR/metrics.cut.jsonl, after a line with the step. */
+static int set_aside(struct ku_metrics *m, const char *dir, int from, off_t at, off_t end,
+                     int64_t first_step)
+{
+    char head[64], *path = ku_asprintf("%s/metrics.cut.jsonl", dir);
+    if (path == NULL)
+        return KUMI_ENOMEM;
+    const int to = ku_os_open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    const int n = snprintf(head, sizeof head, "{\"cut_at_step\":%lld}\n", (long long)first_step);
+    int status = to < 0 || ku_os_write_full(to, head, (size_t)n) < 0 ? cannot_write(path) : KUMI_OK;
+    if (status == KUMI_OK)
+        status = copy(m, from, at, end, path, to);
+    if (status == KUMI_OK && ku_os_fsync(to) < 0)
+        status = cannot_write(path);
+    if (to >= 0 && ku_os_close(to) < 0 && status == KUMI_OK)
+        status = cannot_write(path);
+    ku_free(path);
+    return status;
 }
 
 /*
  * Move lines of steps that will be repeated to metrics.cut.jsonl, so that metrics.jsonl has each
- * step once.
+ * step once. They are on disk there before metrics.jsonl loses them: a kill in between duplicates
+ * lines and loses none.
  */
 static int cut_file(struct ku_metrics *m, const char *dir, int64_t first_step)
 {
-    char *text = NULL, *aside = ku_asprintf("%s/metrics.cut.jsonl", dir);
-    size_t bytes = 0;
-    struct ku_str kept = {0}, cut = {0};
-    int status = KUMI_ENOMEM;
-    if (aside == NULL)
-        return status;
-    if (ku_os_slurp(m->path, MAX_METRICS_BYTES, &text, &bytes) < 0) {
-        status = errno == ENOENT ? KUMI_OK
-                                 : KU_ERR(ku_os_status(KUMI_ESTORAGE),
-                                          "metrics: %s: cannot be read: %s", m->path, ku_os_why());
-        goto out;
+    struct stat info;
+    off_t end = 0;
+    const int fd = ku_os_open(m->path, O_RDWR, 0);
+    int status = KUMI_OK;
+    if (fd < 0)
+        return errno == ENOENT ? KUMI_OK : cannot_read(m->path);
+    if (ku_os_fstat(fd, &info) < 0)
+        status = cannot_read(m->path);
+    if (status == KUMI_OK && first_step > 0)
+        status = read_kept(m, fd, first_step, &end);
+    if (status == KUMI_OK && end < info.st_size) {
+        status = set_aside(m, dir, fd, end, info.st_size, first_step);
+        if (status == KUMI_OK && (ku_os_ftruncate(fd, end) < 0 || ku_os_fsync(fd) < 0))
+            status = cannot_write(m->path);
     }
-    ku_str_add(&cut, "{\"cut_at_step\":%lld}\n", (long long)first_step);
-    size_t head_bytes = cut.bytes;
-    split(m, text, bytes, first_step, &kept, &cut);
-    KU_TRY_OUT(kept.failed || cut.failed ? KUMI_ENOMEM : KUMI_OK);
-    if (cut.bytes == head_bytes)
-        goto out;
-    KU_TRY_OUT(append(aside, &cut));
-    KU_TRY_OUT(ku_os_replace(m->path, ku_str_get(&kept), kept.bytes) < 0 ? cannot_write(m->path)
-                                                                         : KUMI_OK);
-out:
-    ku_str_fini(&kept);
-    ku_str_fini(&cut);
-    ku_free(aside);
-    ku_free(text);
+    ku_os_close(fd);
     return status;
 }
 

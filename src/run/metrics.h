@@ -32,9 +32,9 @@ struct ku_metrics;
  * Open DIR/metrics.jsonl.
  *
  *   dir              the run's directory
- *   first_step       step that the run continues from; 0: a new run. Lines of later steps, and an
- *                    incomplete line, move to the end of DIR/metrics.cut.jsonl, after a line
- *                    {"cut_at_step":first_step}
+ *   first_step       step that the run continues from; 0: a new run. What follows the last line of
+ *                    a step up to it moves to the end of DIR/metrics.cut.jsonl, after a line
+ *                    {"cut_at_step":first_step}: lines of later steps, and an incomplete line
  *   flops_per_token  model FLOP of one token, forward and backward
  *   peak_flops       FLOP/s of the job's cores at the run's precision; 0: unknown, mfu is null
  *

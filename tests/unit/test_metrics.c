@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: app plan infer train remote run model config */
 /* Lines of metrics.jsonl: a model's own metrics, and what counts samples. */
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -133,7 +134,8 @@ static void test_cut(void **state)
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     snprintf(aside, sizeof aside, "%s/metrics.cut.jsonl", dir);
-    write_text(path, ROW(1) "no line of ours\n" VAL(2) ROW(3) VAL(4) "{\"step\":5,\"lo");
+    write_text(path, ROW(1) "no line of ours\n" VAL(2) "not ours either\n" ROW(3)
+                         VAL(4) "{\"step\":5,\"lo");
     assert_int_equal(ku_metrics_open(dir, 2, 1, 0, &m), KUMI_OK);
     ku_metrics_eval(m, 2, 1, 2.5, &none); /* there already */
     json_t *curve = ku_metrics_curve(m), *wanted = json_pack("[[i,f]]", 2, 2.5);
@@ -141,9 +143,9 @@ static void test_cut(void **state)
     json_decref(curve);
     json_decref(wanted);
     ku_metrics_close(m);
-    assert_text(path, ROW(1) VAL(2));
+    assert_text(path, ROW(1) "no line of ours\n" VAL(2));
     static const char first[] =
-        "{\"cut_at_step\":2}\nno line of ours\n" ROW(3) VAL(4) "{\"step\":5,\"lo\n";
+        "{\"cut_at_step\":2}\nnot ours either\n" ROW(3) VAL(4) "{\"step\":5,\"lo\n";
     assert_text(aside, first);
 
     assert_int_equal(ku_os_stat(path, &before), 0); /* nothing to cut: nothing is written */
@@ -156,12 +158,46 @@ static void test_cut(void **state)
     assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK); /* afresh */
     ku_metrics_close(m);
     char all[300];
-    snprintf(all, sizeof all, "%s{\"cut_at_step\":0}\n" ROW(1) VAL(2), first);
+    snprintf(all, sizeof all, "%s{\"cut_at_step\":0}\n" ROW(1) "no line of ours\n" VAL(2), first);
     assert_text(path, "");
     assert_text(aside, all);
     remove(path);
     remove(aside);
     remove(dir);
+}
+
+/* A file of any length is cut, with little memory; here a line of 1.1 GiB, which is a hole. */
+static void test_cut_long(void **state)
+{
+    char dir[] = "metrics-XXXXXX", path[64], aside[64], end[64];
+    const off_t hole = (off_t)9 << 27;
+    static const char head[] = VAL(1), tail[] = "\n{ \"step\": 2, \"val_loss\": 1.5}\n";
+    struct ku_metrics *m;
+    struct stat info;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    snprintf(aside, sizeof aside, "%s/metrics.cut.jsonl", dir);
+    write_text(path, head);
+    const int fd = ku_os_open(path, O_RDWR, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(ku_os_pwrite_full(fd, tail, strlen(tail), hole), 0);
+    const off_t kept = hole + (off_t)strlen(tail);
+    assert_int_equal(ku_os_pwrite_full(fd, ROW(3) VAL(3), strlen(ROW(3) VAL(3)), kept), 0);
+    assert_int_equal(ku_metrics_open(dir, 2, 1, 0, &m), KUMI_OK);
+    json_t *curve = ku_metrics_curve(m), *wanted = json_pack("[[i,f],[i,f]]", 1, 2.5, 2, 1.5);
+    assert_true(json_equal(curve, wanted));
+    json_decref(curve);
+    json_decref(wanted);
+    ku_metrics_close(m);
+    assert_int_equal(ku_os_stat(path, &info), 0);
+    assert_int_equal(info.st_size, kept);
+    memset(end, 0, sizeof end);
+    assert_int_equal(ku_os_pread_full(fd, end, strlen(tail), hole), strlen(tail));
+    assert_string_equal(end, tail);
+    ku_os_close(fd);
+    assert_text(aside, "{\"cut_at_step\":2}\n" ROW(3) VAL(3));
+    assert_int_equal(ku_os_rmtree(dir), 0);
 }
 
 /* Killed at any system call: every line is in one of the two files. */
@@ -203,6 +239,7 @@ static void test_cut_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_cut),
+                                       cmocka_unit_test(test_cut_long),
                                        cmocka_unit_test(test_cut_killed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
