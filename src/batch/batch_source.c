@@ -52,6 +52,11 @@ size_t ku_batch_row_bytes(const struct ku_data_port *port, const struct ku_batch
                : bytes / (size_t)port->dim[0] * (size_t)len;
 }
 
+bool ku_batch_is_in_tokens(const struct ku_config *c, const struct ku_model *m)
+{
+    return m->properties.is_pairs && c->data_batch_tokens != KU_NULL;
+}
+
 bool ku_batch_is_by_samples(const struct ku_batch_source *s)
 {
     return s->data->item == NULL;

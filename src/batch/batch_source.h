@@ -128,6 +128,8 @@ void ku_batch_source_destroy(struct ku_batch_source *s); /* NULL is allowed */
 KU_STATUS ku_batch_source_open(struct ku_batch_source *s, const struct ku_progress *progress);
 /* Bytes of one row of a port in a batch of this shape. */
 size_t ku_batch_row_bytes(const struct ku_data_port *port, const struct ku_batch_shape *shape);
+/* Whether data.batch_tokens sets the size of a batch; else train.global_batch does. */
+bool ku_batch_is_in_tokens(const struct ku_config *c, const struct ku_model *m);
 /* Whether the loss counts samples instead of tokens. */
 bool ku_batch_is_by_samples(const struct ku_batch_source *s);
 

@@ -96,9 +96,19 @@ static const char *kind(const struct ku_config *c)
     return "parallel";
 }
 
+/* DeepSpeed's sizes cannot be left out; in tokens only their accumulation counts. */
 static int check(const struct ku_config *c, const struct ku_model *m)
 {
+    static const char excluded[] = "data.batch_tokens sets the size of a batch; leave one of the "
+                                   "two out";
+    const bool in_tokens = ku_batch_is_in_tokens(c, m);
     const struct ku_config_rule rule[] = {
+        {in_tokens && !c->deepspeed && c->train_global_batch != KU_NULL, "train.global_batch",
+         excluded},
+        {in_tokens && !c->deepspeed && c->train_micro_batch != KU_NULL, "train.micro_batch",
+         excluded},
+        {in_tokens && c->optimizer_lr_scaling.rule != KU_SCALING_NONE, "optimizer.lr_scaling",
+         "it counts sentence pairs, and data.batch_tokens sets the size of a batch; use null"},
         {c->data_segments && !m->properties.is_causal, "data.segments",
          "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
         {c->data_weights.n > 0, "data.weights", "it is for text files; omit it"},
@@ -159,7 +169,7 @@ static int open_buckets(struct ku_batch_source *s)
                                 .len_multiple = c->data_length_multiple,
                                 .shuffle = c->data_shuffle,
                                 .seed = (uint64_t)c->train_seed};
-    if (c->data_batch_tokens == KU_NULL)
+    if (!ku_batch_is_in_tokens(c, s->model))
         o.batch_rows = b->micro_batch * p->n_parts;
     else
         o.batch_tokens = c->data_batch_tokens;
@@ -354,9 +364,9 @@ static void print_split(const struct ku_batch_source *s, enum ku_data_split spli
 
 static const char *size_key(const struct ku_batch_source *s, int64_t *value)
 {
-    const int is_in_tokens = s->cfg->data_batch_tokens != KU_NULL;
-    *value = is_in_tokens ? s->cfg->data_batch_tokens : s->batch->global_batch;
-    return is_in_tokens ? "data.batch_tokens" : "train.global_batch";
+    const bool in_tokens = ku_batch_is_in_tokens(s->cfg, s->model);
+    *value = in_tokens ? s->cfg->data_batch_tokens : s->batch->global_batch;
+    return in_tokens ? "data.batch_tokens" : "train.global_batch";
 }
 
 /* Nothing is written for tokenizers. */

@@ -88,7 +88,7 @@ static int check_given(const struct ku_batch *b)
         if (given[i].value < 0 || given[i].value > MAX_SAMPLES)
             return KU_ERR(KUMI_EINVAL, "batch: train.%s: %lld; from 1 to 2^30", given[i].name,
                           (long long)given[i].value);
-    if (!b->global_batch && !b->micro_batch)
+    if (!b->global_batch && !b->micro_batch && !b->is_in_tokens)
         return KU_ERR(KUMI_EINVAL,
                       "batch: neither train.global_batch nor train.micro_batch is given; give one");
     return KUMI_OK;
@@ -100,6 +100,8 @@ int ku_batch_resolve(struct ku_batch *out)
     KU_TRY(check_given(&b));
     if (b.virtual_shards == 0)
         b.virtual_shards = b.n_ranks;
+    if (b.global_batch == 0 && b.micro_batch == 0)
+        b.micro_batch = 1;
     if (b.is_free ? b.virtual_shards % b.n_ranks != 0
                   : !ku_batch_is_admissible(b.virtual_shards, b.n_ranks))
         return refuse_ranks(&b);

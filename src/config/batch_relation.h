@@ -27,6 +27,8 @@
 struct ku_batch {
     int n_ranks; /* data-parallel ranks */
     int is_free; /* parallel.order is "free" */
+    /* data.batch_tokens sets the size: without values that count samples, micro_batch is 1. */
+    int is_in_tokens;
     int64_t global_batch, micro_batch, accumulation, virtual_shards;
     int64_t k;       /* micro-batches per virtual shard; result */
     int64_t n_parts; /* evaluation on another rank count: micro-batches of the training run's

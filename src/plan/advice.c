@@ -123,9 +123,22 @@ static int keep_less(const struct trials *t, struct ku_advice *kept, int *n_kept
     return KUMI_OK;
 }
 
+static void advise_batch_in_tokens(const struct ku_batch *b, struct trials *t)
+{
+    set(suggest(t, "more and smaller micro-batches; changes the order of sums"),
+        "train.accumulation=%lld", 2 * (long long)b->accumulation);
+    if (b->virtual_shards > b->n_ranks)
+        set(suggest(t, "changes the order of sums, which then depends on the rank count"),
+            "train.virtual_shards=%d", b->n_ranks);
+}
+
 static void advise_batch(const struct ku_batch *b, struct trials *t)
 {
     struct ku_advice *a;
+    if (b->is_in_tokens) {
+        advise_batch_in_tokens(b, t);
+        return;
+    }
     int64_t micro = b->micro_batch / 2, of_shard = b->global_batch / b->virtual_shards;
     while (micro > 1 && of_shard % micro != 0)
         micro--;

@@ -67,11 +67,12 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
     s->batch = (struct ku_batch){
         .n_ranks = n_ranks / (s->sharding.tp * s->sharding.pp),
         .is_free = strcmp(c->parallel_order, "free") == 0,
+        .is_in_tokens = ku_batch_is_in_tokens(c, &s->model),
         .global_batch = from_checkpoint(c->train_global_batch, was, "train.global_batch"),
         .micro_batch = from_checkpoint(c->train_micro_batch, was, "train.micro_batch"),
         .virtual_shards = from_checkpoint(c->train_virtual_shards, was, "train.virtual_shards"),
         .accumulation = given(c->train_accumulation)};
-    if (!s->batch.global_batch && !s->batch.micro_batch)
+    if (!s->batch.global_batch && !s->batch.micro_batch && !s->batch.is_in_tokens)
         s->batch.global_batch = DEFAULT_BATCH;
     return ku_batch_resolve(&s->batch);
 }

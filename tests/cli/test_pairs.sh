@@ -74,6 +74,20 @@ one_shape=(--set data.shapes=1 --set data.length_multiple=4 --set data.tokenizer
 run shared "${one_shape[@]}"
 run shared.four "${one_shape[@]}" -n 4
 same shared shared.four
+# in tokens there is no number of pairs that ranks and shards would have to divide
+small=(--set data.shapes=2 --until 3)
+for v in 3 5 6; do
+    run v$v "${small[@]}" --set train.virtual_shards=$v
+done
+run v3.three "${small[@]}" --set train.virtual_shards=3 -n 3
+run v3.null "${small[@]}" --set train.virtual_shards=null -n 3
+run v6.three "${small[@]}" --set train.virtual_shards=6 -n 3
+for other in v3.three v3.null v6.three; do same ${other%.*} $other; done
+run twice "${small[@]}" --set train.virtual_shards=3 --set train.accumulation=2 -n 3
+grep -q 'pairs in 3 shards x 2, 2 shapes' "$dir/log" || say "accumulation: $(head -1 "$dir/log")"
+python3 -c 'import json, sys; n = json.load(open(sys.argv[1]))["numerics"]; assert (n["train.global_batch"], n["train.micro_batch"]) == (6, 1), n' "$dir/run.twice/checkpoints/step-00000003/manifest.json" || say 'accumulation in the manifest'
+"$kumi" plan "$dir/pairs.json" -n 2 --set memory.budget_gib=0.001 >"$dir/plan" 2>&1 # alternatives name no key that is refused
+grep -q 'batch_tokens sets' "$dir/plan" && say "plan: $(cat "$dir/plan")"
 
 evaluate() { timeout 60 "$kumi" eval "$dir/run.one" --json "$@" 2>"$dir/log" || say "eval $*: $(cat "$dir/log")"; }
 one=$(evaluate)
@@ -131,6 +145,11 @@ sed '7s/.*//' "$dir/train.en" >"$dir/empty.en"
 { sed 3q "$dir/train.ja"; printf '\xff\xfe\n'; sed 1,4d "$dir/train.ja"; } >"$dir/bytes.ja"
 sed '9s/.*/a b c d e f g h i j k l m/' "$dir/train.en" >"$dir/long.en"
 train=(train "$dir/pairs.json")
+for key in global_batch micro_batch; do
+    expect 2 "train.$key: 16; data.batch_tokens sets the size of a batch; leave one of the two out" "${train[@]}" --set train.$key=16
+done
+expect 2 'optimizer.lr_scaling: {"rule":"linear","base_batch":32}; it counts sentence pairs, and data.batch_tokens sets the size of a batch; use null' \
+    "${train[@]}" --set 'optimizer.lr_scaling={"rule": "linear", "base_batch": 32}'
 expect 3 "150" "${train[@]}" --set data.train_target="$dir/less.ja"
 expect 3 "140" "${train[@]}" --set data.train_target="$dir/less.ja"
 expect 3 "$dir/none.ja: No such file" "${train[@]}" --set data.train_target="$dir/none.ja"

@@ -51,6 +51,29 @@ static void test_resolves(void **state)
     }
 }
 
+/* Without a number of samples every admissible rank count has micro-batches of one. */
+static void test_in_tokens(void **state)
+{
+    (void)state;
+    for (int v = 1; v <= 24; v++)
+        for (int n = 1; n <= v; n++) {
+            struct ku_batch b = {.n_ranks = n, .is_in_tokens = 1, .virtual_shards = v};
+            if (!ku_batch_is_admissible(v, n))
+                continue;
+            assert_int_equal(ku_batch_resolve(&b), KUMI_OK);
+            assert_int_equal(b.global_batch, v);
+            assert_int_equal(b.micro_batch, 1);
+            assert_int_equal(b.k, 1);
+        }
+    struct ku_batch twice = {.n_ranks = 3, .is_in_tokens = 1, .accumulation = 2};
+    assert_int_equal(ku_batch_resolve(&twice), KUMI_OK);
+    assert_int_equal(twice.global_batch, 6);
+    assert_int_equal(twice.k, 2);
+    struct ku_batch stored = {.n_ranks = 2, .is_in_tokens = 1, .global_batch = 16}; /* a resume */
+    assert_int_equal(ku_batch_resolve(&stored), KUMI_OK);
+    assert_int_equal(stored.micro_batch, 8);
+}
+
 static const struct refusal {
     int n;
     int64_t given[4];
@@ -216,8 +239,8 @@ static void test_admissible(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resolves), cmocka_unit_test(test_free_order),
-        cmocka_unit_test(test_refuses), cmocka_unit_test(test_all_small),
-        cmocka_unit_test(test_admissible)};
+        cmocka_unit_test(test_resolves),   cmocka_unit_test(test_in_tokens),
+        cmocka_unit_test(test_free_order), cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_all_small),  cmocka_unit_test(test_admissible)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
