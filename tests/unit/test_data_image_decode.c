@@ -151,6 +151,22 @@ static void refuses_bombs(void **state)
     ku_decoder_fini(&d);
 }
 
+/* The error names the format once. */
+static void refuses_colours(void **state)
+{
+    static const unsigned char two[] = {0xff, 0xd8, 0xff, 0xc0, 0, 14, 8,    0, 8,    0,
+                                        8,    2,    1,    0x11, 0, 2,  0x11, 0, 0xff, 0xda,
+                                        0,    8,    1,    1,    0, 0,  63,   0, 0xff, 0xd9};
+    struct ku_decoder d = {0};
+    struct ku_pixels p;
+    (void)state;
+    if (!is_built("jpeg_444.jpg"))
+        skip();
+    assert_int_equal(ku_decode(&d, two, sizeof two, &p), KUMI_EINPUT);
+    assert_string_equal(d.why, "JPEG: colours are not grey, RGB or CMYK; convert it");
+    ku_decoder_fini(&d);
+}
+
 static void refuses_what_is_no_image(void **state)
 {
     static const struct {
@@ -201,8 +217,11 @@ static void survives_flipped_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decodes_as_pillow),     cmocka_unit_test(refuses_what_is_cut_short),
-        cmocka_unit_test(refuses_bombs),         cmocka_unit_test(refuses_what_is_no_image),
+        cmocka_unit_test(decodes_as_pillow),
+        cmocka_unit_test(refuses_what_is_cut_short),
+        cmocka_unit_test(refuses_bombs),
+        cmocka_unit_test(refuses_colours),
+        cmocka_unit_test(refuses_what_is_no_image),
         cmocka_unit_test(survives_flipped_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,7 +83,7 @@ static void watch(j_common_ptr c)
 {
     struct job *j = (struct job *)(void *)c->err;
     if (j->jpeg.input_scan_number > SCANS_MAX)
-        refuse(j, "JPEG: more than 100 scans; encode it again");
+        refuse(j, "more than 100 scans; encode it again");
 }
 
 /* Pillow's formula: values are stored inverted, as Adobe writes them; K is then subtracted. */
@@ -110,7 +110,7 @@ static void decode(struct job *j)
     int is_cmyk = c->jpeg_color_space == JCS_CMYK || c->jpeg_color_space == JCS_YCCK;
     if (!is_cmyk && c->jpeg_color_space != JCS_RGB && c->jpeg_color_space != JCS_YCbCr &&
         c->jpeg_color_space != JCS_GRAYSCALE)
-        refuse(j, "JPEG: colours are not grey, RGB or CMYK; convert it");
+        refuse(j, "colours are not grey, RGB or CMYK; convert it");
     c->out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
     j->h = c->image_height;
     j->w = c->image_width;
