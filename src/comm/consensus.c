@@ -20,7 +20,7 @@ int ku_agree_max(struct ku_job *job, int64_t *word)
     return ku_coll_run(job->world, &coll);
 }
 
-int ku_agree_sum(struct ku_job *job, int64_t *word, int n)
+int ku_agree_sum(struct ku_job *job, int64_t *word, int64_t n)
 {
     if (job->n == 1)
         return KUMI_OK;

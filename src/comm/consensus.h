@@ -29,7 +29,7 @@ KU_STATUS ku_agree_worst(struct ku_job *job, int status);
 /* Maximum of *word over the ranks */
 KU_STATUS ku_agree_max(struct ku_job *job, int64_t *word);
 /* Exact sums of word[n] over the ranks */
-KU_STATUS ku_agree_sum(struct ku_job *job, int64_t *word, int n);
+KU_STATUS ku_agree_sum(struct ku_job *job, int64_t *word, int64_t n);
 /* Broadcast rank 0's bytes. */
 KU_STATUS ku_agree_bytes(struct ku_job *job, void *data, size_t bytes);
 

@@ -267,7 +267,7 @@ static int average(struct ku_profile *p, int pp, bool is_first)
             sum[i * N + k] = llround(of[k]);
     }
     if (status == KUMI_OK)
-        status = ku_agree_sum(p->t->job, sum, p->n_rows * N);
+        status = ku_agree_sum(p->t->job, sum, (int64_t)p->n_rows * N);
     for (int i = 0; i < p->n_rows && status == KUMI_OK; i++) {
         struct row *r = &p->row[i];
         double *const of[N] = {&r->calls, &r->flops, &r->bytes, &r->limit_ns};
@@ -333,28 +333,29 @@ static int make_times(struct ku_profile *p)
  */
 static int gather(struct ku_profile *p)
 {
-    int n = p->t->job->n;
-    int64_t *mine = p->rank_ns + p->t->job->rank, *in = mine + p->n_rows * n;
-    for (int i = 0; i < p->n_rows; i++)
+    const size_t n = (size_t)p->t->job->n, n_rows = (size_t)p->n_rows;
+    int64_t *mine = p->rank_ns + p->t->job->rank, *in = mine + n_rows * n;
+    for (size_t i = 0; i < n_rows; i++)
         mine[i * n] = p->row[i].sum_ns;
     for (int64_t s = 0; s < p->n_steps; s++)
         for (uint32_t at = 0; at < program_of(p, p->shape[s])->n_instrs; at++) {
             int kind = program_of(p, p->shape[s])->instr[at].kind;
             const int64_t *stamp = p->stamp + (size_t)s * n_stamps(p) + at;
-            in[n * (kind == KU_COMPUTE ? IN_COMPUTE
-                    : kind == KU_START ? IN_START
-                                       : IN_WAIT)] += stamp[1] - stamp[0];
+            const size_t part = kind == KU_COMPUTE ? IN_COMPUTE
+                                : kind == KU_START ? IN_START
+                                                   : IN_WAIT;
+            in[n * part] += stamp[1] - stamp[0];
         }
     for (int i = 0; i < p->n_marks; i++) {
         const struct ku_profile_mark *m = &p->mark[i];
         in[n * (m->what == KU_PROFILE_DATA ? IN_DATA : IN_CHECKPOINT)] += m->end_ns - m->begin_ns;
     }
-    KU_TRY(ku_agree_sum(p->t->job, p->rank_ns, (p->n_rows + N_IN) * n));
-    for (int i = 0; i < p->n_rows; i++) {
+    KU_TRY(ku_agree_sum(p->t->job, p->rank_ns, (int64_t)((n_rows + N_IN) * n)));
+    for (size_t i = 0; i < n_rows; i++) {
         struct row *r = &p->row[i];
         r->rank_ns = p->rank_ns + i * n;
         r->sum_ns = 0;
-        for (int k = 0; k < n; k++)
+        for (size_t k = 0; k < n; k++)
             r->sum_ns += r->rank_ns[k];
     }
     return KUMI_OK;
@@ -397,7 +398,7 @@ static void print_row(const struct ku_profile *p, const struct row *r, double to
 static void print_ranks(const struct ku_profile *p, struct ku_str *out)
 {
     int n = p->t->job->n;
-    const int64_t *in = p->rank_ns + p->n_rows * n;
+    const int64_t *in = p->rank_ns + (size_t)p->n_rows * (size_t)n;
     double ms = 1e-6 / (double)p->n_steps;
     ku_str_add(out, "\n%-8s %10s %10s %10s %10s %10s %10s\n", "by rank", "ms", "compute", "start",
                "wait", "data", "checkpoint");
