@@ -100,7 +100,7 @@ int cmd_train(struct cli *c)
     struct kumi_train_result result = {0};
     const char *n = NULL, *resume = NULL, *max_time = NULL, *deepspeed = NULL, *table = NULL;
     int is_strict = 0, as_json = 0;
-    int64_t until = 0, rows = 0;
+    int64_t until = INT64_MAX, rows = 0; /* as if no --until were given */
     struct cli_hosts hosts = {0};
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks; auto: one per core (of hosts: all slots)", &n},
@@ -128,7 +128,7 @@ int cmd_train(struct cli *c)
     };
     if (!CLI_PARSE(c, option, 1, 1) || !cli_settings(c, deepspeed, is_strict, &o.settings))
         return c->code;
-    o.until = until;
+    o.until = until < INT64_MAX ? until : 0;
     o.profile_rows = (int)rows;
     o.max_time_s = max_time ? cli_seconds(max_time) : 0;
     if (table)
@@ -137,8 +137,8 @@ int cmd_train(struct cli *c)
         return cli_usage("kumi train: --json goes only with --explain-deepspeed");
     if (resume && (c->code = take_resume(resume, &o)) != 0)
         return c->code;
-    if (until < 0)
-        return cli_usage("kumi train: --until: %lld; give a step", (long long)until);
+    if (until < 1)
+        return cli_usage("kumi train: --until: %lld; give a step, from 1", (long long)until);
     if (max_time && !(o.max_time_s > 0))
         return cli_usage("kumi train: --max-time: %.60s: not a time above 0; give it as "
                          "[[HH:]MM:]SS",

@@ -34,6 +34,7 @@ expect 2 'kumi train: --max-time: inf: not a time above 0; give it as [[HH:]MM:]
 expect 2 'kumi train: --max-time: 0: not a time above 0; give it as [[HH:]MM:]SS' train $config --max-time 0
 expect 2 'kumi train: --profile-rows: -3; give 1 or more' train $config --profile --profile-rows -3
 expect 2 'kumi train: an argument is missing; see `kumi help train`' train
+expect 2 'kumi train: --until: 0; give a step, from 1' train $config --until 0
 expect 2 'kumi run: --threads: -1; give 1 to 4096' run --threads -1 -n 2 -- true
 expect 2 'nodes: --nnodes: 0; give a number from 1 to' run --nnodes 0 --nproc-per-node 1 -- true
 expect 2 'nodes: --master-port: 70000; give a number' run --nproc-per-node 1 --nnodes 2 --master-addr a --master-port 70000 -- true
