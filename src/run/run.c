@@ -98,9 +98,15 @@ static int open_directory(struct run *r)
     return ku_check_seen(r->job, "run directory", opening.out);
 }
 
+static void take_key(json_t *to, const json_t *from, const char *key)
+{
+    json_object_set(to, key, json_object_get(from, key));
+}
+
 /*
  * Number of numerics keys that differ from the checkpoint's, and their names. parallel.isa may name
- * the set that a run without it had chosen.
+ * the set that a run without it had chosen. With parallel.order free, batch sizes that are not
+ * given follow from the number of ranks.
  */
 static int n_changes(const struct run *r, const json_t *was, struct ku_str *names)
 {
@@ -108,6 +114,10 @@ static int n_changes(const struct run *r, const json_t *was, struct ku_str *name
     json_t *old = json_copy((json_t *)(uintptr_t)was);
     if (isa && strcmp(isa, r->was.isa) == 0)
         json_object_set_new(old, "parallel.isa", json_string(isa));
+    if (r->s.batch.is_free && r->s.cfg.train_micro_batch == KU_NULL)
+        take_key(old, r->s.numerics, "train.micro_batch");
+    if (r->s.batch.is_free && r->s.batch.is_in_tokens)
+        take_key(old, r->s.numerics, "train.global_batch");
     int n = ku_config_compare(old, r->s.numerics, names);
     json_decref(old);
     return n;

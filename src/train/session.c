@@ -74,6 +74,12 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
         .accumulation = given(c->train_accumulation)};
     if (!s->batch.global_batch && !s->batch.micro_batch && !s->batch.is_in_tokens)
         s->batch.global_batch = DEFAULT_BATCH;
+    const int status = ku_batch_resolve(&s->batch);
+    if (status == KUMI_OK || was == NULL || !s->batch.is_free || c->train_micro_batch != KU_NULL)
+        return status;
+    s->batch.micro_batch = 0; /* the checkpoint's does not divide the batch among these ranks */
+    if (s->batch.is_in_tokens)
+        s->batch.global_batch = 0; /* it followed from the ranks */
     return ku_batch_resolve(&s->batch);
 }
 

@@ -83,6 +83,10 @@ run v3.three "${small[@]}" --set train.virtual_shards=3 -n 3
 run v3.null "${small[@]}" --set train.virtual_shards=null -n 3
 run v6.three "${small[@]}" --set train.virtual_shards=6 -n 3
 for other in v3.three v3.null v6.three; do same ${other%.*} $other; done
+free=(--set data.shapes=2 --set parallel.order=free --set train.virtual_shards=null)
+run free "${free[@]}" -n 2 --until 3
+run free "${free[@]}" -n 3 --until 5 --resume
+run free "${free[@]}" -n 1 --until 6 --resume
 run twice "${small[@]}" --set train.virtual_shards=3 --set train.accumulation=2 -n 3
 grep -q 'pairs in 3 shards x 2, 2 shapes' "$dir/log" || say "accumulation: $(head -1 "$dir/log")"
 python3 -c 'import json, sys; n = json.load(open(sys.argv[1]))["numerics"]; assert (n["train.global_batch"], n["train.micro_batch"]) == (6, 1), n' "$dir/run.twice/checkpoints/step-00000003/manifest.json" || say 'accumulation in the manifest'

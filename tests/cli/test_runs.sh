@@ -171,6 +171,17 @@ damage "$dir/d2/checkpoints/step-00000006/optimizer/optimizer.safetensors"
 make --out "$dir/d2" --resume --set optimizer.lr=0.5 --allow-change
 grep -q 'changed since the checkpoint: optimizer.lr (was 0.004, is 0.5);' "$dir/err" || say "a change past damage is not said: $(cat "$dir/err")"
 
+# parallel.order free: any rank count that divides the batch goes on, with a micro_batch of its own where the checkpoint's does not divide it
+free=(--set parallel.order=free --set train.virtual_shards=null --set train.global_batch=12)
+micro() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["numerics"]["train.micro_batch"])' "$dir/f/checkpoints/step-0000000$1/manifest.json"; }
+make --out "$dir/f" "${free[@]}" -n 2 --until 2 --set checkpoint.keep=0
+make --out "$dir/f" "${free[@]}" -n 3 --resume --until 4 --set checkpoint.keep=0
+make --out "$dir/f" "${free[@]}" -n 1 --resume --until 6 --set checkpoint.keep=0
+[ "$(micro 2) $(micro 4) $(micro 6)" = '6 4 4' ] || say "free: micro-batches of $(micro 2), $(micro 4), $(micro 6)"
+expect 2 'train.global_batch: 12 is less than virtual_shards x micro_batch = 16' "${run[@]}" --out "$dir/f" "${free[@]}" --set train.micro_batch=8 -n 2 --resume
+expect 2 'train.global_batch: 12 is no multiple of virtual_shards = 5; nearest: 10, 15' "${run[@]}" --out "$dir/f" "${free[@]}" -n 5 --resume
+expect 2 'train.micro_batch (was 4, is 3) differs from the checkpoint' "${run[@]}" --out "$dir/f" "${free[@]}" --set train.micro_batch=3 -n 2 --resume
+
 # three damaged newer checkpoints push out no good one
 make --out "$dir/k" "${many[@]}" --set train.steps=12
 for step in 08 10 12; do printf x >>"$dir/k/checkpoints/step-000000$step/manifest.json"; done
