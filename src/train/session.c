@@ -333,25 +333,39 @@ size_t ku_session_staging_bytes(const struct ku_session *s)
                                           : bytes / KU_CKPT_WINDOW_BYTES * KU_CKPT_WINDOW_BYTES;
 }
 
+static bool has_batch_norm(const struct ku_graph *g)
+{
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == KU_OP_batch_norm_sums)
+            return true;
+    return false;
+}
+
 /*
  * Padding samples of a short batch do not count in the loss, but would count in batch norm
  * statistics.
  */
 static int refuse_short(const struct ku_session *s, const struct ku_graph *g)
 {
-    if (strcmp(s->cfg.data_last_batch, "short") != 0)
+    if (strcmp(s->cfg.data_last_batch, "short") != 0 || !has_batch_norm(g))
         return KUMI_OK;
-    for (ku_id n = 1; n < g->n_nodes; n++)
-        if (g->node[n].op == KU_OP_batch_norm_sums) {
-            json_t *v = json_string(s->cfg.data_last_batch);
-            int status =
-                ku_config_refuse(&s->cfg, "data.last_batch", v,
-                                 "drop or wrap: batch norm would include the rows that fill "
-                                 "a short batch");
-            json_decref(v);
-            return status;
-        }
-    return KUMI_OK;
+    json_t *v = json_string(s->cfg.data_last_batch);
+    const int status = ku_config_refuse(&s->cfg, "data.last_batch", v,
+                                        "drop or wrap: batch norm would include the rows that fill "
+                                        "a short batch");
+    json_decref(v);
+    return status;
+}
+
+/* A skipped sample leaves a row of zeros: not in the loss, but in the statistics of batch norm. */
+static void tell_skipped(const struct ku_session *s, const struct ku_job *job,
+                         const struct ku_graph *g)
+{
+    if (job->rank == 0 && !s->is_eval_only && strcmp(s->cfg.data_on_error, "skip") == 0 &&
+        has_batch_norm(g))
+        KU_LOG(TRAIN, WARN,
+               "data.on_error skip: a sample that cannot be read becomes a row of zeros, which "
+               "counts in the statistics of batch norm; repair or remove the files that are named");
 }
 
 /* Derive parameters and FLOP from the graphs of all n shapes, and check the data against them. */
@@ -454,6 +468,8 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
         status = ku_session_graph(s, made, &graph[made]);
     if (status == KUMI_OK)
         status = look_at(s, graph, n);
+    if (status == KUMI_OK)
+        tell_skipped(s, job, graph[0]);
     if (status == KUMI_OK)
         o.loader_bytes = s->source->ops->read_ahead_bytes(s->source, graph[0]);
     if (status == KUMI_OK)
