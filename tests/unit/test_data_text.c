@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor data */
 
+#include <fcntl.h>
 #include <math.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -422,7 +423,7 @@ static void windows_stride(void **state)
  * ------------------------------------------------------------------------------------------- */
 
 struct seen {
-    int n_tokenizing, n_reading;
+    int n_tokenizing, n_reading, n_checking;
     int stop; /* what the next call returns */
 };
 
@@ -432,6 +433,7 @@ static int see(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_
     assert_true(done_bytes <= total_bytes);
     s->n_tokenizing += strncmp(what, "tokenizing ", 11) == 0;
     s->n_reading += strncmp(what, "reading ", 8) == 0;
+    s->n_checking += strncmp(what, "checking the tokens of ", 23) == 0;
     return s->stop;
 }
 
@@ -532,21 +534,24 @@ static void tokenizes_once(void **state)
     ku_data_destroy(d);
 
     char *tokens = find_in_cache(".bin");
-    flip_byte(tokens, -1); /* found when asked for, since no start reads all data */
     d = open_text(&o);
+    flip_byte(tokens, -1); /* of a run that uses it: found when asked for */
     assert_int_equal(ku_data_verify(d, NULL), KUMI_EINPUT);
     assert_non_null(strstr(ku_err_get()->text, "copy.txt: its cached tokens, "));
     ku_data_destroy(d);
-    flip_byte(tokens, 20); /* the header is read at each start */
-    d = open_text(&o);
-    assert_int_equal(seen.n_tokenizing, 2);
-    assert_int_equal(ku_data_verify(d, NULL), 0);
-    assert_encodes(d, copy);
-    ku_data_destroy(d);
+    for (int i = 0; i < 2; i++) { /* at a start: in a token, then in the header */
+        d = open_text(&o);
+        assert_int_equal(seen.n_tokenizing, 2 + i);
+        assert_int_equal(ku_data_verify(d, NULL), 0);
+        assert_encodes(d, copy);
+        assert_string_equal(d->fingerprint, first);
+        ku_data_destroy(d);
+        flip_byte(tokens, 20);
+    }
 
     copy = put_speech("copy.txt", 299999);
     d = open_text(&o);
-    assert_int_equal(seen.n_tokenizing, 3);
+    assert_int_equal(seen.n_tokenizing, 4);
     assert_string_not_equal(d->fingerprint, first);
     assert_encodes(d, copy);
     ku_data_destroy(d);
@@ -571,8 +576,20 @@ static void old_files_are_not_read_again(void **state)
         assert_int_equal(seen.n_reading, i < 2 ? 2 : 4); /* blocks of 1 MiB */
         assert_int_equal(seen.n_tokenizing, 2);
         ku_data_destroy(d);
+        assert_int_equal(seen.n_checking, i < 2 ? 0 : 2); /* blocks again */
         if (i == 1)
             flip_byte(find_in_cache(".idx"), 20); /* another length: not believed */
+    }
+    struct timespec at[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1000000000}};
+    assert_int_equal(utimensat(AT_FDCWD, find_in_cache(".bin"), at, 0), 0);
+    for (int i = 0; i < 3; i++) { /* touched: read once; then damaged: found at once */
+        if (i == 2)
+            flip_byte(find_in_cache(".bin"), -1);
+        struct ku_data *d = open_text(&o);
+        assert_int_equal(seen.n_checking, i < 2 ? 4 : 6);
+        assert_int_equal(seen.n_tokenizing, i < 2 ? 2 : 4);
+        assert_encodes(d, train);
+        ku_data_destroy(d);
     }
     assert_int_equal(ku_os_rmtree(in_folder("cache")), 0);
 }

@@ -45,7 +45,7 @@ struct ku_encoder {
 };
 /*
  * Opens text through an encoder. The tokens come from the cache folder, and are stored there if
- * missing; cache NULL: memory.
+ * missing or damaged; cache NULL: memory.
  */
 KU_STATUS ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
                            const struct ku_progress *progress, struct ku_source *out);

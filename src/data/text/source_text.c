@@ -19,15 +19,18 @@
 /*
  * Tokens of a text, stored in a cache folder:
  *
- *     text-<hash of device and inode>.idx   SHA-256 of the text, and its lock (cache_index.h)
+ *     text-<hash of device and inode>.idx   SHA-256 of the text, and its lock (cache_index.h); and
+ *                                           the token files of the text that were checked
  *     tokens-<32 hex digits>.bin            a header, then the tokens; named by the SHA-256 of
  *                                           text, encoder and format
  *
  * The process that holds the lock hashes the text if the index is not valid, and tokenizes it if
  * the token file is missing. Other processes wait for the lock, then use both files. A token file
- * appears by rename, so it is complete.
+ * appears by rename, so it is complete. One that was changed later, by a copy or a fault of the
+ * storage, is found by its checksum: a start reads all of a token file whose inode, length and time
+ * of change are not in the index, and tokenizes the text again if it is damaged.
  */
-enum { BLOCK_BYTES = 1 << 20 };
+enum { BLOCK_BYTES = 1 << 20, MAX_CHECKED = 16 };
 
 struct header {
     char magic[8];
@@ -40,13 +43,27 @@ struct header {
 _Static_assert(sizeof(struct header) == 80, "no padding in a file's header");
 static const char magic[8] = {'k', 'u', 'm', 'i', 't', 'o', 'k', '1'};
 
+/* A token file that has the tokens of its checksum; little endian. */
+struct checked {
+    unsigned char key[32];
+    uint64_t inode, bytes, mtime_ns;
+};
+_Static_assert(sizeof(struct checked) == 56, "no padding in an index");
+
+struct index { /* its contents */
+    unsigned char text_id[32];
+    struct checked file[MAX_CHECKED]; /* as many as there are */
+};
+
 struct work {
     const char *name, *cache;
     const struct ku_encoder *encoder;
     const struct ku_progress *progress;
     struct ku_file text;
     struct ku_cache_index index; /* not locked: the cache cannot be written */
-    unsigned char text_id[32], key[32];
+    struct index known;
+    int n_checked; /* of known.file */
+    unsigned char key[32];
     char *tokens_path;
 };
 
@@ -107,27 +124,43 @@ static int hash_text(const struct work *w, unsigned char id[32])
     return status;
 }
 
+static void write_index(const struct work *w)
+{
+    ku_cache_index_write(&w->index, &w->known,
+                         offsetof(struct index, file) +
+                             (size_t)w->n_checked * sizeof(struct checked));
+}
+
+/* Takes the contents of an index. Returns whether they are those of one. */
+static bool take_index(struct work *w, const void *data, size_t bytes)
+{
+    const size_t head = offsetof(struct index, file), each = sizeof(struct checked);
+    if (bytes < head || bytes > sizeof w->known || (bytes - head) % each != 0)
+        return false;
+    memcpy(&w->known, data, bytes);
+    w->n_checked = (int)((bytes - head) / each);
+    return true;
+}
+
 /* Finds the text's hash: in the cache's index, or by reading the text. */
 static int find_text_id(struct work *w)
 {
     char what[256];
-    void *id = NULL;
+    void *data = NULL;
     size_t bytes = 0;
     int known = 0;
     snprintf(what, sizeof what, "waiting for the tokens of %.200s", w->name);
     if (w->cache) {
         KU_TRY(ku_cache_index_open(&w->index, w->cache, "text", &w->text, what, w->progress));
-        known = ku_cache_index_read(&w->index, &id, &bytes);
+        known = ku_cache_index_read(&w->index, &data, &bytes);
         KU_TRY(known);
     }
-    known = known && bytes == sizeof w->text_id;
-    if (known)
-        memcpy(w->text_id, id, sizeof w->text_id);
-    ku_free(id);
+    known = known && take_index(w, data, bytes);
+    ku_free(data);
     if (known)
         return KUMI_OK;
-    KU_TRY(hash_text(w, w->text_id));
-    ku_cache_index_write(&w->index, w->text_id, sizeof w->text_id);
+    KU_TRY(hash_text(w, w->known.text_id));
+    write_index(w);
     return KUMI_OK;
 }
 
@@ -140,7 +173,7 @@ static int find_key(struct work *w)
     KU_TRY(find_text_id(w));
     KU_TRY(ku_sha256_init(&h));
     ku_sha256_update(&h, magic, sizeof magic);
-    ku_sha256_update(&h, w->text_id, 32);
+    ku_sha256_update(&h, w->known.text_id, 32);
     ku_sha256_update(&h, fingerprint, strlen(fingerprint));
     ku_sha256_final(&h, w->key);
     ku_sha256_hex(w->key, hex);
@@ -178,17 +211,92 @@ static int header_read(int fd, const unsigned char key[32], struct header *h)
            (uint64_t)st.st_size == sizeof *h + h->count * h->token_bytes;
 }
 
+/* The checksum of a token file's tokens. Returns 1; 0: they cannot be read; or an error. */
+static int hash_tokens(int fd, uint64_t total, const struct ku_progress *progress, const char *what,
+                       uint64_t *hash)
+{
+    unsigned char *block = ku_malloc(BLOCK_BYTES);
+    int status = block ? 1 : KUMI_ENOMEM;
+    *hash = 0;
+    for (uint64_t at = 0; at < total && status > 0; at += BLOCK_BYTES) {
+        const size_t bytes = total - at < BLOCK_BYTES ? (size_t)(total - at) : BLOCK_BYTES;
+        const off_t from = (off_t)(sizeof(struct header) + at);
+        if (ku_os_pread_full(fd, block, bytes, from) != (ssize_t)bytes)
+            status = 0;
+        else
+            *hash = ku_hash64_mix(*hash, ku_hash64(block, bytes));
+        const int told = ku_progress_call(progress, what, at + bytes, total);
+        status = told < 0 ? told : status;
+    }
+    ku_free(block);
+    return status;
+}
+
+static struct checked checked_of(const struct work *w, const struct stat *st)
+{
+    struct checked c = {.inode = htole64((uint64_t)st->st_ino),
+                        .bytes = htole64((uint64_t)st->st_size),
+                        .mtime_ns = htole64((uint64_t)st->st_mtim.tv_sec * 1000000000 +
+                                            (uint64_t)st->st_mtim.tv_nsec)};
+    memcpy(c.key, w->key, sizeof c.key);
+    return c;
+}
+
+/* Lists a token file in the index, instead of an older one of its key; of many the newest. */
+static void note_checked(struct work *w, const struct checked *c)
+{
+    int n = 0;
+    for (int i = 0; i < w->n_checked; i++)
+        if (memcmp(w->known.file[i].key, c->key, sizeof c->key) != 0)
+            w->known.file[n++] = w->known.file[i];
+    if (n == MAX_CHECKED) {
+        memmove(w->known.file, w->known.file + 1, (MAX_CHECKED - 1) * sizeof *c);
+        n--;
+    }
+    w->known.file[n++] = *c;
+    w->n_checked = n;
+    write_index(w);
+}
+
+/*
+ * Whether a token file has the tokens of its checksum: 1; 0: it is damaged; or an error.
+ *
+ *   is_new   this process has just written it
+ */
+static int check_tokens(struct work *w, int fd, const struct header *h, bool is_new)
+{
+    struct stat st;
+    char what[256];
+    uint64_t hash;
+    if (ku_os_fstat(fd, &st) < 0)
+        return 0;
+    const struct checked c = checked_of(w, &st);
+    for (int i = 0; i < w->n_checked; i++)
+        if (memcmp(&w->known.file[i], &c, sizeof c) == 0)
+            return 1;
+    if (!is_new) {
+        snprintf(what, sizeof what, "checking the tokens of %.200s", w->name);
+        const int found = hash_tokens(fd, h->count * h->token_bytes, w->progress, what, &hash);
+        if (found <= 0 || hash != h->tokens_hash)
+            return found < 0 ? found : 0;
+    }
+    note_checked(w, &c);
+    return 1;
+}
+
 /* Opens the cached tokens; returns 1, 0 if there are none, or an error. */
-static int open_cached(const struct work *w, struct ku_source *s)
+static int open_cached(struct work *w, struct ku_source *s, bool is_new)
 {
     struct header h;
     int fd = w->tokens_path ? ku_os_open(w->tokens_path, O_RDONLY, 0) : -1;
     if (fd < 0)
         return 0;
-    if (!header_read(fd, w->key, &h)) {
-        KU_LOG(DATA, WARN, "cache: %s: damaged; the text is tokenized again", w->tokens_path);
+    const int is_whole = header_read(fd, w->key, &h) ? check_tokens(w, fd, &h, is_new) : 0;
+    if (is_whole <= 0) {
+        if (is_whole == 0)
+            KU_LOG(DATA, WARN, "cache: %s: damaged; the text is tokenized again", w->tokens_path);
         ku_os_close(fd);
-        return 0;
+        return is_whole;
     }
     s->file = (struct ku_file){ku_strdup(w->tokens_path), fd, 0};
     s->at = sizeof h;
@@ -274,7 +382,7 @@ static int tokenize(struct work *w, struct sink *k)
         status = sink_put(k, z.tokens.id, z.tokens.count);
     if (status >= 0 && k->fd >= 0)
         status = sink_flush(k);
-    if (status >= 0 && memcmp(id, w->text_id, 32) != 0)
+    if (status >= 0 && memcmp(id, w->known.text_id, 32) != 0)
         status = KU_ERR(KUMI_EINPUT, "data: %s: changed while it was read; start the run again",
                         w->name);
     e->reset(e->ctx);
@@ -355,12 +463,12 @@ static int find_or_fill(struct work *w, struct ku_source *s)
 {
     KU_TRY(find_key(w));
     memcpy(s->id, w->key, 32);
-    int found = open_cached(w, s);
+    int found = open_cached(w, s, false);
     if (found)
         return found;
     if (w->index.is_locked) {
         int status = fill_cache(w);
-        if (status == KUMI_OK && (found = open_cached(w, s)))
+        if (status == KUMI_OK && (found = open_cached(w, s, true)))
             return found;
         if (status < 0 && status != KUMI_ESTORAGE)
             return status;
@@ -431,25 +539,19 @@ int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
 int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress)
 {
     struct header h;
-    unsigned char *block = s->is_cache ? ku_malloc(BLOCK_BYTES) : NULL;
-    if (!block)
-        return s->is_cache ? KUMI_ENOMEM : KUMI_OK;
-    uint64_t hash = 0, total = (uint64_t)s->count * (uint64_t)s->token_bytes;
-    int fd = ku_os_open(s->file.name, O_RDONLY, 0), status = KUMI_OK;
-    int good = fd >= 0 && ku_os_pread_full(fd, &h, sizeof h, 0) == (ssize_t)sizeof h;
-    for (uint64_t at = 0; good && at < total && status >= 0; at += BLOCK_BYTES) {
-        size_t bytes = total - at < BLOCK_BYTES ? (size_t)(total - at) : BLOCK_BYTES;
-        good = ku_os_pread_full(fd, block, bytes, (off_t)(sizeof h + at)) == (ssize_t)bytes;
-        if (good)
-            hash = ku_hash64_mix(hash, ku_hash64(block, bytes));
-        status = ku_progress_call(progress, "checking the cache", at + bytes, total);
-    }
-    if (status >= 0 && (!good || hash != le64toh(h.tokens_hash)))
+    uint64_t hash, total = (uint64_t)s->count * (uint64_t)s->token_bytes;
+    if (!s->is_cache)
+        return KUMI_OK;
+    int fd = ku_os_open(s->file.name, O_RDONLY, 0), status = 0;
+    if (fd >= 0 && ku_os_pread_full(fd, &h, sizeof h, 0) == (ssize_t)sizeof h)
+        status = hash_tokens(fd, total, progress, "checking the cache", &hash);
+    if (status > 0 && hash == le64toh(h.tokens_hash))
+        status = KUMI_OK;
+    else if (status >= 0)
         status =
             KU_ERR(KUMI_EINPUT, "data: %s: its cached tokens, %s, are damaged; remove that file",
                    s->name, s->file.name);
     if (fd >= 0)
         ku_os_close(fd);
-    ku_free(block);
     return status;
 }
