@@ -25,8 +25,8 @@
  *     batch_rows.h       the same without threads
  *
  * A kind of data (text, images, parallel corpus) implements struct ku_data_ops; its own struct
- * begins with struct ku_data. Opening a data set computes a fingerprint of its contents, which the
- * manifest of a run stores.
+ * begins with struct ku_data. Opening a data set computes a fingerprint of it, which the manifest
+ * of a run stores; of large files it samples the contents (ku_file_identify).
  */
 enum ku_data_split { KU_SPLIT_TRAIN, KU_SPLIT_VAL, KU_N_SPLITS };
 
@@ -78,7 +78,7 @@ struct ku_data {
     int64_t n_items[KU_N_SPLITS];
     const struct ku_data_port *port;
     int n_ports;
-    char fingerprint[65]; /* 64 hex digits over the contents, stored in the manifest */
+    char fingerprint[65]; /* 64 hex digits, stored in the manifest */
 };
 
 /* Bytes of one row of a port. */

@@ -33,7 +33,10 @@ int ku_file_read(const struct ku_file *f, uint64_t at, void *data, size_t bytes,
                  size_t why_bytes);
 /* The same with an error record: "data: NAME: why". */
 KU_STATUS ku_file_get(const struct ku_file *f, uint64_t at, void *data, size_t bytes);
-/* Hashes 64 blocks of 4 KiB, spread evenly, so that opening does not read all data. */
+/*
+ * Hashes 64 blocks of 4 KiB, spread evenly from the first to the last of the file, or all of a file
+ * that has no more, so that opening does not read all data. A change between them is not seen.
+ */
 KU_STATUS ku_file_identify(const struct ku_file *f, struct ku_sha256 *h);
 
 /*
