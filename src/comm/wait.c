@@ -104,14 +104,19 @@ static int stopped_on_chain(const struct ku_job *job, int rank)
     return -1;
 }
 
-/* The awaited rank is on another host, which says what the rank does. */
+/*
+ * The awaited rank is on another host, which says what the rank does. If it does not, the host's
+ * first rank, which answers for it, stands still or is out of reach, whatever rank is awaited.
+ */
 static int raise_far_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
     char mine[160], text[160];
     struct ku_progress p = {.awaits = -1};
     const int is_known = ku_control_ask(job, w->awaited, &p);
+    const int host = ku_segment_host_of(job->seg, w->awaited);
+    const int culprit = is_known ? w->awaited : ku_segment_hosts(job->seg)[host].first_rank;
     ku_work_describe(work, mine, sizeof mine);
-    ku_segment_rank_text(job->seg, w->awaited, text, sizeof text);
+    ku_segment_rank_text(job->seg, culprit, text, sizeof text);
     KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
                  "time-out: %s: no progress for %.1f s while rank %d waited in %s%s%s%s", text,
                  (double)w->stood_ns * 1e-9, job->rank, mine,
@@ -120,7 +125,7 @@ static int raise_far_timeout(struct ku_job *job, struct ku_waiter *w, const stru
                  : p.awaits >= 0
                      ? "; it waits too: check that all ranks call collectives in the same order"
                      : "");
-    return ku_job_raise(job, w->awaited);
+    return ku_job_raise(job, culprit);
 }
 
 static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)

@@ -122,6 +122,8 @@ struct ku_pass {
 
 /* Before the passes: refuse patterns of the options that select nothing. Errors: KUMI_EINVAL. */
 KU_STATUS ku_check_selections(const struct ku_graph *g, const struct ku_compile_opts *o);
+/* Whether train.freeze selects a parameter. */
+bool ku_is_frozen(const struct ku_compile_opts *o, const char *parameter);
 KU_STATUS ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
 KU_STATUS ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,

@@ -43,6 +43,14 @@ static bool selects(const struct ku_graph *g, enum selected what, const char *pa
     return found;
 }
 
+bool ku_is_frozen(const struct ku_compile_opts *o, const char *parameter)
+{
+    for (int i = 0; o->freeze && o->freeze[i]; i++)
+        if (ku_str_glob(o->freeze[i], parameter))
+            return true;
+    return false;
+}
+
 int ku_check_selections(const struct ku_graph *g, const struct ku_compile_opts *o)
 {
     static const char *const name[] = {"parameter name matches; a name is",

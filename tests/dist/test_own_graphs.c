@@ -2,7 +2,8 @@
 /*
  * Models of the builder in which one adjoint has several readers: weights that are sums of
  * parameters (as LoRA's), one parameter twice in a sum, several activations of one value, and a
- * ReLU of a ReLU. The bits are equal under every layout, with several micro-batches and with recomputation.
+ * ReLU of a ReLU. The bits are equal under every layout, with several micro-batches and with
+ * recomputation.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -18,7 +18,6 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/str.h"
 #include "ir/placement_rules.h"
 #include "pass/update.h"
 
@@ -45,14 +44,6 @@ static ku_id parameter_of(const struct ku_graph *g, ku_id value)
     return g->tensor[t].kind == KU_T_DERIVED ? g->tensor[t].of : t;
 }
 
-static bool is_frozen(const struct ku_compile_opts *o, const char *name)
-{
-    for (int i = 0; o->freeze && o->freeze[i]; i++)
-        if (ku_str_glob(o->freeze[i], name))
-            return 1;
-    return 0;
-}
-
 static int analyse(struct diff *d, const struct ku_compile_opts *o)
 {
     struct ku_graph *g = d->g;
@@ -62,7 +53,7 @@ static int analyse(struct diff *d, const struct ku_compile_opts *o)
     }
     for (ku_id t = 1; t < g->n_tensors; t++) {
         struct ku_tensor *x = &g->tensor[t];
-        if (x->kind == KU_T_PARAM && is_frozen(o, x->name))
+        if (x->kind == KU_T_PARAM && ku_is_frozen(o, x->name))
             x->trainable = 0;
         if (x->kind == KU_T_PARAM && !x->used)
             KU_LOG(PASS, WARN, "parameter %s is not used: it gets no gradient and no update",

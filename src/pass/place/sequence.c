@@ -80,13 +80,14 @@ static int check_length(const struct ku_graph *g, ku_id value, ku_id node)
 {
     const int64_t count = g->shape[g->value[value].shape].dim[dim_of(g, value)].count;
     const int tp = ku_mesh_tp(&g->mesh);
+    const char *path = g->name[g->node[node].path];
     return count >= tp
                ? KUMI_OK
                : KU_ERR(KUMI_EINVAL,
                         "placement: parallel.sp: sequences of %lld tokens do not divide into the "
                         "%d parts of parallel.tp (%s); use sequences of at least %d tokens, or "
                         "parallel.sp false",
-                        (long long)count, tp, g->name[g->node[node].path], tp);
+                        (long long)count, tp, path[0] ? path : ku_ops[g->node[node].op].name, tp);
 }
 
 int ku_sequence_read(struct ku_sequence *s, ku_id param, ku_id x, ku_id node)

@@ -538,12 +538,19 @@ static int before_on_sequence(struct ku_tensor_plan *p, ku_id node)
     ku_id param = 0;
     for (int i = 0; i < n->n_in && param == 0; i++)
         param = parameter_of(g, ku_in(g, n, i));
-    for (int i = 0; i < n->n_in && param && p->o->tp_exact; i++) {
+    const bool has_gradient = param && !ku_is_frozen(p->o, g->tensor[param].name);
+    for (int i = 0; i < n->n_in && has_gradient && p->o->tp_exact; i++) {
         const int t = tokens_of(g, ku_in(g, n, i));
         if (t < 0)
             continue;
         const int64_t count = shape_of(g, ku_in(g, n, i))->dim[t].count;
-        if ((!is_norm(n->op) && n->op != KU_OP_add_rows) || count % p->parts)
+        if (!is_norm(n->op) && n->op != KU_OP_add_rows)
+            return KU_ERR(KUMI_EINVAL,
+                          "placement: parallel.sp: the gradient of %s (%s) has no order of its "
+                          "sum over tokens that is equal for every tp; use false with "
+                          "parallel.tp_exact",
+                          g->tensor[param].name, ku_ops[n->op].name);
+        if (count % p->parts)
             return KU_ERR(KUMI_EINVAL,
                           "placement: parallel.sp: the gradient of %s (%s) is a sum over %lld "
                           "tokens that has no %d equal slices; use false with parallel.tp_exact",
