@@ -271,7 +271,7 @@ static int join_without_limit(void *arg)
 
 static void test_no_limit(void **state)
 {
-    double limits[] = {INFINITY, 1e300, 9.3e9, 9e9};
+    double limits[] = {(double)INFINITY, 1e300, 9.3e9, 9e9};
     (void)state;
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         assert_int_equal(kumi_launch(join_without_limit, &limits[i], 2), 0);

@@ -167,6 +167,24 @@ static int check_dual(const struct ku_graph *g, ku_id node, ku_id value, ku_id a
         ku_layout_print(have, &g->shape[g->value[adjoint].shape], two, sizeof two));
 }
 
+/* A copy of an adjoint of a node: times 1. 0 on failure. */
+static ku_id copy_of(struct diff *d, ku_id node, ku_id value)
+{
+    struct ku_graph *g = d->g;
+    struct ku_attrs a = ku_attrs_default;
+    a.value = 1;
+    const ku_id made =
+        ku_graph_node(g, &(struct ku_make){.op = KU_OP_scale,
+                                           .phase = g->node[g->value[value].def].phase,
+                                           .n_in = 1,
+                                           .in = {value},
+                                           .attr = &a,
+                                           .path = g->name[g->node[node].path],
+                                           .stage = g->node[node].stage,
+                                           .source = g->node[node].source});
+    return made && ku_place_node(g, made) == KUMI_OK ? ku_out(g, made, 0) : 0;
+}
+
 /*
  * A gradient whose slices the ranks of axis tp have (op/slices.h), whole: the upper levels of its
  * tree, before micro-batches add up. `scale` is the value that they add up. 0 on failure.
@@ -190,12 +208,7 @@ static ku_id join_slices(struct diff *d, ku_id node, ku_id part)
     if (layout == 0 || sum == 0)
         return 0;
     g->value[ku_out(g, sum, 0)].layout = layout;
-    a = ku_attrs_default;
-    a.value = 1;
-    m.op = KU_OP_scale;
-    m.in[0] = ku_out(g, sum, 0);
-    const ku_id made = ku_graph_node(g, &m);
-    return made && ku_place_node(g, made) == KUMI_OK ? ku_out(g, made, 0) : 0;
+    return copy_of(d, node, ku_out(g, sum, 0));
 }
 
 /* Adds to the adjoint of an operand; if the operand is a parameter, stores it as the gradient of
@@ -240,24 +253,9 @@ static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
  */
 static int pass_on(struct diff *d, ku_id node, int operand, ku_id adjoint)
 {
-    struct ku_graph *g = d->g;
-    struct ku_attrs a = ku_attrs_default;
-    if (!parameter_of(g, ku_in(g, &g->node[node], operand)))
-        return contribute(d, node, operand, adjoint);
-    a.value = 1;
-    const ku_id copy =
-        ku_graph_node(g, &(struct ku_make){.op = KU_OP_scale,
-                                           .phase = g->node[g->value[adjoint].def].phase,
-                                           .n_in = 1,
-                                           .in = {adjoint},
-                                           .attr = &a,
-                                           .path = g->name[g->node[node].path],
-                                           .stage = g->node[node].stage,
-                                           .source = g->node[node].source});
-    if (copy == 0)
-        return ku_err_get()->status;
-    KU_TRY(ku_place_node(g, copy));
-    return contribute(d, node, operand, ku_out(g, copy, 0));
+    if (parameter_of(d->g, ku_in(d->g, &d->g->node[node], operand)))
+        adjoint = copy_of(d, node, adjoint);
+    return adjoint ? contribute(d, node, operand, adjoint) : ku_err_get()->status;
 }
 
 static ku_id operand_of(const struct diff *d, ku_id node, char kind, int index)
