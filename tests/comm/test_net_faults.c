@@ -18,6 +18,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "sample.h"
+
 /* A network of a rank whose connections the test makes: dial[i] is what the i-th dial returns,
  * came[i] the i-th connection that has arrived. */
 struct raw {
@@ -381,6 +383,10 @@ static void test_unread(void **state)
     size_t n_read = 0;
     bool has_moved = false;
     (void)state;
+    if (sample_build != SAMPLE_PLAIN) { /* 12 s of waiting */
+        free(data);
+        skip();
+    }
     struct ku_net_link *link = raw_link(&raw, true, &peer);
     make_request(&r, data, BYTES, 1);
     assert_int_equal(raw.net->ops->send(link, &r), 0);
