@@ -509,7 +509,7 @@ int kumi_graph_output(struct kumi_graph *g, const char *name, kumi_value value)
     if (name && (strcmp(name, "loss_sum") == 0 || strcmp(name, "loss_valid") == 0 ||
                  strncmp(name, "metric.", 7) == 0)) {
         KU_ERR(KUMI_EINVAL,
-               "graph: output %.100s: a name of losses and metrics; give another one, or use "
+               "graph: output %.100s: reserved for losses and metrics; choose another name, or use "
                "kumi_loss_cross_entropy or kumi_graph_metric",
                name);
         ku_builder_fail(g);

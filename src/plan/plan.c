@@ -96,14 +96,14 @@ static int compile_all(struct ku_plan *p, const size_t *other_bytes)
     return KUMI_OK;
 }
 
-/* What is planned otherwise is training by all-reduce. */
+/* Plans other than that of memory are of training by all-reduce. */
 static int refuse_workers(const struct ku_plan *p)
 {
     if (p->s.cfg.ps_workers == KU_NULL)
         return KUMI_OK;
     return KU_ERR(KUMI_EINVAL,
-                  "plan: ps.workers: %lld; of workers and servers there is the memory plan alone; "
-                  "with --set ps.workers=null others are of training by all-reduce",
+                  "plan: ps.workers: %lld; a parameter server has only the memory plan; --set "
+                  "ps.workers=null plans training by all-reduce",
                   (long long)p->s.cfg.ps_workers);
 }
 

@@ -330,11 +330,12 @@ static void sync_now(struct ku_ps_journal *j)
     const bool is_synced = ku_os_fsync(fd) == 0;
     pthread_mutex_lock(&j->lock);
     j->is_syncing = false;
-    if (is_synced)
+    if (is_synced) {
         j->synced = last;
-    else
+        pthread_cond_broadcast(&j->changed);
+    } else {
         fail(j);
-    pthread_cond_broadcast(&j->changed);
+    }
 }
 
 int ku_ps_journal_sync(struct ku_ps_journal *j, uint64_t number)

@@ -141,7 +141,7 @@ most=$((worker > server ? worker : server))
 for report in --stages --layouts --roofline --schedule '--memory -H a:1,b:1'; do
     # shellcheck disable=SC2086
     "$kumi" "${remote[@]}" $report >"$dir/out" 2>"$dir/err"
-    [ $? = 2 ] && grep -q '^kumi: error: plan: ps.workers: 2; of workers and servers there is the memory plan alone' "$dir/err" || say "ps $report: $(cat "$dir/err")"
+    [ $? = 2 ] && grep -q '^kumi: error: plan: ps.workers: 2; a parameter server has only the memory plan' "$dir/err" || say "ps $report: $(cat "$dir/err")"
 done
 "$kumi" "${remote[@]}" -n 7 2>&1 | grep -qx 'kumi: error: plan: -n: 7, but ps.workers is 2' || say 'ps -n 7'
 # modelled: what the nodes of the stages cost, which recomputation adds to; untied from the layers, equal layers cost the same

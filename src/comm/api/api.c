@@ -38,7 +38,10 @@ int ku_comm_api_wrap(struct ku_comm *c, struct kumi_comm **out)
     return 0;
 }
 
-/* At most 32 years, which can be added to the clock; at least 1 ns, because 0 means the default */
+/*
+ * Limited to 32 years, a time that can be added to the clock. Below 1 ns it is 1 ns, because 0
+ * means the default.
+ */
 static int64_t ns_of(double seconds)
 {
     const double ns = seconds * 1e9, max_ns = 1e18;

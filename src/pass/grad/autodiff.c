@@ -128,6 +128,22 @@ static const char *parse_statement(const char *p, int n_in, struct statement *s)
     return p + 1;
 }
 
+/* An op of one adjoint of a node, in that adjoint's phase. 0 on failure. */
+static ku_id unary(struct diff *d, ku_id node, int op, ku_id value, const struct ku_attrs *a)
+{
+    struct ku_graph *g = d->g;
+    const ku_id made =
+        ku_graph_node(g, &(struct ku_make){.op = op,
+                                           .phase = g->node[g->value[value].def].phase,
+                                           .n_in = 1,
+                                           .in = {value},
+                                           .attr = a,
+                                           .path = g->name[g->node[node].path],
+                                           .stage = g->node[node].stage,
+                                           .source = g->node[node].source});
+    return made && ku_place_node(g, made) == KUMI_OK ? ku_out(g, made, 0) : 0;
+}
+
 /* `value`, an adjoint, cast to a dtype; 0 on failure. */
 static ku_id cast_to(struct diff *d, ku_id node, ku_id value, enum kumi_dtype dtype)
 {
@@ -136,15 +152,7 @@ static ku_id cast_to(struct diff *d, ku_id node, ku_id value, enum kumi_dtype dt
     if (g->value[value].dtype == dtype)
         return value;
     a.dtype = dtype;
-    ku_id cast = ku_graph_node(g, &(struct ku_make){.op = KU_OP_cast,
-                                                    .phase = g->node[g->value[value].def].phase,
-                                                    .n_in = 1,
-                                                    .in = {value},
-                                                    .attr = &a,
-                                                    .path = g->name[g->node[node].path],
-                                                    .stage = g->node[node].stage,
-                                                    .source = g->node[node].source});
-    return cast && ku_place_node(g, cast) == KUMI_OK ? ku_out(g, cast, 0) : 0;
+    return unary(d, node, KU_OP_cast, value, &a);
 }
 
 /* An adjoint has the dual placement of its value: what it lacks would never be summed. */
@@ -170,19 +178,9 @@ static int check_dual(const struct ku_graph *g, ku_id node, ku_id value, ku_id a
 /* A copy of an adjoint of a node: times 1. 0 on failure. */
 static ku_id copy_of(struct diff *d, ku_id node, ku_id value)
 {
-    struct ku_graph *g = d->g;
     struct ku_attrs a = ku_attrs_default;
     a.value = 1;
-    const ku_id made =
-        ku_graph_node(g, &(struct ku_make){.op = KU_OP_scale,
-                                           .phase = g->node[g->value[value].def].phase,
-                                           .n_in = 1,
-                                           .in = {value},
-                                           .attr = &a,
-                                           .path = g->name[g->node[node].path],
-                                           .stage = g->node[node].stage,
-                                           .source = g->node[node].source});
-    return made && ku_place_node(g, made) == KUMI_OK ? ku_out(g, made, 0) : 0;
+    return unary(d, node, KU_OP_scale, value, &a);
 }
 
 /*

@@ -546,9 +546,8 @@ static int before_on_sequence(struct ku_tensor_plan *p, ku_id node)
         const int64_t count = shape_of(g, ku_in(g, n, i))->dim[t].count;
         if (!is_norm(n->op) && n->op != KU_OP_add_rows)
             return KU_ERR(KUMI_EINVAL,
-                          "placement: parallel.sp: the gradient of %s (%s) has no order of its "
-                          "sum over tokens that is equal for every tp; use false with "
-                          "parallel.tp_exact",
+                          "placement: parallel.sp: the gradient of %s (%s) sums over tokens in an "
+                          "order that depends on tp; use false with parallel.tp_exact",
                           g->tensor[param].name, ku_ops[n->op].name);
         if (count % p->parts)
             return KU_ERR(KUMI_EINVAL,

@@ -177,8 +177,8 @@ INLINE vf normal_cdf(vf x)
     return select_f(is_below(x, 0), half, 1.0f - half);
 }
 /*
- * `term`, a multiple of x that is 0 for x far from 0: there the other factor is limited, and not
- * small enough for every x. Infinity times 0 is NaN.
+ * `term` is x times a factor that tends to 0. The computed factor is bounded below, so that for a
+ * large x the term would grow: it is 0 there, and NaN for an infinite x, as in the definition.
  */
 INLINE vf zero_if(vi is_far, vf x, vf term)
 {
