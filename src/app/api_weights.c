@@ -32,7 +32,7 @@ static int export_averages(const struct ku_ckpt *c, const char *dir, const char 
     if (status == KUMI_OK)
         status = ku_st_open(path, &st);
     if (status == KUMI_OK) {
-        status = ku_export_directory(dir, to, o, &st, NULL, NULL);
+        status = ku_export_directory(dir, to, o, &st);
         ku_st_close(&st);
     }
     ku_free(path);
@@ -132,14 +132,13 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
                 "ema: %s: a directory of weights has no averages; give a run, or leave out --ema",
                 source);
         KU_TRY(check_directory(source, o));
-        return ku_export_directory(source, to, o, NULL, NULL, NULL);
+        return ku_export_directory(source, to, o, NULL);
     }
     KU_TRY(ku_pretrained_find(source, &c)); /* checks every byte of the model */
     char *dir = ku_asprintf("%s/model", c.path);
     int status = dir ? ku_ckpt_check_companions(&c) : KUMI_ENOMEM;
     if (status == KUMI_OK)
-        status = o->ema ? export_averages(&c, dir, to, o)
-                        : ku_export_directory(dir, to, o, NULL, NULL, NULL);
+        status = o->ema ? export_averages(&c, dir, to, o) : ku_export_directory(dir, to, o, NULL);
     ku_free(dir);
     ku_ckpt_close(&c);
     return status;

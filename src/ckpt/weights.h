@@ -39,9 +39,7 @@ struct ku_weights {
         const struct ku_st_tensor *tensor; /* NULL: missing */
     } * from;                              /* [n] */
     int n;
-    char *wrapped;        /* prefix of wrappers, "module." or "" */
-    void (*tick)(void *); /* progress callback; NULL: none */
-    void *tick_ctx;
+    char *wrapped; /* prefix of wrappers, "module." or "" */
     struct ku_weights_report report;
 };
 /*

@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/tick.h"
 #include "ckpt/read_ahead.h"
 #include "ckpt/weights.h"
 
@@ -120,6 +121,7 @@ static int read_run(struct reading *r, uint64_t at, uint64_t end, int direct_fd)
             p++;
         for (const struct part *q = p; q < last && q->from->at < at + bytes; q++)
             KU_TRY_OUT(take(r, q, at, at + bytes, window));
+        ku_tick();
     }
 out:
     ku_ahead_close(ahead);

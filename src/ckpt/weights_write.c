@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/tick.h"
 #include "ckpt/weights.h"
 
 enum { PIECE_COUNT = 1 << 18 /* elements */, WIDEST = 8 };
@@ -75,8 +76,7 @@ static int write_tensor(struct writer *x, const struct ku_ckpt_tensor *t, int fd
         }
         if (ku_os_pwrite_full(fd, data, (size_t)n * each, (off_t)(at + (uint64_t)done * each)) < 0)
             return failed(x->dir);
-        if (x->w->tick)
-            x->w->tick(x->w->tick_ctx);
+        ku_tick();
     }
     return KUMI_OK;
 }

@@ -28,11 +28,9 @@ enum { KU_PEAK_TRIES = 7 };
  */
 KU_STATUS ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out);
 /*
- * Measures only the matrix peaks in about 0.1 s; the other results are 0. tick (may be NULL) is
- * called every few ms.
+ * Measures only the matrix peaks in about 0.1 s; the other results are 0.
  */
-KU_STATUS ku_bench_peak_quick(const struct ku_device_opts *opts, void (*tick)(void *ctx), void *ctx,
-                              struct ku_peak *out);
+KU_STATUS ku_bench_peak_quick(const struct ku_device_opts *opts, struct ku_peak *out);
 /* 1: the median of a spread is below 0.9 of its max: other load disturbed the measurement. */
 bool ku_peak_is_disturbed(const struct ku_peak *peak);
 

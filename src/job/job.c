@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/tick.h"
 #include "job/control.h"
 #include "job/private.h"
 
@@ -54,6 +55,11 @@ static int watch_exit(struct ku_job *job)
     return 0;
 }
 
+static void tick(void *job)
+{
+    ku_job_tick(job);
+}
+
 int ku_job_new(struct ku_host *host, int local, const struct ku_job_opts *opts, struct ku_job **out)
 {
     struct ku_segment *seg = host->seg;
@@ -80,6 +86,7 @@ int ku_job_new(struct ku_host *host, int local, const struct ku_job_opts *opts, 
     p->threads = opts && opts->threads > 0 ? opts->threads : 1;
     if (job->n > 1)
         ku_err_rank(job->rank);
+    ku_ticker = (struct ku_ticker){tick, job};
     atomic_store(&p->line->pid, (uint32_t)getpid());
     uint64_t cpus[KU_OS_CPU_WORDS];
     ku_os_cpus(cpus);
@@ -94,6 +101,8 @@ void ku_job_free(struct ku_job *job)
     if (!job)
         return;
     struct ku_job_private *p = job->priv;
+    if (ku_ticker.ctx == job)
+        ku_ticker = (struct ku_ticker){NULL, NULL};
     ku_service_stop(job);
     if (job->local_rank == 0) {
         ku_control_leave(p->host->control);

@@ -94,7 +94,7 @@ static int take_averages(struct ku_weights *w, const struct ku_st *averages)
 }
 
 int ku_export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
-                        const struct ku_st *averages, void (*tick)(void *), void *ctx)
+                        const struct ku_st *averages)
 {
     struct ku_companions companions = {0};
     struct ku_weights w;
@@ -110,8 +110,6 @@ int ku_export_directory(const char *dir, const char *to, const struct kumi_weigh
     if (status == KUMI_OK)
         status = ku_weights_open(dir, NULL, 0, NULL, &w);
     if (status == KUMI_OK) {
-        w.tick = tick;
-        w.tick_ctx = ctx;
         if (averages)
             status = take_averages(&w, averages);
         if (status == KUMI_OK)
@@ -134,8 +132,7 @@ static int replace(const char *made, const char *to)
     return KUMI_OK;
 }
 
-int ku_export_replacing(const char *dir, const char *to, const struct kumi_weights_options *o,
-                        void (*tick)(void *), void *ctx)
+int ku_export_replacing(const char *dir, const char *to, const struct kumi_weights_options *o)
 {
     struct stat info;
     char *made = ku_asprintf("%s.new", to);
@@ -144,7 +141,7 @@ int ku_export_replacing(const char *dir, const char *to, const struct kumi_weigh
         status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "weights: %s: cannot be removed: %s", made,
                         ku_os_why());
     if (status == KUMI_OK)
-        status = ku_export_directory(dir, made, o, NULL, tick, ctx);
+        status = ku_export_directory(dir, made, o, NULL);
     if (status == KUMI_OK)
         status = replace(made, to);
     ku_free(made);

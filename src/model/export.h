@@ -13,18 +13,17 @@
  *   dir        config.json and safetensors
  *   to         the new directory; must not exist
  *   averages   file with averages of the weights (train.ema), which replace them; NULL: none
- *   tick       progress callback; NULL: none
  *
  * Errors: as ku_weights_write.
  */
 KU_STATUS ku_export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
-                              const struct ku_st *averages, void (*tick)(void *), void *ctx);
+                              const struct ku_st *averages);
 /*
  * The same into `to`.new, which then replaces the directory `to`, if there is one. A folder that an
  * interrupted call left there is removed first.
  */
-KU_STATUS ku_export_replacing(const char *dir, const char *to, const struct kumi_weights_options *o,
-                              void (*tick)(void *), void *ctx);
+KU_STATUS ku_export_replacing(const char *dir, const char *to,
+                              const struct kumi_weights_options *o);
 
 /* For export and import. The dtype of the options; KUMI_N_DTYPES: none. Errors: KUMI_EINVAL. */
 KU_STATUS ku_export_parse_dtype(const struct kumi_weights_options *o, enum kumi_dtype *out);

@@ -341,11 +341,6 @@ static int prepare(struct run *r)
     return KUMI_OK;
 }
 
-static void tick(void *job)
-{
-    ku_job_tick(job);
-}
-
 /* Replace DIR/weights by the weights of a checkpoint in 16 bit. Collective. */
 static int gather_16bit(const struct run *r, int64_t step)
 {
@@ -355,7 +350,7 @@ static int gather_16bit(const struct run *r, int64_t step)
     if (is_first(r)) {
         char *from = ku_asprintf("%s/step-%08lld/model", r->checkpoints, (long long)step);
         char *to = ku_asprintf("%s/weights", r->dir.path);
-        status = from && to ? ku_export_replacing(from, to, &o, tick, r->job) : KUMI_ENOMEM;
+        status = from && to ? ku_export_replacing(from, to, &o) : KUMI_ENOMEM;
         ku_free(from);
         ku_free(to);
     }

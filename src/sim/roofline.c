@@ -32,12 +32,6 @@ void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out)
     ku_free(path);
 }
 
-/* Reports to the waiting ranks that this one is alive. */
-static void tick(void *job)
-{
-    ku_job_tick(job);
-}
-
 void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out)
 {
     const struct ku_device_opts opts = {.n_threads = n_cores,
@@ -51,7 +45,7 @@ void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out)
         ku_os_cpus(own);
         ku_job_cpus(job, all);
         (void)ku_os_set_cpus(all);
-        if (ku_bench_peak_quick(&opts, tick, job, &peak) < 0)
+        if (ku_bench_peak_quick(&opts, &peak) < 0)
             KU_LOG(TRAIN, WARN, "%s: the matrix peak is not measured", ku_err_get()->text);
         else if ((is_kept = ku_peak_write(&peak, time(NULL)) == KUMI_OK) == 0)
             KU_LOG(TRAIN, INFO, "%s: the matrix peak was not saved", ku_err_get()->text);

@@ -6,10 +6,11 @@
  *                              │ write barrier                │
  *   writing thread  copy, write, …, fsync      rank 0: manifest, rename, removal of the oldest
  *
- * Each rank has a counter in shared memory: tensors whose turn is below it are copied. The turn of
- * a tensor is that of the instruction that overwrites it (ku_trainer_turn). Before that instruction
- * a rank waits for the counters of all local ranks if the state is shared, and for its own if it is
- * a replica. Bytes for writers on other hosts leave on the main thread, in ku_saving_start.
+ * Each rank has a turn in shared memory: tensors with a lower turn are copied. The turn of a tensor
+ * is that of the instruction that overwrites it (ku_trainer_turn). Before that instruction a rank
+ * waits for the turns of all local ranks if the state is shared, and for its own if it is a
+ * replica. Waiting counts as progress while the threads waited for tick. Bytes for writers on other
+ * hosts leave on the main thread, in ku_saving_start.
  */
 #include "train/saving.h"
 
@@ -21,6 +22,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/tick.h"
 #include "base/os/os.h"
 #include "base/os/ipc.h"
 #include "base/os/process.h"
@@ -31,6 +33,7 @@ enum phase { IDLE, WRITING, COMMITTING };
 
 struct word {
     _Alignas(128) _Atomic uint32_t turn;
+    _Atomic uint32_t n_ticks; /* of the rank's thread */
 };
 
 struct ku_saving {
@@ -44,7 +47,6 @@ struct ku_saving {
     enum phase phase;
     pthread_t thread;
     int has_thread;
-    _Atomic uint32_t n_read;  /* parts that a commit has read; counts as progress, like turns */
     _Atomic uint32_t is_done; /* set last: status and error may be read */
     atomic_int stop;
     int status;
@@ -70,16 +72,23 @@ static int copied(void *ctx, uint32_t turn)
                                  : KUMI_OK;
 }
 
-static void count_read(void *ctx)
+static void count_tick(void *ctx)
 {
     struct ku_saving *s = ctx;
-    atomic_fetch_add(&s->n_read, 1);
+    atomic_fetch_add(&own_word(s)->n_ticks, 1);
 }
 
-/*
- * Write barrier before an instruction that overwrites state. Waiting counts as progress while
- * writers advance.
- */
+/* Ticks for a writer that got on since *before, and checks the job. */
+static int watch(struct ku_saving *s, const struct word *word, uint32_t *before)
+{
+    const uint32_t now = atomic_load(&word->n_ticks);
+    if (now != *before)
+        ku_job_tick(s->job);
+    *before = now;
+    return ku_job_check(s->job);
+}
+
+/* Write barrier before an instruction that overwrites state. */
 static int write_barrier(void *ctx, uint32_t instr)
 {
     struct ku_saving *s = ctx;
@@ -94,10 +103,7 @@ static int write_barrier(void *ctx, uint32_t instr)
     for (int r = first; r < end; r++) {
         uint32_t seen, before = 0;
         while ((seen = atomic_load(&s->word[r].turn)) <= turn) {
-            if (seen != before)
-                ku_job_tick(s->job);
-            before = seen;
-            KU_TRY(ku_job_check(s->job));
+            KU_TRY(watch(s, &s->word[r], &before));
             ku_os_futex_wait(&s->word[r].turn, seen, SLEEP_NS);
         }
     }
@@ -121,6 +127,7 @@ static void *work(void *arg)
 static void *work_patiently(void *arg)
 {
     ku_os_be_patient();
+    ku_ticker = (struct ku_ticker){count_tick, arg};
     return work(arg);
 }
 
@@ -158,7 +165,6 @@ static void end(struct ku_saving *s)
 int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int status)
 {
     struct ku_ckpt_desc d = ku_trainer_desc(s->t, desc);
-    d.tick = (struct ku_ckpt_tick){count_read, s};
     KU_ASSERT(s->phase == IDLE);
     if (status == KUMI_OK)
         status = ku_ckpt_writer_create(&d, &s->w);
@@ -219,11 +225,7 @@ int ku_saving_wait(struct ku_saving *s)
     while (status == KUMI_OK && ku_saving_is_pending(s)) {
         uint32_t before = 0;
         while (!atomic_load(&s->is_done)) {
-            uint32_t now = atomic_load(&own_word(s)->turn) + atomic_load(&s->n_read);
-            if (now != before)
-                ku_job_tick(s->job);
-            before = now;
-            KU_TRY(ku_job_check(s->job));
+            KU_TRY(watch(s, own_word(s), &before));
             ku_os_futex_wait(&s->is_done, 0, SLEEP_NS);
         }
         status = advance(s);

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/tick.h"
 #include "comm/consensus.h"
 #include "ir/state.h"
 #include "model/pretrained.h"
@@ -18,25 +19,11 @@ int ku_trainer_n_readers(const struct ku_trainer *t)
     return ku_state_is_addressed(&p->mesh) ? t->job->local_n : 1;
 }
 
-/* Writing gigabytes counts as progress. */
-static int tick(void *job, uint32_t turn)
-{
-    (void)turn;
-    ku_job_tick(job);
-    return KUMI_OK;
-}
-
-static void tick_commit(void *job)
-{
-    ku_job_tick(job);
-}
-
 static int write_phases(struct ku_job *job, struct ku_ckpt_writer *w)
 {
-    struct ku_ckpt_writing how = {.copied = tick, .ctx = job};
     KU_TRY(ku_agree_worst(job, job->rank == 0 ? ku_ckpt_writer_begin(w) : KUMI_OK));
     KU_TRY(ku_trainer_exchange(job, w));
-    KU_TRY(ku_agree_worst(job, ku_ckpt_writer_write_so(w, job->rank, job->n, &how)));
+    KU_TRY(ku_agree_worst(job, ku_ckpt_writer_write(w, job->rank, job->n)));
     KU_TRY(ku_trainer_add_sums(job, w));
     return ku_agree_worst(job, job->rank == 0 ? ku_ckpt_writer_commit(w) : KUMI_OK);
 }
@@ -55,7 +42,6 @@ int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int s
 {
     struct ku_ckpt_writer *w = NULL;
     struct ku_ckpt_desc d = ku_trainer_desc(t, desc);
-    d.tick = (struct ku_ckpt_tick){tick_commit, t->job};
     if (status == KUMI_OK)
         status = ku_ckpt_writer_create(&d, &w);
     if (status == KUMI_OK)
@@ -112,6 +98,7 @@ static int copy_tensor(const struct ku_ckpt_tensor *to, const struct ku_ckpt_ten
     int status = piece ? KUMI_OK : KUMI_ENOMEM;
     for (int64_t at = 0, n; at < count && status == KUMI_OK; at += n) {
         n = count - at < PIECE ? count - at : PIECE;
+        ku_tick();
         status = ku_ckpt_tensor_gather(from, at, n, piece);
         if (status == KUMI_OK)
             status = ku_ckpt_tensor_scatter(to, at, n, piece, from->dtype, 0);

@@ -179,8 +179,52 @@ static void refused(void **state)
         fail_msg("%s", ku_err_get()->text);
 }
 
+/* Adds how often this rank has reported progress since the last call. */
+static int64_t ticks(const struct ku_job *job, int64_t *before)
+{
+    const int64_t now = (int64_t)atomic_load(&ku_segment_line(job->seg, job->local_rank)->progress);
+    const int64_t n = now - *before;
+    *before = now;
+    return n;
+}
+
+/* Saving, loading and hashing gigabytes are progress: the other ranks wait meanwhile. */
+static int ticks_rank(struct ku_job *job, void *arg)
+{
+    struct saving_case *x = arg;
+    struct ku_trainer *t = NULL;
+    char path[80];
+    int64_t step, before = 0, bytes = 0;
+    KU_TRY(dist_trainer(job, &x->c, &t));
+    KU_TRY(ku_trainer_init_state(t));
+    for (int i = 0; i < t->n_tensors; i++)
+        bytes += ku_ckpt_tensor_count(&t->tensor[i]) * kumi_dtype_bytes(t->tensor[i].dtype);
+    ticks(job, &before);
+    KU_TRY(save(t, NULL, x, 1));
+    KU_ASSERT(ticks(job, &before) >= bytes / job->n / KU_CKPT_WINDOW_BYTES);
+    KU_TRY(ku_trainer_digest_first(t, job->rank == 0 ? x->c.digest : (char[72]){0}));
+    KU_ASSERT(ticks(job, &before) >= (job->rank == 0 ? bytes >> 20 : 0));
+    snprintf(path, sizeof path, "%s/step-00000001", x->dir);
+    KU_TRY(ku_trainer_load(t, path, &step));
+    KU_ASSERT(ticks(job, &before) >= (bytes >> 20) / job->n);
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+static void progress(void **state)
+{
+    char dir[] = "/tmp/kumi-saving-XXXXXX";
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    struct saving_case x = case_of(2, dir);
+    if (ku_comm_threads(2, NULL, ticks_rank, &x) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    assert_int_equal(ku_os_rmtree(dir), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bytes), cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bytes), cmocka_unit_test(refused),
+                                       cmocka_unit_test(progress)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,7 +154,7 @@ int ku_bench_peak_quick_run(const struct ku_bench_out *o, int threads)
     const struct ku_device_opts opts = device_opts(threads);
     const struct ku_peak_kept none = {0};
     struct ku_peak p;
-    KU_TRY(ku_bench_peak_quick(&opts, NULL, NULL, &p));
+    KU_TRY(ku_bench_peak_quick(&opts, &p));
     const struct peak_row row[] = {{"f32", "flop/s", p.flops_f32, p.f32, KU_N_PEAK_FIGURES},
                                    {"bf16", "flop/s", p.flops_bf16, p.bf16, KU_N_PEAK_FIGURES}};
     return print_peaks(o, row, sizeof row / sizeof row[0], &none, p.n_threads);

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/tick.h"
 #include "ckpt/snapshot/region_reader.h"
 #include "ckpt/snapshot/snapshot.h"
 
@@ -62,6 +63,7 @@ static int add_tensor(struct ku_sha256 *h, const struct ku_ckpt_tensor *t,
         add_head(h, t->name, ku_st_type_name(t->dtype), t->dim, t->ndim);
     for (int64_t at = 0, n; at < count; at += n) {
         n = count - at < most ? count - at : most;
+        ku_tick();
         KU_TRY(from->gather(from->ctx, t, at, n, buffer));
         if (h)
             ku_sha256_update(h, buffer, (size_t)n * each);

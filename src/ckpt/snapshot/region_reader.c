@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/tick.h"
 #include "ckpt/read_ahead.h"
 
 /* Turns an error of a snapshot's file into ENOCKPT (damaged snapshot), except ENOMEM. */
@@ -172,6 +173,7 @@ int ku_scan_run(struct ku_scan *s, uint64_t first, uint64_t end,
             const struct ku_piece *p = &s->piece[i];
             const unsigned char *data = window + (p->at - at);
             KU_TRY_OUT(visit(ctx, p, data, ku_hash64(data, p->bytes) == p->sum));
+            ku_tick();
         }
     }
 out:

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/tick.h"
 #include "ckpt/snapshot/directory.h"
 
 void ku_ckpt_verified_fini(struct ku_ckpt_verified *verified)
@@ -42,8 +43,7 @@ static void forget(struct ku_ckpt_verified *verified, int64_t step)
 }
 
 /* Returns 1 if the snapshot is good, 0 if damaged, < 0 if unknown. */
-static int is_good(const char *dir, int64_t step, struct ku_ckpt_verified *verified,
-                   struct ku_ckpt_tick tick)
+static int is_good(const char *dir, int64_t step, struct ku_ckpt_verified *verified)
 {
     const struct ku_ckpt_verified_one *at = find(verified, step);
     struct ku_ckpt c;
@@ -52,7 +52,7 @@ static int is_good(const char *dir, int64_t step, struct ku_ckpt_verified *verif
     int status = ku_ckpt_open_step(dir, step, &c);
     if (status == KUMI_OK) {
         if (at == NULL || at->manifest_sum != c.manifest_sum)
-            status = ku_ckpt_check(&c, tick);
+            status = ku_ckpt_check(&c);
         if (status == KUMI_OK)
             ku_ckpt_verified_add(verified, &c);
         ku_ckpt_close(&c);
@@ -75,8 +75,7 @@ static void add_written(const char *dir, int64_t step, struct ku_ckpt_verified *
     ku_ckpt_close(&c);
 }
 
-void ku_ckpt_prune(const char *dir, int64_t step, int keep, struct ku_ckpt_verified *verified,
-                   struct ku_ckpt_tick tick)
+void ku_ckpt_prune(const char *dir, int64_t step, int keep, struct ku_ckpt_verified *verified)
 {
     struct ku_ckpt_verified own = {0};
     int64_t *steps = NULL;
@@ -87,12 +86,13 @@ void ku_ckpt_prune(const char *dir, int64_t step, int keep, struct ku_ckpt_verif
     int status = ku_ckpt_place_list(dir, &steps, &n);
     for (int i = 0; i < n && status == KUMI_OK; i++) {
         if (n_good < keep) {
-            int good = is_good(dir, steps[i], verified, tick);
+            int good = is_good(dir, steps[i], verified);
             if (good < 0)
                 status = good;
             n_good += good > 0;
         } else if (steps[i] != step) {
             ku_ckpt_place_remove(dir, steps[i]);
+            ku_tick();
             forget(verified, steps[i]);
         }
     }

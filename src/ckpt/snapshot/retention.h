@@ -32,9 +32,7 @@ void ku_ckpt_verified_add(struct ku_ckpt_verified *verified, const struct ku_ckp
  * verified is kept, with a warning.
  *
  *   verified   NULL: verify all
- *   tick       progress callback of the verification
  */
-void ku_ckpt_prune(const char *dir, int64_t step, int keep, struct ku_ckpt_verified *verified,
-                   struct ku_ckpt_tick tick);
+void ku_ckpt_prune(const char *dir, int64_t step, int keep, struct ku_ckpt_verified *verified);
 
 #endif

@@ -30,11 +30,6 @@ enum ku_ckpt_file_id {
 /* "model/config.json", … */
 const char *ku_ckpt_file_name(int file);
 
-/* Progress callback after each piece (at most 1 MiB) of a long read; call NULL: none. */
-struct ku_ckpt_tick {
-    void (*call)(void *ctx);
-    void *ctx;
-};
 struct ku_ckpt_verified;
 
 /* The contents of a snapshot, equal on all ranks. JSON values are borrowed; NULL: empty object. */
@@ -54,7 +49,6 @@ struct ku_ckpt_desc {
     const struct ku_companions *companions; /* only on the committing rank; NULL: none */
     int keep;                               /* number of verified snapshots to keep; 0: all */
     struct ku_ckpt_verified *verified;      /* cache for keep; NULL: each commit verifies all */
-    struct ku_ckpt_tick tick;               /* progress of a verifying commit */
 };
 
 /*
@@ -176,6 +170,6 @@ struct ku_ckpt_damage {
 KU_STATUS ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_ckpt_damage *),
                          void *ctx);
 /* The same for an open snapshot, up to the first damage. */
-KU_STATUS ku_ckpt_check(const struct ku_ckpt *c, struct ku_ckpt_tick tick);
+KU_STATUS ku_ckpt_check(const struct ku_ckpt *c);
 
 #endif

@@ -17,7 +17,6 @@ struct verifier {
     const struct ku_scan *scan;
     void (*report)(void *ctx, const struct ku_ckpt_damage *);
     void *ctx;
-    struct ku_ckpt_tick tick;
     struct kumi_error first;
 };
 
@@ -33,8 +32,6 @@ static int look(void *ctx, const struct ku_piece *p, const unsigned char *data, 
 {
     struct verifier *v = ctx;
     (void)data;
-    if (v->tick.call != NULL)
-        v->tick.call(v->tick.ctx);
     if (is_good)
         return KUMI_OK;
     KU_IGNORE(ku_scan_damaged(v->scan, p), "the callback reports each damaged piece");
@@ -128,9 +125,9 @@ static int verify_files(const struct ku_ckpt *c, struct verifier *v)
                : status;
 }
 
-int ku_ckpt_check(const struct ku_ckpt *c, struct ku_ckpt_tick tick)
+int ku_ckpt_check(const struct ku_ckpt *c)
 {
-    struct verifier v = {.tick = tick};
+    struct verifier v = {0};
     return verify_files(c, &v);
 }
 

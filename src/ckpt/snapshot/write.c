@@ -352,7 +352,7 @@ int ku_ckpt_writer_commit(struct ku_ckpt_writer *w)
     KU_TRY_OUT(ku_ckpt_place_put(w->temporary, w->final));
     KU_TRY_OUT(ku_os_fsync_dir(w->desc.dir) < 0 ? ku_ckpt_storage_error(w->desc.dir) : KUMI_OK);
     if (w->desc.keep > 0)
-        ku_ckpt_prune(w->desc.dir, w->desc.step, w->desc.keep, w->desc.verified, w->desc.tick);
+        ku_ckpt_prune(w->desc.dir, w->desc.step, w->desc.keep, w->desc.verified);
     KU_LOG(CKPT, INFO, "%s: saved, %llu bytes", w->final,
            (unsigned long long)ku_ckpt_writer_bytes(w));
     return KUMI_OK;

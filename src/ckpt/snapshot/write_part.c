@@ -17,9 +17,14 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/tick.h"
 #include "ckpt/snapshot/writer.h"
 
-enum { WINDOW_CHUNKS = KU_CKPT_WINDOW_BYTES / KU_CHUNK_BYTES, DIRECT_ALIGN = 4096 };
+enum {
+    WINDOW_CHUNKS = KU_CKPT_WINDOW_BYTES / KU_CHUNK_BYTES,
+    DIRECT_ALIGN = 4096,
+    SYNC_BYTES = 64 << 20 /* in the page cache at most, so that no sync takes long */
+};
 
 struct window {
     int file;
@@ -30,6 +35,7 @@ struct window {
 /* This rank's part of a file. first, end: chunks, of a rank that has them in one piece */
 struct share {
     int fd, direct_fd; /* -1: not open; direct_fd: with O_DIRECT */
+    size_t unsynced;   /* bytes written through the page cache since the last sync */
     uint64_t first, end;
     int64_t begin_piece, end_piece;
 };
@@ -95,6 +101,12 @@ static int write_window(struct part *p, int64_t i)
     if (direct < bytes &&
         ku_os_pwrite_full(s->fd, data + direct, bytes - direct, (off_t)(at + direct)) < 0)
         return ku_ckpt_storage_error(f->path);
+    s->unsynced += bytes - direct;
+    if (s->unsynced >= SYNC_BYTES) {
+        s->unsynced = 0;
+        if (ku_os_fsync(s->fd) < 0)
+            return ku_ckpt_storage_error(f->path);
+    }
     return KUMI_OK;
 }
 
@@ -115,6 +127,7 @@ static int write_windows(struct part *p)
             KU_TRY(tell(p, n_copied + 1));
         }
         KU_TRY(write_window(p, i));
+        ku_tick();
     }
     return KUMI_OK;
 }

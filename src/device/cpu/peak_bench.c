@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/tick.h"
 #include "device/cpu/bench.h"
 #include "device/cpu/cpu.h"
 
@@ -26,9 +27,7 @@ struct peak_job {
     float *a, *b; /* streams */
     unsigned char *fresh;
     int kind;
-    int64_t budget_ns;       /* per rate: no further try begins later; 0: no limit */
-    void (*tick)(void *ctx); /* after every try; NULL: none */
-    void *ctx;
+    int64_t budget_ns; /* per rate: no further try begins later; 0: no limit */
 };
 enum { JOB_REGISTERS, JOB_PRODUCT, JOB_COPY, JOB_IN_PLACE, JOB_TOUCH };
 
@@ -73,8 +72,7 @@ static struct ku_spread rate_of(struct peak_job *j, int kind, int64_t n_tiles, d
     j->kind = kind;
     do {
         ns[n++] = run_once(j, n_tiles);
-        if (j->tick)
-            j->tick(j->ctx);
+        ku_tick();
     } while (n < KU_PEAK_TRIES && (!j->budget_ns || ku_clock_ns() - begin < j->budget_ns));
     return ku_spread_of(ns, n, units);
 }
@@ -166,9 +164,8 @@ int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out)
     return peak(opts, &j, out);
 }
 
-int ku_bench_peak_quick(const struct ku_device_opts *opts, void (*tick)(void *ctx), void *ctx,
-                        struct ku_peak *out)
+int ku_bench_peak_quick(const struct ku_device_opts *opts, struct ku_peak *out)
 {
-    struct peak_job j = {.budget_ns = QUICK_NS, .tick = tick, .ctx = ctx};
+    struct peak_job j = {.budget_ns = QUICK_NS};
     return peak(opts, &j, out);
 }

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_BASE_TICK_H
+#define KU_BASE_TICK_H
+
+/*
+ * Progress of a thread in long local work: reading and writing files, hashing, measuring. Such work
+ * calls ku_tick at least once per few MiB. Who runs the thread binds a callback; on a rank's main
+ * thread it resets the deadline after which the other ranks call the rank stuck (job/job.h). An
+ * unbound thread has none.
+ */
+struct ku_ticker {
+    void (*call)(void *ctx); /* NULL: unbound */
+    void *ctx;
+};
+extern _Thread_local struct ku_ticker ku_ticker;
+
+static inline void ku_tick(void)
+{
+    if (ku_ticker.call)
+        ku_ticker.call(ku_ticker.ctx);
+}
+
+#endif
