@@ -85,6 +85,7 @@ static int use_config(struct translate *t, const struct ku_config *c)
     KU_TRY(ku_vocab_pair_open(c, t->o->run, tokenizer, &t->vocab));
     KU_TRY(check_vocab(t->vocab.src, "--tokenizer", t->model.properties.src_vocab_size));
     KU_TRY(check_vocab(t->vocab.tgt, "--target-tokenizer", t->model.properties.vocab_size));
+    t->how.n_tokens = ku_vocab_count(t->vocab.tgt);
     KU_TRY(ku_dtype_parse(c->precision_compute, &t->how.compute));
     t->how.keep_f32 = (const char *const *)c->precision_keep_f32.item;
     t->how.modules = &c->precision_modules.rules;

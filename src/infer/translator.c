@@ -32,8 +32,9 @@ struct ku_translator {
     int n_parts;
     struct ku_program *derive;
     struct ku_memory *memory;
-    int64_t n_rows, src_max, tgt_max, n_made; /* n_made: tokens of each target so far */
-    void *scratch;                            /* one cache, for reordering */
+    int64_t n_rows, src_max, tgt_max;
+    int64_t n_tokens, n_made; /* possible tokens; tokens of each target so far */
+    void *scratch;            /* one cache, for reordering */
 };
 
 /*
@@ -143,6 +144,7 @@ int ku_translator_create(struct ku_job *job, const struct ku_model *model, const
     t->n_rows = o->n_rows;
     t->src_max = o->src_max < most ? o->src_max : most;
     t->tgt_max = o->tgt_max < most ? o->tgt_max : most;
+    t->n_tokens = o->n_tokens ? o->n_tokens : model->properties.vocab_size;
     KU_TRY_OUT(compile(t, o, &g));
     KU_TRY_OUT(t->ops->open(&o->device_opts, &t->device));
     KU_TRY_OUT(allocate(t, job));
@@ -256,10 +258,14 @@ int ku_translator_step(void *translator, const uint32_t *token, const unsigned c
     KU_TRY(ku_exec_run(p->exec));
     t->n_made++;
     KU_TRY(ku_exec_map_ports(p->exec, &p->logits, 1, KU_ACCESS_READ, &out));
-    for (int64_t row = 0; row < t->n_rows; row++)
-        if (is_done == NULL || !is_done[row])
-            log_softmax(out.data, (enum kumi_dtype)p->logits->dtype, row * width, vocab,
-                        log_p + row * vocab);
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        double *log_p_row = log_p + row * vocab;
+        if (is_done && is_done[row])
+            continue;
+        log_softmax(out.data, (enum kumi_dtype)p->logits->dtype, row * width, vocab, log_p_row);
+        for (int64_t v = t->n_tokens; v < vocab; v++)
+            log_p_row[v] = -HUGE_VAL;
+    }
     return ku_range_unmap(&out);
 }
 

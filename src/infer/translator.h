@@ -20,6 +20,8 @@ struct ku_translator_opts {
     struct ku_device_opts device_opts;
     int64_t n_rows;           /* at least 1 */
     int64_t src_max, tgt_max; /* max tokens of a source, of a target; limited to max_positions */
+    int64_t n_tokens;         /* tokens of the target vocabulary, as the model's may be padded; ids
+                                 from here on have the log-probability -inf; 0: none */
 };
 struct ku_translator;
 

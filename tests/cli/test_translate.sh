@@ -58,6 +58,11 @@ awk 'NR % 3 == 1' "$dir/best" | cmp -s - "$dir/beam" || say 'n-best: the first i
 [ "$(printf 'e1 e2\n' | translate)" = "$(printf ' e1   e2 \r' | translate)" ] || say 'blanks'
 got=$(translate </dev/null) && [ -z "$got$(cat "$dir/log")" ] || say "no input: $got $(cat "$dir/log")"
 
+# ids that pad the model's vocabulary are no words, however likely an untrained model finds them
+timeout 60 "$kumi" train "$dir/pairs.json" --set model.tgt_vocab_size=96 --set train.steps=1 --out "$dir/padded" >"$dir/log" 2>&1 || say "padded: $(tail -1 "$dir/log")"
+timeout 60 "$kumi" translate "$dir/padded" --beam 4 --n-best 4 <"$dir/val.en" >"$dir/out" 2>"$dir/log" || say "padded: $(cat "$dir/log")"
+[ "$(wc -l <"$dir/out")" = 148 ] && ! tr ' ' '\n' <"$dir/out" | grep -v '^$' | grep -vqxFf "$dir/padded/target.vocab" || say 'padded: words that are not in the vocabulary'
+
 # the figure is that of the printed lines: BLEU with exponential smoothing, words between blanks
 for how in '' '--beam 4 --alpha 1.5'; do
     # shellcheck disable=SC2086
