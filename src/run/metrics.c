@@ -324,13 +324,13 @@ static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, dou
     if (isfinite(mfu))
         snprintf(share, sizeof share, "  mfu %.1f %%", 100 * mfu);
     ku_str_add(&text, "step %lld/%lld", (long long)l->step, (long long)l->n_steps);
-    if (l->samples)
+    if (l->is_by_samples)
         ku_str_add(&text, "  epoch %.2f", l->epoch);
     ku_str_add(&text, "  loss %.4f", l->loss);
     for (int i = 0; l->metrics && i < l->metrics->n; i++)
         ku_str_add(&text, "  %s %.4f", l->metrics->item[i].name, l->metrics->item[i].value);
-    ku_str_add(&text, "  lr %.2e  %.0f %s/s%s  %s left", l->lr, tps, l->samples ? "samples" : "tok",
-               share, duration(left_s, left));
+    ku_str_add(&text, "  lr %.2e  %.0f %s/s%s  %s left", l->lr, tps,
+               l->is_by_samples ? "samples" : "tok", share, duration(left_s, left));
     if (text.failed)
         ;
     else if (m->has_progress)
@@ -368,9 +368,8 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
     add_values(&row, "", l->metrics);
     ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"mfu\":%s", l->step_ms, tps,
                number(ku_metrics_mfu(m, tps), b[4]));
-    if (l->samples)
-        ku_str_add(&row, ",\"samples_per_s\":%.1f",
-                   whole_ms > 0 ? (double)l->samples / whole_ms * 1e3 : 0);
+    if (l->is_by_samples)
+        ku_str_add(&row, ",\"samples_per_s\":%.1f", tps);
     ku_str_add(&row, ",\"memory_gib\":%s",
                number(l->held_bytes ? (double)l->held_bytes / (1 << 30) : (double)NAN, b[5]));
     ku_str_add(&row, ",\"data_ms\":%.3f,\"exposed_comm_ms\":%.3f,\"wait_ms\":%.3f", l->data_ms,

@@ -17,14 +17,15 @@
  *                   {"step":10,"epoch":0.1,"val_loss":..}            one line per evaluation
  */
 struct ku_metrics_line {
-    int64_t step, n_steps, tokens; /* steps done; steps of the run; valid tokens of this step */
+    int64_t step, n_steps,
+        tokens; /* steps done; last step of this call; valid tokens of this step */
     double epoch, loss, grad_norm, lr, step_ms, data_ms;
     double exposed_ms, wait_ms, optimizer_ms;  /* of a logged step, mean over ranks */
     double offload_ms;                         /* likewise; 0: no waits for offload */
     int64_t held_bytes;                        /* memory of all ranks, if logged; 0: unknown */
     double loss_scale;                         /* of the next step; NaN: no loss scaler */
     int64_t n_skipped;                         /* updates skipped so far by the loss scaler */
-    int64_t samples;                           /* of this step if the loss counts samples, else 0 */
+    bool is_by_samples;                        /* the loss counts samples: so do `tokens` */
     const struct kumi_result_metrics *metrics; /* of a logged step */
 };
 struct ku_metrics;

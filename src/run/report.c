@@ -66,6 +66,7 @@ static int create_profile(struct ku_run_report *r, const struct ku_run_report_st
 
 int ku_run_report_prepare(struct ku_run_report *r, const struct ku_run_report_start *at)
 {
+    r->end = at->end;
     if (!at->is_complete && at->step < at->end)
         KU_TRY(create_profile(r, at));
     if (r->o->is_trial)
@@ -208,7 +209,7 @@ static int add_up(struct ku_run_report *r, int64_t max_age_ns, int64_t sum[N_SUM
 static bool is_logged(const struct ku_run_report *r, int64_t step)
 {
     int64_t every = ku_span_steps(r->s->cfg.train_log_every, r->s->source->steps_per_epoch);
-    return every > 0 && (step % every == 0 || step == 1 || step == r->s->n_steps);
+    return every > 0 && (step % every == 0 || step == 1 || step == r->end);
 }
 
 /* Collective on logged steps, whose line has sums over all ranks. */
@@ -224,25 +225,24 @@ static int write_step(struct ku_run_report *r, int64_t step, const double *repor
     struct kumi_result_metrics metrics = {0};
     if (is_logged(r, step))
         ku_trainer_metrics(r->s->t, 0, &metrics);
-    struct ku_metrics_line line = {
-        .step = step,
-        .n_steps = r->s->n_steps,
-        .tokens = (int64_t)report[KU_REPORT_TOKENS],
-        .epoch = epoch_of(r, step),
-        .loss = report[KU_REPORT_LOSS],
-        .grad_norm = report[KU_REPORT_NORM],
-        .lr = report[KU_REPORT_LR],
-        .step_ms = (double)times->run_ns * 1e-6,
-        .data_ms = (double)data_ns * 1e-6,
-        .exposed_ms = (double)sum[SUM_EXPOSED_NS] * mean_ms,
-        .wait_ms = (double)sum[SUM_WAIT_NS] * mean_ms,
-        .optimizer_ms = (double)sum[SUM_ONCE_NS] * mean_ms,
-        .offload_ms = (double)sum[SUM_TIER_NS] * mean_ms,
-        .held_bytes = sum[SUM_HELD_BYTES],
-        .loss_scale = ku_trainer_loss_scale(r->s->t),
-        .n_skipped = ku_trainer_n_skipped(r->s->t),
-        .samples = ku_batch_is_by_samples(r->s->source) ? r->s->batch.global_batch : 0,
-        .metrics = &metrics};
+    struct ku_metrics_line line = {.step = step,
+                                   .n_steps = r->end,
+                                   .tokens = (int64_t)report[KU_REPORT_TOKENS],
+                                   .epoch = epoch_of(r, step),
+                                   .loss = report[KU_REPORT_LOSS],
+                                   .grad_norm = report[KU_REPORT_NORM],
+                                   .lr = report[KU_REPORT_LR],
+                                   .step_ms = (double)times->run_ns * 1e-6,
+                                   .data_ms = (double)data_ns * 1e-6,
+                                   .exposed_ms = (double)sum[SUM_EXPOSED_NS] * mean_ms,
+                                   .wait_ms = (double)sum[SUM_WAIT_NS] * mean_ms,
+                                   .optimizer_ms = (double)sum[SUM_ONCE_NS] * mean_ms,
+                                   .offload_ms = (double)sum[SUM_TIER_NS] * mean_ms,
+                                   .held_bytes = sum[SUM_HELD_BYTES],
+                                   .loss_scale = ku_trainer_loss_scale(r->s->t),
+                                   .n_skipped = ku_trainer_n_skipped(r->s->t),
+                                   .is_by_samples = ku_batch_is_by_samples(r->s->source),
+                                   .metrics = &metrics};
     ku_metrics_step(r->metrics, &line, is_logged(r, step));
     return KUMI_OK;
 }

@@ -32,6 +32,7 @@ struct ku_run_report {
     struct ku_profile *profile;  /* NULL: not requested */
     struct ku_step_times *trial; /* NULL: not a timed run */
     double loss;                 /* of the last step, NaN before the first */
+    int64_t end;                 /* the last step of this call */
     int64_t pss_bytes, pss_ns;   /* memory of this rank, and when it was read */
     int64_t update_ns; /* of a server: time since the update before; 0: the time of the step */
 };

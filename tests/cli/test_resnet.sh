@@ -63,6 +63,7 @@ for n in 1 2 4; do
 done
 train workers -n 2 --set data.workers=2 || say "workers: $(tail -1 "$dir/workers.err")"
 train part -n 4 --until 13 || say "part: $(tail -1 "$dir/part.err")"
+grep -q '^{"step":13,.*"loss"' "$dir/part/metrics.jsonl" && grep -q '^step 13/13 .* 0:00 left' "$dir/part.err" || say "part: the last step is not logged: $(cat "$dir/part.err")"
 train part --resume || say "resumed: $(tail -1 "$dir/part.err")"
 for run in workers part; do [ "$(digest 1)" = "$(digest $run)" ] || say "$run: another digest"; done
 grep -q '^step 8/40  epoch 1\.00  loss [0-9.]*  accuracy [01]\.[0-9]*  lr .* samples/s' "$dir/1.err" || say "progress: $(cat "$dir/1.err")"

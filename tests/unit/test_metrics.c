@@ -50,14 +50,14 @@ static void test_lines(void **state)
                                    .loss = 2,
                                    .step_ms = 90,
                                    .data_ms = 10,
-                                   .samples = 32,
+                                   .is_by_samples = true,
                                    .metrics = &metrics};
     (void)state;
     assert_non_null(mkdtemp(dir));
     assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK);
     ku_metrics_step(m, &line, 1);
     ku_metrics_eval(m, 1, 0.25, 1.5, &metrics);
-    line.step = 2, line.samples = 0, line.metrics = &none;
+    line.step = 2, line.is_by_samples = false, line.metrics = &none;
     ku_metrics_step(m, &line, 1);
     ku_metrics_step(m, &line, 0);
     ku_metrics_eval(m, 2, 0.5, (double)NAN, &none);
@@ -77,7 +77,7 @@ static void test_lines(void **state)
     json_t *row = line_of(&at);
     expect(row, "accuracy", 0.625);
     expect(row, "top5", 1);
-    expect(row, "samples_per_s", 320);
+    expect(row, "samples_per_s", 240);
     expect(row, "tps", 240);
     json_decref(row);
     row = line_of(&at);
