@@ -94,15 +94,18 @@ int ku_trainer_prove(const struct ku_graph *graph, const struct ku_compile_opts 
                                  : KUMI_OK;
 }
 
-/* The programs of a coordinate of axis pp, from a copy of the graph. */
-static int plan_other(const struct ku_graph *graph, const struct ku_compile_opts *o, int pp,
-                      const struct ku_target *target, unsigned which, struct ku_program **program)
+/* The programs of the other coordinates of axis pp, from a copy of the graph. */
+static int plan_others(const struct ku_graph *graph, const struct ku_compile_opts *o,
+                       const struct ku_target *target, unsigned which, struct ku_program **program)
 {
-    struct ku_compile_opts other = *o;
+    const int n = o->mesh.extent[KU_AX_PP];
+    const uint64_t all = n < 64 ? (UINT64_C(1) << n) - 1 : UINT64_MAX;
     struct ku_graph *copy;
-    other.pp = pp;
+    if (n == 1)
+        return KUMI_OK;
     KU_TRY(ku_graph_copy(graph, &copy));
-    const int status = ku_trainer_plan(copy, &other, target, which, program);
+    const int status =
+        ku_trainer_plan_at(copy, o, all & ~(UINT64_C(1) << o->pp), target, which, program);
     ku_graph_destroy(copy);
     return status;
 }
@@ -115,16 +118,12 @@ int ku_trainer_prove_job(const struct ku_graph *graph, const struct ku_compile_o
     const int n = o->mesh.extent[KU_AX_PP];
     struct ku_program **made = ku_calloc((size_t)n * KU_N_PROGS, sizeof *made);
     const struct ku_program **all = ku_calloc((size_t)n * KU_N_PROGS, sizeof *all);
-    int status = made && all ? KUMI_OK : KUMI_ENOMEM;
-    for (int k = 0; k < n && status == KUMI_OK; k++) {
-        if (k != o->pp)
-            status = plan_other(graph, o, k, target, which, &made[k * KU_N_PROGS]);
-        for (int i = 0; i < KU_N_PROGS && status == KUMI_OK; i++) {
-            const int at = k * KU_N_PROGS + i;
-            all[at] = k == o->pp ? own[i] : made[at];
+    int status = made && all ? plan_others(graph, o, target, which, made) : KUMI_ENOMEM;
+    for (int k = 0, at = 0; k < n && status == KUMI_OK; k++)
+        for (int i = 0; i < KU_N_PROGS; i++, at++) {
+            all[at] = k == o->pp ? own[i] : made[at - (k > o->pp ? KU_N_PROGS : 0)];
             hash[at] = all[at] ? ku_program_hash(all[at]) : 0;
         }
-    }
     if (status == KUMI_OK)
         status = ku_trainer_prove(graph, o, target, all, report);
     for (int i = 0; i < n * KU_N_PROGS && made; i++)

@@ -38,34 +38,51 @@ static int note_params(const struct ku_graph *g, char ***params, int *n_params)
     return n && name[n - 1] == NULL ? KUMI_ENOMEM : KUMI_OK;
 }
 
-static int plan_eval(struct ku_graph *graph, const struct ku_compile_opts *o,
-                     const struct ku_target *target, struct ku_program **program)
+/* The programs of one coordinate of axis pp, from compiled graphs; eval may be NULL. */
+static int lower(const struct ku_graph *graph, const struct ku_graph *eval,
+                 const struct ku_compile_opts *o, const struct ku_target *target, unsigned which,
+                 struct ku_program **program)
 {
     struct ku_compile_opts for_eval = *o;
     for_eval.is_training = 0;
-    KU_TRY(ku_compile_graph(graph, &for_eval, target, NULL));
-    return ku_compile_program(graph, "eval", &for_eval, target, program);
+    KU_TRY(ku_compile_program(graph, o->is_training ? "train" : "eval", o, target,
+                              &program[KU_PROG_TRAIN]));
+    if (eval)
+        KU_TRY(ku_compile_program(eval, "eval", &for_eval, target, &program[KU_PROG_EVAL]));
+    for (int i = KU_PROG_INIT; i <= KU_PROG_DERIVE; i++)
+        if (which & 1u << i)
+            KU_TRY(ku_compile_init(graph, i == KU_PROG_DERIVE, o, target, &program[i]));
+    return KUMI_OK;
+}
+
+int ku_trainer_plan_at(struct ku_graph *graph, const struct ku_compile_opts *o, uint64_t at,
+                       const struct ku_target *target, unsigned which, struct ku_program **program)
+{
+    struct ku_graph *eval = NULL;
+    struct ku_compile_opts here = *o, for_eval = *o;
+    int status = KUMI_OK;
+    KU_ASSERT(which & 1u << KU_PROG_TRAIN);
+    for_eval.is_training = 0;
+    if (which & 1u << KU_PROG_EVAL)
+        KU_TRY(ku_graph_copy(graph, &eval));
+    KU_TRY_OUT(ku_compile_graph(graph, o, target, NULL));
+    if (eval)
+        KU_TRY_OUT(ku_compile_graph(eval, &for_eval, target, NULL));
+    for (here.pp = 0; here.pp < o->mesh.extent[KU_AX_PP]; here.pp++) {
+        if (!(at >> here.pp & 1))
+            continue;
+        KU_TRY_OUT(lower(graph, eval, &here, target, which, program));
+        program += KU_N_PROGS;
+    }
+out:
+    ku_graph_destroy(eval);
+    return status;
 }
 
 int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
                     const struct ku_target *target, unsigned which, struct ku_program **program)
 {
-    struct ku_graph *eval = NULL;
-    int status = KUMI_OK;
-    KU_ASSERT(which & 1u << KU_PROG_TRAIN);
-    if (which & 1u << KU_PROG_EVAL)
-        KU_TRY(ku_graph_copy(graph, &eval));
-    KU_TRY_OUT(ku_compile_graph(graph, o, target, NULL));
-    KU_TRY_OUT(ku_compile_program(graph, o->is_training ? "train" : "eval", o, target,
-                                  &program[KU_PROG_TRAIN]));
-    if (eval)
-        KU_TRY_OUT(plan_eval(eval, o, target, &program[KU_PROG_EVAL]));
-    for (int i = KU_PROG_INIT; i <= KU_PROG_DERIVE; i++)
-        if (which & 1u << i)
-            KU_TRY_OUT(ku_compile_init(graph, i == KU_PROG_DERIVE, o, target, &program[i]));
-out:
-    ku_graph_destroy(eval);
-    return status;
+    return ku_trainer_plan_at(graph, o, UINT64_C(1) << o->pp, target, which, program);
 }
 
 static int by_place(const void *a, const void *b)

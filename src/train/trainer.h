@@ -144,6 +144,15 @@ void ku_trainer_destroy(struct ku_trainer *t); /* collective; NULL is allowed */
 KU_STATUS ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
                           const struct ku_target *target, unsigned which,
                           struct ku_program **program);
+/*
+ * The same for several coordinates of axis pp, which differ in lowering alone.
+ *
+ *   at        bits 1 << coordinate, in place of o->pp
+ *   program   KU_N_PROGS of each coordinate in turn
+ */
+KU_STATUS ku_trainer_plan_at(struct ku_graph *graph, const struct ku_compile_opts *o, uint64_t at,
+                             const struct ku_target *target, unsigned which,
+                             struct ku_program **program);
 
 /*
  * Describe the state of a program as files have it: parameters, buffers, optimizer tensors; not

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Models of the builder in which one adjoint has several readers: weights that are sums of
- * parameters (as LoRA's), one parameter twice in a sum, several activations of one value, and a
- * ReLU of a ReLU. The bits are equal under every layout, with several micro-batches and with
- * recomputation.
+ * parameters (as LoRA's), one parameter twice in a sum, several activations of one value, a ReLU of
+ * a ReLU, and layers with batch norms whose head is called as the step's own nodes are. The bits
+ * are equal under every layout, with several micro-batches, with recomputation, and in pipelines.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,12 +28,13 @@ enum model {
     SUM_WITH_PRODUCT,
     ACTIVATIONS,
     TWICE,
+    NORMED,
     N_MODELS
 };
 
 static struct {
     enum model model;
-    const char *sets[4];
+    const char *sets[6];
     char path[64];
 } plan;
 
@@ -41,7 +42,8 @@ static kumi_value weight_of(struct kumi_graph *g)
 {
     const struct kumi_init init = {.std = 0.3};
     const int64_t whole[] = {HIDDEN, CLASSES}, left[] = {HIDDEN, 3}, right[] = {3, CLASSES};
-    const kumi_value v = kumi_param(g, "v", "fv", whole, &init);
+    const kumi_value v =
+        kumi_param(g, plan.model == NORMED ? "norm" : "v", "fv", whole, &init);
     switch (plan.model) {
     case SUM_OF_TWO:
         return kumi_add(g, v, kumi_param(g, "s", "fv", whole, &init));
@@ -56,6 +58,7 @@ static kumi_value weight_of(struct kumi_graph *g)
                         &(struct kumi_linear){.weight = kumi_param(g, "b", "rv", right, &init)}));
     case ACTIVATIONS:
     case TWICE:
+    case NORMED:
     case N_MODELS:
         break;
     }
@@ -69,8 +72,12 @@ static int build(struct kumi_graph *g)
     const kumi_value y = kumi_input(g, "y", KUMI_I32, "n", (int64_t[]){N});
     kumi_value h =
         kumi_linear(g, x, "l.0", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    if (plan.model == NORMED)
+        h = kumi_activate(g, kumi_batch_norm(g, h, "l.0.norm", NULL), KUMI_RELU);
     kumi_graph_enter(g, "l.1");
-    if (plan.model == TWICE)
+    if (plan.model == NORMED)
+        h = kumi_linear(g, h, "fc", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    if (plan.model == TWICE || plan.model == NORMED)
         h = kumi_activate(g, kumi_batch_norm(g, h, "norm", NULL), KUMI_RELU);
     const kumi_value a = kumi_activate(g, h, KUMI_RELU);
     h = plan.model == ACTIVATIONS ? kumi_add(g, a, kumi_activate(g, h, KUMI_SILU)) : a;
@@ -130,6 +137,43 @@ static int rank_main(void *arg)
     return status;
 }
 
+/* Trains on n ranks; compares with the digest `first`, or makes it if it is empty. */
+static void train(int n, const char *what, char first[72])
+{
+    char *text;
+    size_t bytes;
+    if (kumi_launch(rank_main, NULL, n) != 0)
+        fail_msg("model %d, %s, %d ranks", (int)plan.model, what, n);
+    assert_int_equal(ku_os_slurp(plan.path, 100, &text, &bytes), 0);
+    assert_int_equal(bytes, 71);
+    if (first[0] == '\0')
+        memcpy(first, text, 71);
+    if (memcmp(first, text, 71) != 0)
+        fail_msg("model %d, %s, %d ranks: %.71s, before %s", (int)plan.model, what, n, text, first);
+    free(text);
+}
+
+/* Gradients of batch norms are complete with those of activations, gradients of weights later. */
+static void pipelines(void **state)
+{
+    static const char *const sync[] = {"step", "micro"}, *const schedule[] = {"1f1b", "zb-h1"};
+    (void)state;
+    plan.model = NORMED;
+    for (int s = 0; s < 2; s++) {
+        char first[72] = "", set[2][64];
+        snprintf(set[0], sizeof set[0], "parallel.grad_sync=%s", sync[s]);
+        plan.sets[0] = "parallel.host_state=private", plan.sets[1] = set[0];
+        plan.sets[2] = NULL;
+        train(2, sync[s], first);
+        for (int k = 0; k < 2; k++) {
+            snprintf(set[1], sizeof set[1], "parallel.pp_schedule=%s", schedule[k]);
+            plan.sets[2] = "parallel.pp=2", plan.sets[3] = set[1], plan.sets[4] = NULL;
+            train(4, schedule[k], first);
+        }
+    }
+    unlink(plan.path);
+}
+
 static void equal_bits(void **state)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
@@ -138,23 +182,14 @@ static void equal_bits(void **state)
     for (int model = 0; model < N_MODELS; model++) {
         char first[72] = "";
         for (int k = 0; k < 6; k++) { /* ranks 1, 2; then stages on 2 ranks */
-            char set[2][64], *text;
-            size_t bytes;
+            char set[2][64], what[128];
             snprintf(set[0], sizeof set[0], "memory.recompute=%s", recompute[k % 3]);
             snprintf(set[1], sizeof set[1], "parallel.zero=%d", k < 3 ? 0 : k - 2);
             plan.model = (enum model)model;
             plan.sets[0] = set[0], plan.sets[1] = set[1];
             plan.sets[2] = "parallel.host_state=private", plan.sets[3] = NULL;
-            if (kumi_launch(rank_main, NULL, k == 0 ? 1 : 2) != 0)
-                fail_msg("model %d, %s, %s", model, set[0], set[1]);
-            assert_int_equal(ku_os_slurp(plan.path, 100, &text, &bytes), 0);
-            assert_int_equal(bytes, 71);
-            if (k == 0)
-                memcpy(first, text, 71);
-            if (memcmp(first, text, 71) != 0)
-                fail_msg("model %d, %s, %s: %.71s, one rank %s", model, set[0], set[1], text,
-                         first);
-            free(text);
+            snprintf(what, sizeof what, "%s, %s", set[0], set[1]);
+            train(k == 0 ? 1 : 2, what, first);
         }
     }
     unlink(plan.path);
@@ -162,6 +197,6 @@ static void equal_bits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_bits), cmocka_unit_test(pipelines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

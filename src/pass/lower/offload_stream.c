@@ -56,6 +56,7 @@ struct stream {
     ku_id *spilled;    /* per buffer: its offloaded buffer; 0 = none */
     uint32_t *live_of; /* per operand, + 1 */
     uint32_t *latest;  /* per buffer: its last live range so far, + 1 */
+    uint32_t *last;    /* per buffer: the last use in its live ranges so far */
     uint32_t *wait_of; /* per handle */
     uint32_t *ends;    /* per instruction: the first live range that ends there, + 1 */
     struct live_range *live;
@@ -260,6 +261,8 @@ static int add_live_range(struct stream *s, const struct live_range *v, int is_n
     g->n_live++;
     g->bytes += staging_bytes(s->p, &v->like);
     s->latest[v->target] = ++s->n_live;
+    if (s->last[v->target] < v->last)
+        s->last[v->target] = v->last;
     return KUMI_OK;
 }
 
@@ -275,6 +278,7 @@ static int use(struct stream *s, uint32_t operand, const struct live_range *v)
         struct live_range *x = &s->live[u - 1];
         if (is_same_piece(&x->like, &v->like) && x->last >= start) {
             x->last = v->last > x->last ? v->last : x->last;
+            s->last[v->target] = x->last > s->last[v->target] ? x->last : s->last[v->target];
             x->writes |= v->writes;
             x->is_wire |= v->is_wire;
             s->live_of[operand] = u;
@@ -283,6 +287,8 @@ static int use(struct stream *s, uint32_t operand, const struct live_range *v)
         if (overlaps(&x->like, &v->like))
             x->goes_on = 1;
         is_late |= x->writes && overlaps(&x->like, &v->like) && x->last >= start;
+        if (is_same_piece(&x->like, &v->like) && s->last[v->target] < start)
+            break; /* earlier ones ended before, and go on since x began */
     }
     KU_TRY(add_live_range(s, v, is_new || is_late, is_late));
     s->live_of[operand] = s->n_live;
@@ -576,13 +582,14 @@ static int run(struct stream *s)
     if (s->o->activations)
         KU_TRY(spill_activations(s));
     s->live_of = ku_calloc(p->n_operands + 1, sizeof *s->live_of);
-    s->latest = ku_calloc(3 * ((size_t)p->n_buffers + 1), sizeof *s->latest);
+    s->latest = ku_calloc(4 * ((size_t)p->n_buffers + 1), sizeof *s->latest);
     s->wait_of = ku_calloc(p->n_handles + 1, sizeof *s->wait_of);
     s->ends = ku_calloc(p->n_instrs + 1, sizeof *s->ends);
     if (!s->live_of || !s->latest || !s->wait_of || !s->ends)
         return KUMI_ENOMEM;
     s->first_write = s->latest + p->n_buffers + 1;
     s->last_write = s->first_write + p->n_buffers + 1;
+    s->last = s->last_write + p->n_buffers + 1;
     KU_TRY(find_live_ranges(s));
     KU_TRY(make_staging(s));
     KU_TRY(weave(s));

@@ -31,6 +31,14 @@ int ku_pipe_home(const struct ku_graph *g, const struct ku_pp_schedule *s, ku_id
     return stage < 0 ? -1 : s->rank_of[stage];
 }
 
+/* Whether a node in O serves the whole step, by its op or by the exact sums that it completes: its
+ * path may be the name of a parameter nevertheless. */
+static bool is_of_step(const struct ku_graph *g, const struct ku_node *n)
+{
+    return n->n_in == 0 || ku_ops[n->op].traits & KU_OP_TOTALS ||
+           (n->op == KU_OP_convert && g->value[ku_in(g, n, 0)].dtype == KUMI_I64);
+}
+
 /* The coordinate of a node in O of one tensor; -1: it belongs to none. */
 static int home_of_node(const struct ku_pipe *p, ku_id n)
 {
@@ -43,7 +51,7 @@ static int home_of_node(const struct ku_pipe *p, ku_id n)
         if (v->role == KU_STATE && ku_pipe_home(g, p->s, v->tensor) >= 0)
             return ku_pipe_home(g, p->s, v->tensor);
     }
-    const ku_id t = ku_graph_find_tensor(g, g->name[node->path]);
+    const ku_id t = is_of_step(g, node) ? 0 : ku_graph_find_tensor(g, g->name[node->path]);
     return t ? ku_pipe_home(g, p->s, t) : -1;
 }
 

@@ -95,18 +95,18 @@ static int slice_nodes(struct ku_graph *g, const struct ku_tensor_plan *p, int p
 {
     const ku_id n_nodes = g->n_nodes, n_values = g->n_values;
     for (ku_id n = 1; n < n_nodes; n++) {
-        const struct ku_node *node = &g->node[n];
-        for (int i = 0; i < node->n_in; i++) {
-            const ku_id v = ku_in(g, node, i);
+        const struct ku_node node = g->node[n]; /* nodes that are added may move the others */
+        for (int i = 0; i < node.n_in; i++) {
+            const ku_id v = ku_in(g, &node, i);
             if (v < n_values && renamed[v])
-                g->refs[node->in + (uint32_t)i] = renamed[v];
+                g->refs[node.in + (uint32_t)i] = renamed[v];
         }
-        if (node->op == KU_OP_softmax_xent && ku_tensor_split_of(p, ku_in(g, node, 0)) == 'v')
+        if (node.op == KU_OP_softmax_xent && ku_tensor_split_of(p, ku_in(g, &node, 0)) == 'v')
             KU_TRY(slice_loss(g, n, parts, renamed));
-        if (node->op == KU_OP_layer_norm || node->op == KU_OP_rms_norm)
+        if (node.op == KU_OP_layer_norm || node.op == KU_OP_rms_norm)
             KU_TRY(slice_norm(g, n, parts));
         const struct ku_value *w =
-            node->op == KU_OP_linear ? &g->value[ku_in(g, node, 1)] : &g->value[0];
+            node.op == KU_OP_linear ? &g->value[ku_in(g, &node, 1)] : &g->value[0];
         ku_id t = w->role == KU_STATE ? w->tensor : 0;
         if (t && g->tensor[t].kind == KU_T_DERIVED)
             t = g->tensor[t].of;

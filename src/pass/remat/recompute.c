@@ -51,6 +51,7 @@ struct remat {
     unsigned char *level;          /* per node */
     unsigned char *may, *wanted;   /* per node: may be recomputed; is, in phase W (1) or I (2) */
     unsigned char *given, *needed; /* per value: stored in any case; read by backward */
+    unsigned char *crosses;        /* per value: a node of another stage reads it */
     ku_id *gather;       /* per value gathered in forward: its all-gather in backward (ZeRO-3) */
     ku_id *first, *next; /* per state value: those of all stages, a chain; 0 = none */
     ku_id *slice;        /* per gathered value: its local shard (reshard_group), 0 = none */
@@ -216,15 +217,8 @@ static bool is_sequence_gather(const struct ku_graph *g, ku_id n)
 /* Whether backward may gather again: a clone belongs to the stage of its original. */
 static bool may_gather_again(const struct remat *r, ku_id n)
 {
-    const struct ku_graph *g = r->g;
-    const ku_id v = ku_out(g, n, 0);
-    if (r->o->sequence_gathered && r->level[n] != KU_RECOMPUTE_FULL)
-        return false;
-    for (ku_id k = 1; k < r->n_nodes && g->mesh.extent[KU_AX_PP] > 1; k++)
-        for (int i = 0; i < g->node[k].n_in && g->node[k].op != KU_OP_NONE; i++)
-            if (ku_in(g, &g->node[k], i) == v && g->node[k].stage != g->node[n].stage)
-                return false;
-    return true;
+    return (!r->o->sequence_gathered || r->level[n] == KU_RECOMPUTE_FULL) &&
+           !r->crosses[ku_out(r->g, n, 0)];
 }
 
 static bool may_run_again(const struct remat *r, ku_id n)
@@ -254,7 +248,7 @@ static int analyse(struct remat *r, int all)
     for (ku_id n = 1; n < r->n_nodes; n++)
         for (int i = 0; i < g->node[n].n_in && g->node[n].op != KU_OP_NONE; i++) {
             ku_id v = ku_in(g, &g->node[n], i), def = g->value[v].def;
-            if (is_forward(g, v) && g->node[def].stage != g->node[n].stage)
+            if (is_forward(g, v) && r->crosses[v])
                 r->given[v] = 1; /* another stage of the pipeline receives it */
             if (is_backward(&g->node[n]) && !r->given[v])
                 r->needed[v] = 1;
@@ -325,7 +319,7 @@ static int init(struct remat *r, struct ku_graph *g, const struct ku_compile_opt
     r->unit = ku_calloc(g->n_nodes, sizeof *r->unit);
     r->group = ku_calloc(g->n_nodes, sizeof *r->group);
     r->level = ku_calloc(3 * (size_t)g->n_nodes, 1);
-    r->given = ku_calloc(2 * (size_t)g->n_values, 1);
+    r->given = ku_calloc(3 * (size_t)g->n_values, 1);
     r->side = ku_calloc(2 * (size_t)g->n_values, 1);
     r->clone = ku_calloc(g->n_values, sizeof *r->clone);
     r->gather = ku_calloc(g->n_values, sizeof *r->gather);
@@ -338,6 +332,12 @@ static int init(struct remat *r, struct ku_graph *g, const struct ku_compile_opt
     r->may = r->level + g->n_nodes;
     r->wanted = r->may + g->n_nodes;
     r->needed = r->given + g->n_values;
+    r->crosses = r->needed + g->n_values;
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        for (int i = 0; i < g->node[n].n_in && g->node[n].op != KU_OP_NONE; i++) {
+            const ku_id v = ku_in(g, &g->node[n], i), def = g->value[v].def;
+            r->crosses[v] |= def && g->node[def].stage != g->node[n].stage;
+        }
     return name_units(r);
 }
 

@@ -52,6 +52,8 @@ static bool is_gather(const struct ku_graph *g, ku_id n)
 struct key {
     ku_id layout, of, path;
     int64_t partial, dtype, phase, reduce, wire, by_micro, stage;
+    int64_t from_phase; /* of gradients that are reduced after each micro-batch of a pipeline, in
+                           which I of a micro-batch may come long before W */
 };
 
 /* The stage of a convert: of the node that computes its operand in a micro-batch, else of the
@@ -83,6 +85,8 @@ static struct key key_of(const struct ku_graph *g, ku_id n)
     k.dtype = to->dtype, k.phase = node->phase;
     k.stage = is_unit ? node->stage : stage_of(g, n);
     k.reduce = a->reduce, k.wire = a->wire, k.by_micro = a->by_micro;
+    if (a->by_micro && g->mesh.extent[KU_AX_PP] > 1)
+        k.from_phase = g->node[g->value[ku_in(g, node, 0)].def].phase;
     return k;
 }
 
