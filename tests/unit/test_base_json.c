@@ -138,6 +138,9 @@ static void test_set(void **state)
     assert_int_equal(x, 2);
     assert_string_equal(json_string_value(ku_json_at(root, "train.deep.er")), "x");
     assert_true(json_is_null(ku_json_at(root, "top")));
+    assert_int_equal(ku_json_set(root, "top.in", json_integer(6)), KUMI_OK); /* null: as absent */
+    assert_int_equal(ku_json_int(ku_json_at(root, "top.in"), &x), 0);
+    assert_int_equal(x, 6);
     assert_ptr_equal(ku_json_at(root, ""), root);
     static const char *const wrong[] = {"model.n.x", "list.x", "list[0]", "", ".x", "model..x"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {

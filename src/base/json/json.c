@@ -229,7 +229,8 @@ int ku_json_set(json_t *root, const char *path, json_t *value)
                        ? KUMI_OK
                        : KU_ERR(KUMI_ENOMEM, "json: %s: no memory", whole);
         json_t *child = json_object_get(root, key);
-        if (child == NULL && json_object_set_new(root, key, child = json_object()) < 0) {
+        if ((child == NULL || json_is_null(child)) &&
+            json_object_set_new(root, key, child = json_object()) < 0) {
             json_decref(value);
             return KU_ERR(KUMI_ENOMEM, "json: %s: no memory", whole);
         }

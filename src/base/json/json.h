@@ -47,8 +47,8 @@ void ku_json_place(const char *text, const char *at, int *line, int *column);
 /* The member at a dotted path, or NULL. Borrowed. */
 json_t *ku_json_at(json_t *root, const char *path);
 /*
- * Sets the member at a dotted path and creates missing objects on the way. Takes the reference to
- * value. KUMI_EINVAL if an element of the path is not an object.
+ * Sets the member at a dotted path and creates objects on the way where they are missing or null.
+ * Takes the reference to value. KUMI_EINVAL if an element of the path is not an object.
  */
 KU_STATUS ku_json_set(json_t *root, const char *path, json_t *value);
 /*
