@@ -164,10 +164,6 @@ static const struct {
      "schedule.cycle_first_step_size=5"},
     {BY("OneCycle", "\"cycle_second_step_size\":6"), "scheduler.params.cycle_second_step_size",
      "schedule.cycle_second_step_size=6"},
-    {BY("OneCycle", "\"cycle_first_stair_count\":2"), "scheduler.params.cycle_first_stair_count",
-     "schedule.cycle_first_stair_count=2"},
-    {BY("OneCycle", "\"cycle_second_stair_count\":3"), "scheduler.params.cycle_second_stair_count",
-     "schedule.cycle_second_stair_count=3"},
     {BY("OneCycle", "\"decay_step_size\":4"), "scheduler.params.decay_step_size",
      "schedule.decay_step_size=4"},
     {BY("OneCycle", "\"cycle_momentum\":false"), "scheduler.params.cycle_momentum",
@@ -579,6 +575,9 @@ static void test_auto(void **state)
             print_error("%s\n", row[i].deepspeed);
         assert_true(ku_config_is_same(wanted, item->value));
         json_decref(wanted);
+        assert_int_equal(ku_config_finish(&c), KUMI_OK);
+        if (strcmp(row[i].key, "scheduler.params.warmup_num_steps") == 0)
+            assert_true(c.schedule_warmup_num_steps == 9 && c.schedule_warmup_steps.n == 0);
         ku_config_fini(&c);
     }
     struct ku_config c; /* a model without a width */
@@ -620,6 +619,19 @@ static void test_precedence(void **state)
     ku_config_fini(&c);
     /* so do keys of stage 3 at another one */
     assert_int_equal(whole("", ZERO("\"stage3_param_persistence_threshold\":7"), &c), KUMI_OK);
+    ku_config_fini(&c);
+    /* null is no object that contradicts the file's */
+    assert_int_equal(whole(",\"memory\":{\"offload\":null}",
+                           ZERO("\"offload_optimizer\":{\"device\":\"cpu\"}"), &c),
+                     KUMI_OK);
+    assert_int_equal(c.memory_offload.optimizer, KU_OFFLOAD_HOST);
+    ku_config_fini(&c);
+    /* what DeepSpeed reads and does not apply */
+    assert_int_equal(whole("",
+                           BY("OneCycle", "\"cycle_min_lr\":0.1,\"cycle_max_lr\":0.2,"
+                                          "\"cycle_first_stair_count\":2"),
+                           &c),
+                     KUMI_OK);
     ku_config_fini(&c);
     /* a type that is not there leaves the configuration's optimizer alone */
     assert_int_equal(whole(",\"optimizer\":{\"type\":\"sgd\"}", "{\"optimizer\":{}}", &c), KUMI_OK);

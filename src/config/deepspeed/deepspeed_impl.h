@@ -58,8 +58,9 @@ json_t *ku_ds_default(const struct ku_ds_row *row);
  * EINVAL. */
 KU_STATUS ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
                      const json_t *v, json_t **value);
-/* The value of "auto", as Hugging Face's trainer fills it in. New reference. */
-KU_STATUS ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
+/* The value of "auto", as Hugging Face's trainer fills it in, which may move a key of cfg to the
+ * DeepSpeed key. New reference. */
+KU_STATUS ku_ds_fill(struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
                      int is_checked, json_t **value);
 /* Converts a value by a target's `way`. New reference; NULL: the key is not set. */
 json_t *ku_ds_convert(const char *way, const json_t *value);

@@ -105,7 +105,8 @@ int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const c
 /*
  * Keys with an "auto" of their own:
  *
- *   own         keys of the configuration; the first that is given has the value; NULL: none
+ *   own         keys of the configuration; the first that is given has the value; NULL: none;
+ *               '>': the key is 0 from then on, as the DeepSpeed key has its value
  *   otherwise   the value without them, JSON text; NULL: per_h2 * h^2 + per_h * h for a model of
  *               width h
  */
@@ -114,21 +115,27 @@ static const struct automatic {
     double per_h2, per_h;
 } automatic[] = {
     {"warmup_min_lr", NULL, "0", 0, 0},
-    {"warmup_num_steps", "schedule.warmup_num_steps schedule.warmup_steps", "0", 0, 0},
+    {"warmup_num_steps", "schedule.warmup_num_steps >schedule.warmup_steps", "0", 0, 0},
     {"total_num_steps", "schedule.total_num_steps train.steps", "null", 0, 0},
     {"reduce_bucket_size", NULL, NULL, 1, 0},
     {"stage3_prefetch_bucket_size", NULL, NULL, 0.9, 0},
     {"stage3_param_persistence_threshold", NULL, NULL, 0, 10},
 };
 
-static int fill_by_table(const struct ku_config *cfg, const struct automatic *a,
-                         const char *spelled, json_t **value)
+static int fill_by_table(struct ku_config *cfg, const struct automatic *a, const char *spelled,
+                         json_t **value)
 {
     char words[128], *rest = a->own ? words : NULL;
     int64_t h = 0;
     snprintf(words, sizeof words, "%s", a->own ? a->own : "");
-    for (char *path; *value == NULL && (path = strsep(&rest, " ")) != NULL;)
-        *value = json_incref(ku_ds_own(cfg, path));
+    for (char *path; *value == NULL && (path = strsep(&rest, " ")) != NULL;) {
+        const bool is_moved = *path == '>';
+        *value = json_incref(ku_ds_own(cfg, path + is_moved));
+        if (*value && is_moved && ku_config_set_int(cfg, path + 1, 0) < 0) {
+            json_decref(*value);
+            return KUMI_ENOMEM;
+        }
+    }
     if (*value == NULL && a->otherwise)
         *value = json_loads(a->otherwise, JSON_DECODE_ANY, NULL);
     if (*value || a->otherwise)
@@ -164,7 +171,7 @@ static json_t *own_or_default(const struct ku_config *cfg, const char *path)
     return own ? json_incref(own) : key ? ku_key_default(key) : json_null();
 }
 
-int ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
+int ku_ds_fill(struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
                int is_checked, json_t **value)
 {
     const char *eq = strchr(row->target, '='), *compute;
