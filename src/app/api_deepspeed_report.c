@@ -14,20 +14,20 @@
 #include "model/model.h"
 #include "train/session.h"
 
-static void print_batch(const struct ku_ds_batch *b, int n_ranks, struct ku_str *out)
+static void print_batch(const struct ku_ds_batch *b, int dp, struct ku_str *out)
 {
     ku_str_add(out,
                "batch: train_batch_size %lld = train_micro_batch_size_per_gpu %lld x "
                "gradient_accumulation_steps %lld x %d rank%s\n",
-               (long long)b->train, (long long)b->micro, (long long)b->accumulation, n_ranks,
-               n_ranks == 1 ? "" : "s");
+               (long long)b->train, (long long)b->micro, (long long)b->accumulation, dp,
+               dp == 1 ? "" : "s");
 }
 
-static json_t *batch_json(const struct ku_ds_batch *b, int n_ranks)
+static json_t *batch_json(const struct ku_ds_batch *b, int dp)
 {
     return json_pack("{s:I, s:I, s:I, s:i}", "train_batch_size", (json_int_t)b->train,
                      "train_micro_batch_size_per_gpu", (json_int_t)b->micro,
-                     "gradient_accumulation_steps", (json_int_t)b->accumulation, "ranks", n_ranks);
+                     "gradient_accumulation_steps", (json_int_t)b->accumulation, "ranks", dp);
 }
 
 int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int is_all, int as_json,
@@ -39,6 +39,7 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
     struct ku_ds_batch batch;
     struct ku_str out = {0};
     json_t *keys = NULL;
+    int dp = 1;
     KU_TRY(ku_settings_check(settings));
     if (n_ranks < 1 || n_ranks > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
@@ -53,8 +54,10 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
                       settings->config);
     }
     int status = ku_config_finish(cfg);
-    if (status == KUMI_OK)
-        status = ku_deepspeed_batch(cfg, n_ranks, &batch);
+    if (status == KUMI_OK) {
+        dp = ku_session_data_ranks(&s, n_ranks);
+        status = ku_deepspeed_batch(cfg, dp, &batch);
+    }
     const struct kumi_error why = *ku_err_get();
     if (status == KUMI_OK && ku_model_read(cfg, &s.model) == KUMI_OK &&
         ku_sharding_resolve(cfg, n_ranks, 0, &s.sharding) == KUMI_OK)
@@ -64,10 +67,10 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
     else
         ku_deepspeed_print(cfg->deepspeed, settings->config, is_all, &out);
     if (status == KUMI_OK && !as_json)
-        print_batch(&batch, n_ranks, &out);
+        print_batch(&batch, dp, &out);
     json_t *root = as_json ? json_pack("{s:o, s:o*, s:o*}", "keys", keys, "batch",
-                                       status == KUMI_OK ? batch_json(&batch, n_ranks) : NULL,
-                                       "error", status < 0 ? ku_json_text(why.text) : NULL)
+                                       status == KUMI_OK ? batch_json(&batch, dp) : NULL, "error",
+                                       status < 0 ? ku_json_text(why.text) : NULL)
                            : NULL;
     ku_session_fini(&s);
     const int printed = as_json ? ku_text_json(root, text) : ku_text_take(&out, text);

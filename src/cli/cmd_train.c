@@ -131,6 +131,9 @@ int cmd_train(struct cli *c)
     o.until = until < INT64_MAX ? until : 0;
     o.profile_rows = (int)rows;
     o.max_time_s = max_time ? cli_seconds(max_time) : 0;
+    if (table && (hosts.hosts || hosts.hostfile))
+        return cli_usage("kumi train: --explain-deepspeed needs only the number of ranks; give -n "
+                         "instead of -H or --hostfile");
     if (table)
         return explain(&o.settings, n, table, as_json);
     if (as_json)

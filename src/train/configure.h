@@ -16,7 +16,7 @@ enum { KU_MAX_PLANNED = 1 << 20 };
  * Configure a session for n ranks, 1 to KU_MAX_PLANNED, which need not fit on this host.
  *
  *   s      all zero at entry but for host_ranks and has_even_hosts; finished on failure
- *   more   up to 6 settings that override the user's, NULL-terminated; NULL: none
+ *   more   up to 16 settings that override the user's, NULL-terminated; NULL: none
  */
 KU_STATUS ku_settings_configure(struct ku_session *s, const struct kumi_settings *settings,
                                 int n_ranks, const char *const *more);

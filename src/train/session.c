@@ -43,8 +43,7 @@ static int64_t from_checkpoint(int64_t key, const json_t *was, const char *name)
                : given(key);
 }
 
-/* The data-parallel ranks of n; at least 1, also where n is refused later. */
-static int data_ranks(const struct ku_session *s, int n)
+int ku_session_data_ranks(const struct ku_session *s, int n)
 {
     const int64_t each = s->is_eval_only ? 1 : s->cfg.parallel_tp * s->cfg.parallel_pp;
     return n < each ? 1 : n / (int)each;
@@ -108,7 +107,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->check(&s->cfg, &s->model));
     KU_TRY(find_tokenizer(s));
     if (s->cfg.deepspeed && was == NULL) /* a resume takes missing values from the checkpoint */
-        KU_TRY(ku_deepspeed_batch(&s->cfg, data_ranks(s, n_ranks), &deepspeed));
+        KU_TRY(ku_deepspeed_batch(&s->cfg, ku_session_data_ranks(s, n_ranks), &deepspeed));
     KU_TRY(configure_batch(s, was, n_ranks));
     KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->seq_len(&s->cfg, &s->model, &s->seq_len));
     KU_TRY(ku_batch_source_create(&s->cfg, &s->model, &s->batch, s->seq_len, &s->source));

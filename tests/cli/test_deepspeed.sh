@@ -24,6 +24,11 @@ assert told["batch"] == {"train_batch_size": 32, "train_micro_batch_size_per_gpu
 PYTHON
 [ "$("$kumi" train $config --explain-deepspeed=all | wc -l)" -gt 180 ] || say '--explain-deepspeed=all lists too few'
 
+# the world size of a batch is the number of data-parallel ranks, as in training
+printf '{train_batch_size: 16, train_micro_batch_size_per_gpu: 8}' >"$dir/tensor.json"
+got=$("$kumi" train $config --deepspeed "$dir/tensor.json" -n 4 --set parallel.tp=2 --explain-deepspeed 2>&1) || say "tp 2: $got"
+printf '%s' "$got" | grep -q 'gradient_accumulation_steps 1 x 2 ranks$' || say "tp 2: $got"
+
 # what is set and has no effect is not reported as applied
 cat >"$dir/sharded.json" <<'JSON'
 {train_batch_size: 8, zero_optimization: {stage: 3, allgather_bucket_size: 4e6, stage3_max_live_parameters: 1e6,
@@ -89,6 +94,7 @@ expect 'it contradicts optimizer.lr: 3' "${bad[@]}" --set optimizer.lr=3
 expect "json: $dir/none.json: cannot be read" train "$dir/bare.json" --deepspeed "$dir/none.json"
 expect 'no DeepSpeed configuration in it; give --deepspeed FILE, or a key "deepspeed"' train "$dir/bare.json" --explain-deepspeed
 expect 'kumi train: --explain-deepspeed=some: give --explain-deepspeed or --explain-deepspeed=all' train $config --explain-deepspeed=some
+expect 'kumi train: --explain-deepspeed needs only the number of ranks; give -n' train $config -H a:2,b:2 --explain-deepspeed
 expect 'kumi train: --json goes only with --explain-deepspeed' train $config --json
 put '{train_batch_size: 8, train_micro_batch_size_per_gup: 1}'
 got=$("$kumi" "${bad[@]}" --overwrite 2>&1 >/dev/null) || say "an unknown key at the top: $got"
