@@ -36,7 +36,7 @@ static bool is_numerics(const struct ku_config *cfg, const struct ku_key *k)
 }
 
 /* Whether a key decides no bit, as nothing is divided or pushed: its default counts. */
-enum { TOPK = 3 /* the word of ps.compression */ };
+enum { SYNC = 0, SSP = 2, TOPK = 3 /* words of ps.mode and ps.compression */ };
 static bool is_idle(const struct ku_config *cfg, const struct ku_key *key)
 {
     static const char *const name[] = {"loss_parallel", "sp", "plan", "tp_reduce"};
@@ -46,9 +46,10 @@ static bool is_idle(const struct ku_config *cfg, const struct ku_key *key)
             return true;
     if (strcmp(key->section, "ps") != 0)
         return false;
-    return (cfg->ps_workers == KU_NULL && strcmp(key->name, "compression") == 0) ||
-           ((cfg->ps_workers == KU_NULL || cfg->ps_compression != TOPK) &&
-            strcmp(key->name, "topk") == 0);
+    return cfg->ps_workers == KU_NULL ||
+           (cfg->ps_mode != SSP && strcmp(key->name, "staleness") == 0) ||
+           (cfg->ps_mode != SYNC && strcmp(key->name, "backup") == 0) ||
+           (cfg->ps_compression != TOPK && strcmp(key->name, "topk") == 0);
 }
 
 static json_t *flat(const struct ku_config *cfg, bool is_all)

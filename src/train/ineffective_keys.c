@@ -161,6 +161,20 @@ static const char *pp_schedule_word(const struct ku_session *s)
 {
     return s->sharding.pp > 1 ? s->cfg.parallel_pp_schedule : "none";
 }
+static const char *ps_workers_word(const struct ku_session *s)
+{
+    return s->cfg.ps_workers == KU_NULL ? "null" : "given";
+}
+static const char *ps_mode_word(const struct ku_session *s)
+{
+    static const char *const mode[] = {"sync", "async", "ssp"};
+    return s->cfg.ps_workers == KU_NULL ? "none" : mode[s->cfg.ps_mode];
+}
+static const char *ps_compression_word(const struct ku_session *s)
+{
+    static const char *const form[] = {"none", "int8", "int8_stochastic", "topk"};
+    return form[s->cfg.ps_workers == KU_NULL ? 0 : s->cfg.ps_compression];
+}
 
 static const struct facet {
     const char *name, *label;
@@ -191,6 +205,9 @@ static const struct facet {
     {"pp_schedule", "parallel.pp_schedule", pp_schedule_word},
     {"zero_or_offload", "parallel.zero 3 or memory.offload.params", zero_or_offload_word},
     {"depths", "model.depths given", depths_word},
+    {"ps_workers", "ps.workers", ps_workers_word},
+    {"ps_mode", "ps.mode", ps_mode_word},
+    {"ps_compression", "ps.compression", ps_compression_word},
 };
 enum { N_FACETS = sizeof facets / sizeof facets[0] };
 

@@ -754,6 +754,38 @@ static void test_compare_with_older(void **state)
     ku_config_fini(&c);
 }
 
+/* Keys that decide no bit beside the others do not count, so they block no resume. */
+static void test_compare_idle(void **state)
+{
+    static const struct {
+        const char *was[2], *is[2];
+        int n;
+    } row[] = {
+        {{"ps.mode=async", "ps.backup=1"}, {"ps.staleness=2", "ps.topk=1"}, 0},
+        {{"ps.workers=2", "ps.staleness=2"}, {"ps.workers=2", "ps.topk=1"}, 0},
+        {{"ps.workers=2", "ps.mode=ssp"}, {"ps.workers=2", "ps.mode=sync"}, 1},
+        {{"ps.workers=2", "ps.backup=1"}, {"ps.workers=2", "ps.mode=sync"}, 1},
+        {{"ps.workers=2", "ps.mode=async"}, {"ps.mode=async", "ps.workers=null"}, 1},
+        {{"parallel.loss_parallel=false"}, {"parallel.sp=true"}, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_str names = {0};
+        json_t *side[2];
+        for (int k = 0; k < 2; k++) {
+            const char *const *set = k ? row[i].is : row[i].was;
+            struct ku_config c;
+            assert_int_equal(parse(minimal, set, set[1] ? 2 : 1, &c), KUMI_OK);
+            side[k] = ku_config_numerics(&c);
+            ku_config_fini(&c);
+        }
+        assert_int_equal(ku_config_compare(side[0], side[1], &names), row[i].n);
+        ku_str_fini(&names);
+        json_decref(side[0]);
+        json_decref(side[1]);
+    }
+}
+
 static void test_spans(void **state)
 {
     (void)state;
@@ -833,6 +865,7 @@ int main(void)
                                        cmocka_unit_test(test_numerics),
                                        cmocka_unit_test(test_compare),
                                        cmocka_unit_test(test_compare_with_older),
+                                       cmocka_unit_test(test_compare_idle),
                                        cmocka_unit_test(test_spans),
                                        cmocka_unit_test(test_help),
                                        cmocka_unit_test(test_examples)};

@@ -97,6 +97,16 @@ static const struct row {
     {gpt2, {"memory.offload={\"optimizer\": \"host\", \"pin\": false}"}, "memory.offload.pin ("},
     {gpt2, {"train.ema_warmup=true"}, "train.ema_warmup (train.ema: 0)"},
     {image, {"model.depths=[2, 2]"}, "model.depth (model.depths given: yes)"},
+    {gpt2, {"parallel.loss_parallel=false"}, "parallel.loss_parallel (parallel.tp: 1)"},
+    {gpt2, {"parallel.loss_parallel=false", "parallel.tp=2"}, ""},
+    {gpt2, {"ps.mode=async"}, "ps.mode (ps.workers: null)"},
+    {gpt2, {"ps.mode=async", "ps.workers=4"}, ""},
+    {gpt2, {"ps.servers=2"}, "ps.servers (ps.workers: null)"},
+    {gpt2, {"ps.staleness=2", "ps.workers=4"}, "ps.staleness (ps.mode: sync; it is for ssp)"},
+    {gpt2, {"ps.backup=1", "ps.workers=4", "ps.mode=ssp"}, "ps.backup (ps.mode: ssp; it is for"},
+    {gpt2, {"ps.topk=0.5", "ps.workers=4"}, "ps.topk (ps.compression: none; it is for topk)"},
+    {gpt2, {"ps.topk=0.5", "ps.compression=topk"}, "ps.compression (ps.workers: null), ps.topk ("},
+    {gpt2, {"ps.topk=0.5", "ps.compression=topk", "ps.workers=4"}, ""},
     {gpt2, {"optimizer.alpha=0.5", "schedule.power=2"}, ", schedule.power ("}, /* one line */
 };
 
