@@ -120,22 +120,6 @@ int ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, int n_
     return status;
 }
 
-/* The chunk pools of the largest host's ranks: the largest of them */
-static int plan_exchange(struct ku_plan *p)
-{
-    int largest = 0;
-    for (int h = 1; h < p->n_hosts; h++)
-        largest = p->host[h].n > p->host[largest].n ? h : largest;
-    for (int r = 0; p->host && r < p->host[largest].n; r++) {
-        size_t bytes;
-        KU_TRY(ku_plan_far_pool(&p->program[KU_PROG_TRAIN]->mesh, p->host, p->n_hosts,
-                                p->host[largest].first + r,
-                                ku_far_full_rate(NULL, p->s.cfg.parallel_transport), &bytes));
-        p->exchange_bytes = bytes > p->exchange_bytes ? bytes : p->exchange_bytes;
-    }
-    return KUMI_OK;
-}
-
 int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch, const size_t *other_bytes)
 {
     struct ku_compile_line line;
@@ -145,7 +129,8 @@ int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch, const size_
     p->s.watch = watch ? *watch : ku_compile_line_start(&line);
     int status = compile_all(p, other_bytes);
     if (status == KUMI_OK)
-        status = plan_exchange(p);
+        status =
+            ku_session_exchange_bytes(&p->s, &p->program[KU_PROG_TRAIN]->mesh, &p->exchange_bytes);
     p->s.watch = (struct ku_watch){0};
     if (watch == NULL)
         ku_compile_line_end(&line);
@@ -188,6 +173,7 @@ int ku_plan_open_hosts(struct ku_plan *p, const struct kumi_settings *settings,
         p->max_local = n > p->max_local ? n : p->max_local;
     }
     p->s.host_ranks = ku_hostlist_divisor(hosts, &p->s.has_even_hosts);
+    p->s.host = p->host, p->s.n_hosts = p->n_hosts;
     int status = ku_settings_configure(&p->s, settings, n_ranks, NULL);
     if (status == KUMI_OK)
         status = refuse_workers(p);

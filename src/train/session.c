@@ -15,6 +15,7 @@
 #include "base/os/os.h"
 #include "base/str.h"
 #include "comm/consensus.h"
+#include "comm/far_cost.h"
 #include "comm/world.h"
 #include "ir/state.h"
 #include "job/hosts.h"
@@ -25,6 +26,7 @@
 #include "pass/pipe/block_schedule.h"
 #include "pass/place/tensor_parallel.h"
 #include "train/remote_update.h"
+#include "sim/between_hosts.h"
 #include "sim/kernel_choice.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
@@ -332,6 +334,21 @@ size_t ku_session_staging_bytes(const struct ku_session *s)
                                           : bytes / KU_CKPT_WINDOW_BYTES * KU_CKPT_WINDOW_BYTES;
 }
 
+int ku_session_exchange_bytes(const struct ku_session *s, const struct ku_mesh *m, size_t *bytes)
+{
+    const size_t full_rate = ku_far_full_rate(NULL, s->cfg.parallel_transport);
+    const struct ku_host_ranks *largest = s->host;
+    *bytes = 0;
+    for (int h = 1; h < s->n_hosts; h++)
+        largest = s->host[h].n > largest->n ? &s->host[h] : largest;
+    for (int r = 0; largest && r < largest->n; r++) {
+        size_t own;
+        KU_TRY(ku_plan_far_pool(m, s->host, s->n_hosts, largest->first + r, full_rate, &own));
+        *bytes = own > *bytes ? own : *bytes;
+    }
+    return KUMI_OK;
+}
+
 static bool has_batch_norm(const struct ku_graph *g)
 {
     for (ku_id n = 1; n < g->n_nodes; n++)
@@ -436,6 +453,18 @@ static int mix_numerics(struct ku_session *s)
     return KUMI_OK;
 }
 
+static int solve_recompute(struct ku_session *s, const struct ku_job *job,
+                           const struct ku_target *target, struct ku_compile_opts *o)
+{
+    struct ku_host_ranks *host;
+    KU_TRY(ku_hosts_of_job(job, &host));
+    s->host = host, s->n_hosts = job->n_hosts;
+    const int status = ku_session_solve_recompute(s, target, o);
+    s->host = NULL, s->n_hosts = 0;
+    ku_free(host);
+    return status;
+}
+
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 {
     struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device),
@@ -447,7 +476,7 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     KU_TRY(ku_session_compile_opts(s, &o.compile));
     KU_TRY(ku_session_plan_pipeline(s, &o.compile));
     if (s->remote.update_by != KU_UPDATE_SERVER) /* it has no activations */
-        KU_TRY(ku_session_solve_recompute(s, &target, &o.compile));
+        KU_TRY(solve_recompute(s, job, &target, &o.compile));
     o.worker = s->worker;
     o.target = (struct ku_offload_file_opts){s->cfg.memory_offload.path,
                                              (enum ku_aio_kind)s->cfg.memory_offload.io};

@@ -39,13 +39,15 @@ struct ku_session {
      * longer exist; else NULL. Borrowed until fini.
      */
     const char *stored;
-    struct ku_companions companions; /* rank 0: files that go into every checkpoint */
-    int is_eval_only;                /* evaluation only: parameters without optimizer state */
-    struct ku_remote_opts remote;    /* a worker or server; all zero: neither */
-    int worker;                      /* its index */
-    const struct ku_graph *graph;    /* a program's own graph, instead of model; else NULL */
-    int host_ranks;                  /* as ku_sharding_resolve takes it */
-    bool has_even_hosts;             /* as ku_sharding_share takes it */
+    struct ku_companions companions;  /* rank 0: files that go into every checkpoint */
+    int is_eval_only;                 /* evaluation only: parameters without optimizer state */
+    struct ku_remote_opts remote;     /* a worker or server; all zero: neither */
+    int worker;                       /* its index */
+    const struct ku_graph *graph;     /* a program's own graph, instead of model; else NULL */
+    int host_ranks;                   /* as ku_sharding_resolve takes it */
+    bool has_even_hosts;              /* as ku_sharding_share takes it */
+    const struct ku_host_ranks *host; /* [n_hosts] of the job or plan, borrowed; NULL: one host */
+    int n_hosts;
     struct ku_batch batch;
     struct ku_sharding sharding;
     struct ku_batch_source *source; /* never opened if a program fills the ports */
@@ -116,7 +118,7 @@ void ku_session_print_pipeline(const struct ku_session *s, struct ku_str *out);
 KU_STATUS ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
 /*
  * memory.recompute with a budget: choose a recompute level for each layer, so that a rank's plan
- * (its own arenas and its share of the host's) stays within it. The session keeps the result.
+ * (what it maps itself and its share of the host's arenas) stays within it. The session keeps the result.
  * Without a budget nothing happens.
  *
  *   o    gets the levels, which the session owns
@@ -131,6 +133,9 @@ void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
 int ku_session_cores(const struct ku_session *s, int local_n);
 /* Staging bytes per rank for asynchronous checkpoints; 0: they are synchronous. */
 size_t ku_session_staging_bytes(const struct ku_session *s);
+/* Bytes per rank for chunks of exchanges between hosts, of the largest host's ranks the most. */
+KU_STATUS ku_session_exchange_bytes(const struct ku_session *s, const struct ku_mesh *m,
+                                    size_t *bytes);
 /*
  * Check that all ranks have the same configuration, build and data. Collective; once the data are
  * open.

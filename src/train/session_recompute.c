@@ -11,19 +11,38 @@ struct planning {
     const struct ku_compile_opts *o;
 };
 
-/* Bytes of a rank's plan with the current levels: the maximum over all shapes and programs. */
+/* What a rank needs beside arenas: rows read ahead, and what several hosts exchange. g: compiled. */
+static int bytes_beside(const struct ku_session *s, const struct ku_program *p,
+                        const struct ku_graph *g, size_t *bytes)
+{
+    size_t exchange = 0, inbox = 0;
+    if (s->host) {
+        KU_TRY(ku_session_exchange_bytes(s, &p->mesh, &exchange));
+        KU_TRY(ku_trainer_inbox_bytes(p, g, s->host, s->n_hosts, &inbox));
+    }
+    *bytes = ku_session_staging_bytes(s) + exchange + inbox;
+    return KUMI_OK;
+}
+
+/* Bytes of a rank's plan with the current levels: the maximum over all shapes and programs. Hosts
+ * of unequal numbers of ranks have the levels of the smallest share. */
 static int planned_bytes(void *ctx, double *bytes)
 {
     const struct planning *p = ctx;
     const struct ku_session *s = p->s;
-    size_t most[KU_N_ARENAS] = {0};
+    const int n_local = s->host_ranks ? s->host_ranks : ku_session_n_ranks(s);
+    size_t most[KU_N_ARENAS] = {0}, loader = 0, beside = 0;
     int status = KUMI_OK;
     for (int shape = 0; shape < s->source->ops->n_shapes(s->source) && status == KUMI_OK; shape++) {
         struct ku_program *program[KU_N_PROGS] = {0};
         struct ku_graph *g = NULL;
         status = ku_session_graph(s, shape, &g);
-        if (status == KUMI_OK)
+        if (status == KUMI_OK) {
+            loader = s->source->ops->read_ahead_bytes(s->source, g);
             status = ku_trainer_plan(g, p->o, p->t, KU_ALL_PROGS, program);
+        }
+        if (status == KUMI_OK)
+            status = bytes_beside(s, program[KU_PROG_TRAIN], g, &beside);
         ku_graph_destroy(g);
         for (int k = 0; k < KU_N_PROGS; k++) {
             for (int a = 0; a < KU_N_ARENAS && program[k] && status == KUMI_OK; a++)
@@ -32,10 +51,9 @@ static int planned_bytes(void *ctx, double *bytes)
             ku_program_destroy(program[k]);
         }
     }
-    *bytes = (double)ku_session_staging_bytes(s);
+    *bytes = (double)(loader + beside);
     for (int a = 0; a < KU_N_ARENAS; a++)
-        *bytes +=
-            a == KU_AR_FILE ? 0 : (double)most[a] / (ku_arena_is_common(a) ? s->batch.n_ranks : 1);
+        *bytes += a == KU_AR_FILE ? 0 : (double)most[a] / (ku_arena_is_common(a) ? n_local : 1);
     return status;
 }
 

@@ -79,35 +79,49 @@ static void test_plan_is_what_is_mapped(void **state)
         }
 }
 
+/* Bytes of a rank: on one host, or two with as many ranks each. */
+static double rank_bytes(const struct kumi_settings *s, int n_local, const char *hosts)
+{
+    char *text = NULL;
+    assert_status(hosts ? kumi_plan_memory_hosts(s, hosts, NULL, 0, 1, &text)
+                        : kumi_plan_memory(s, n_local, 1, &text),
+                  KUMI_OK);
+    json_t *plan = take_json(text);
+    const double bytes = (double)int_at(plan, "host_bytes") / n_local;
+    json_decref(plan);
+    return bytes;
+}
+
 /* A budget between nothing recomputed and everything holds; one below the least says what that is.
  */
-static void test_recompute_budget(void **state)
+static void try_budgets(const struct kumi_settings *s, int n_local, const char *hosts, char set[96])
 {
     static const char *const rule[] = {"none", "full", "selective"};
-    char set[96], *text = NULL;
-    const char *sets[] = {set, "train.micro_batch=4", NULL};
-    struct kumi_settings s = settings_of(*state, sets);
     double bytes[3], before = 0;
     for (int i = 0; i < 3; i++) {
-        snprintf(set, sizeof set, "memory.recompute=%s", rule[i]);
-        assert_status(kumi_plan_memory(&s, 1, 1, &text), KUMI_OK);
-        json_t *plan = take_json(text);
-        bytes[i] = (double)int_at(plan, "host_bytes");
-        json_decref(plan);
+        snprintf(set, 96, "memory.recompute=%s", rule[i]);
+        bytes[i] = rank_bytes(s, n_local, hosts);
     }
     assert_true(bytes[1] < bytes[2] && bytes[2] < bytes[0]);
     for (double part = 0; part < 1.2; part += 0.25) {
-        double budget = bytes[1] + part * (bytes[0] - bytes[1]);
-        snprintf(set, sizeof set, "memory.recompute={\"budget_gib\":%.12g}",
-                 budget * 0x1p-30 + 1e-9);
-        assert_status(kumi_plan_memory(&s, 1, 1, &text), KUMI_OK);
-        json_t *plan = take_json(text);
-        double is = (double)int_at(plan, "host_bytes");
-        assert_true(is <= budget + 2 && is >= before && (part < 1 || is == bytes[0]));
+        const double budget = bytes[1] + part * (bytes[0] - bytes[1]);
+        snprintf(set, 96, "memory.recompute={\"budget_gib\":%.12g}", budget * 0x1p-30 + 1e-9);
+        const double is = rank_bytes(s, n_local, hosts);
+        if (is > budget + 2 || is < before || (part >= 1 && is != bytes[0]))
+            fail_msg("%s: %.0f bytes, after %.0f", set, is, before);
         before = is;
-        json_decref(plan);
     }
-    snprintf(set, sizeof set, "memory.recompute={\"budget_gib\":%.12g}", bytes[1] * 0x1p-31);
+    snprintf(set, 96, "memory.recompute={\"budget_gib\":%.12g}", bytes[1] * 0x1p-31);
+}
+
+static void test_recompute_budget(void **state)
+{
+    char set[96], *text = NULL;
+    const char *sets[] = {set, "train.global_batch=16", "train.micro_batch=4", "data.workers=1",
+                          NULL};
+    struct kumi_settings s = settings_of(*state, sets);
+    try_budgets(&s, 2, "a:2,b:2", set);
+    try_budgets(&s, 1, NULL, set);
     assert_int_equal(kumi_plan_memory(&s, 1, 1, &text), KUMI_ENOMEM);
     assert_non_null(strstr(ku_err_get()->text, "with all layers recomputed a rank needs"));
 }
