@@ -307,10 +307,10 @@ KUMI_API int kumi_plan_mesh(const struct kumi_settings *settings, const char *ho
                             const char *hostfile, int n_ranks, int as_json, char **text);
 /*
  * Print the bytes of activations that a layer retains for backward, and the first rank of the
- * pipeline, without and with tensor parallelism, sequence parallelism and recomputation, under the
+ * pipeline in its schedule, without and with tensor parallelism, sequence parallelism and recomputation, under the
  * storage of Korthikanti et al. 2022: 2-byte values, 1-byte masks, attention without fusion.
  *
- * Errors: EINVAL: the model has no repeated layers.
+ * Errors: EINVAL: the model has no repeated layers, or is of images.
  */
 KUMI_API int kumi_plan_activations(const struct kumi_settings *settings, int n_ranks, int as_json,
                                    char **text);

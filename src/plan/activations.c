@@ -102,9 +102,9 @@ double ku_activations_of_layer(const struct ku_graph *g, const char *layer,
     return bytes;
 }
 
-double ku_activations_in_flight(int pp, int n_virtual)
+double ku_activations_in_flight(const struct ku_pp_schedule *s)
 {
-    return n_virtual > 1 ? pp + (pp - 1.0) / n_virtual : pp;
+    return s ? (double)ku_pp_schedule_peak(s, 0) * s->n_ranks / s->n_stages : 1;
 }
 
 static const struct technique {
@@ -120,30 +120,48 @@ enum { N_TECHNIQUES = sizeof techniques / sizeof *techniques };
 
 struct report {
     const struct ku_graph *g;
-    char layer[KU_NAME_BYTES];
-    int n_layers, tp, pp, n_virtual;
+    int n_layers, tp, pp;
+    double in_flight;
     double share; /* of the graph's samples: a micro-batch */
 };
 
-/* The repeated layers: their number, and the path of the last. */
-static void find_layers(struct report *r)
+/*
+ * Moves *n to the first node of the next repeated layer.
+ *
+ *   layer   in: path of the one before, "" at first; out: of this one
+ */
+static bool next_layer(const struct ku_graph *g, ku_id *n, char layer[KU_NAME_BYTES])
 {
-    for (ku_id n = 1; n < r->g->n_nodes; n++) {
-        const char *path = r->g->name[r->g->node[n].path];
-        const size_t bytes = r->g->node[n].op ? ku_unit_bytes(path) : 0;
-        if (bytes == 0 || bytes >= sizeof r->layer ||
-            (strncmp(path, r->layer, bytes) == 0 && r->layer[bytes] == '\0'))
+    for (; *n < g->n_nodes; ++*n) {
+        const char *path = g->name[g->node[*n].path];
+        const size_t bytes = g->node[*n].op ? ku_unit_bytes(path) : 0;
+        if (bytes == 0 || bytes >= KU_NAME_BYTES ||
+            (strncmp(path, layer, bytes) == 0 && layer[bytes] == '\0'))
             continue;
-        memcpy(r->layer, path, bytes);
-        r->layer[bytes] = '\0';
-        r->n_layers++;
+        memcpy(layer, path, bytes);
+        layer[bytes] = '\0';
+        return true;
     }
+    return false;
+}
+
+/* The mean over the layers, which those of encoder and decoder have not in common. -1: no memory. */
+static double bytes_per_layer(const struct report *r, const struct ku_activation_layout *l)
+{
+    char layer[KU_NAME_BYTES] = "";
+    double sum = 0;
+    for (ku_id n = 1; next_layer(r->g, &n, layer);) {
+        const double bytes = ku_activations_of_layer(r->g, layer, l);
+        if (bytes < 0)
+            return -1;
+        sum += bytes;
+    }
+    return sum / r->n_layers;
 }
 
 static int report(const struct report *r, int as_json, char **text)
 {
-    const double retained =
-        (double)r->n_layers / r->pp * ku_activations_in_flight(r->pp, r->n_virtual);
+    const double retained = (double)r->n_layers / r->pp * r->in_flight;
     struct ku_str out = {0};
     json_t *rows = json_array();
     ku_str_add(&out,
@@ -155,7 +173,7 @@ static int report(const struct report *r, int as_json, char **text)
     for (int i = 0; i < N_TECHNIQUES; i++) {
         const struct technique *t = &techniques[i];
         const struct ku_activation_layout l = {t->uses_tp ? r->tp : 1, t->has_sp, t->recompute};
-        const double bytes = ku_activations_of_layer(r->g, r->layer, &l) * r->share;
+        const double bytes = bytes_per_layer(r, &l) * r->share;
         if (bytes < 0) {
             ku_str_fini(&out);
             json_decref(rows);
@@ -185,22 +203,25 @@ int kumi_plan_activations(const struct kumi_settings *settings, int n_ranks, int
     struct ku_plan p;
     struct ku_compile_opts o;
     struct ku_graph *g = NULL;
-    struct report r = {0};
+    char layer[KU_NAME_BYTES] = "";
     KU_TRY(ku_plan_open(&p, settings, n_ranks, NULL));
     int status = ku_session_compile_opts(&p.s, &o);
     if (status == KUMI_OK)
+        status = ku_session_plan_pipeline(&p.s, &o);
+    if (status == KUMI_OK)
         status = ku_session_graph(&p.s, 0, &g);
     if (status == KUMI_OK) {
-        r = (struct report){.g = g,
-                            .tp = ku_mesh_tp(&o.mesh),
-                            .pp = o.mesh.extent[KU_AX_PP],
-                            .n_virtual = (int)p.s.cfg.parallel_virtual_stages,
-                            .share = 1.0 / (ku_mesh_dp(&o.mesh) * ku_mesh_n_micro(&o.mesh))};
-        r.n_virtual = strcmp(p.s.cfg.parallel_pp_schedule, "interleaved") == 0 ? r.n_virtual : 1;
-        find_layers(&r);
+        struct report r = {.g = g,
+                           .tp = ku_mesh_tp(&o.mesh),
+                           .pp = o.mesh.extent[KU_AX_PP],
+                           .in_flight = ku_activations_in_flight(o.schedule),
+                           .share = 1.0 / (ku_mesh_dp(&o.mesh) * ku_mesh_n_micro(&o.mesh))};
+        for (ku_id n = 1; !p.s.model.properties.image[0] && next_layer(g, &n, layer);)
+            r.n_layers++;
         status = r.n_layers ? report(&r, as_json, text)
                             : KU_ERR(KUMI_EINVAL, "plan: --activations: the model has no repeated "
-                                                  "layers; gpt2, llama, bert and transformer have");
+                                                  "layers of a transformer; gpt2, llama, bert and "
+                                                  "transformer have");
     }
     ku_graph_destroy(g);
     ku_plan_fini(&p);

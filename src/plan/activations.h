@@ -3,6 +3,7 @@
 #define KU_PLAN_ACTIVATIONS_H
 
 #include "ir/graph.h"
+#include "pass/pipe/block_schedule.h"
 
 /*
  * The bytes of activations that a transformer's layer retains for backward under the storage of
@@ -34,8 +35,9 @@ struct ku_activation_layout {
  */
 double ku_activations_of_layer(const struct ku_graph *g, const char *layer,
                                const struct ku_activation_layout *l);
-/* Micro-batches that the first coordinate of a 1F1B pipeline retains, in layers of one coordinate:
- * p, and with interleaving p (1 + (p - 1) / (p v)) (section 4.2.3). */
-double ku_activations_in_flight(int pp, int n_virtual);
+/* Micro-batches that the first coordinate of a pipeline retains at most, in layers of one
+ * coordinate: with 1f1b p of them, with interleaving p (1 + (p - 1) / (p v)) (section 4.2.3), and
+ * never more than the step has. s: NULL: no pipeline. */
+double ku_activations_in_flight(const struct ku_pp_schedule *s);
 
 #endif

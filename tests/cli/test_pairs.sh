@@ -117,6 +117,13 @@ assert [(s["rows"], s["source_len"], s["target_len"]) for s in shapes if s["spli
 assert sum(s["split"] == "val" for s in shapes) > 0 and sum(s["is_shown"] for s in shapes) == 1, shapes
 P
 "$kumi" plan "${config[@]}" --roofline >/dev/null || say 'plan --roofline'
+activations() { # encoder layers, decoder layers: the bytes of all of them
+    "$kumi" plan "$dir/pairs.json" --activations --json --set model.encoder_layers="$1" --set model.decoder_layers="$2" 2>/dev/null |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["activations"][0]["first_rank_bytes"])'
+}
+python3 -c 'import sys
+one, encoder, decoder = map(float, sys.argv[1:])
+assert one < encoder < decoder < 2 * one, sys.argv' "$(activations 1 1)" "$(activations 2 1)" "$(activations 1 2)" || say 'plan --activations: encoder and decoder'
 got=$("$kumi" graph "${config[@]}" --after fuse 2>&1) || say "graph: $got"
 [[ $got == *attention_kv* ]] || say 'graph: no attention'
 "$kumi" graph "${config[@]}" >/dev/null || say 'graph: no program'

@@ -125,6 +125,16 @@ o = json.load(sys.stdin)
 got = {r["technique"]: r["layer_bytes"] / (2048 * 12288) for r in o["activations"]}
 assert (o["tp"], o["pp"], o["layers"]) == (8, 8, 96) and abs(got["tp, sp, selective"] / (32 / 8) - 1) < 0.01 and got["full"] == 2, o
 assert all(r["first_rank_bytes"] == 96 * r["layer_bytes"] for r in o["activations"]), o' || say '--activations --json'
+# A step of fewer micro-batches than coordinates, and a schedule that retains all of them.
+retained() { # layers options..
+    "$kumi" plan configs/shakespeare-char.json -n 2 --activations --json --set parallel.pp=2 --set train.global_batch=32 "${@:2}" 2>"$dir/err" | python3 -c 'import json, sys
+assert all(r["first_rank_bytes"] == float(sys.argv[1]) * r["layer_bytes"] for r in json.load(sys.stdin)["activations"])' "$1" || say "retained $*: $(cat "$dir/err")"
+}
+retained 4 --set train.micro_batch=4
+retained 2 --set train.micro_batch=32
+retained 16 --set train.micro_batch=4 --set parallel.pp_schedule=gpipe
+"$kumi" plan configs/resnet20-cifar10.json --activations 2>"$dir/err" && say 'activations of a ResNet'
+grep -q 'no repeated layers of a transformer' "$dir/err" || say "activations of a ResNet: $(cat "$dir/err")"
 "$kumi" plan configs/shakespeare-char.json -n 2 --set parallel.tp=2 >"$dir/out" 2>&1
 grep -q '^tensor parallelism: .* that 2 ranks divide: .* whole: .* (.*wpe.weight h\.\*\.ln_1.weight ' "$dir/out" || say "plan with tp: $(cat "$dir/out")"
 grep -q '^memory plan: 2 ranks on one host' "$dir/out" || say "plan with tp: $(cat "$dir/out")"
