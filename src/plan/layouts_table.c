@@ -48,10 +48,11 @@ static void set_count(struct layout *l, const char *key, int value)
     set(l, key, text);
 }
 
-/* A row whose ranks have private state, without the sharding that the configuration asks for. */
+/* A row whose ranks have private state, without what the configuration says of its layout. */
 static struct layout *add(struct layouts *s, const char *use, int zero)
 {
-    static const char *const own[] = {"share_host_state", "strategy", "replicate", "shard"};
+    static const char *const own[] = {"share_host_state", "strategy", "replicate", "shard",
+                                      "stages"};
     KU_ASSERT(s->n < MAX_LAYOUTS);
     struct layout *l = &s->row[s->n++];
     l->use = use;
@@ -59,6 +60,7 @@ static struct layout *add(struct layouts *s, const char *use, int zero)
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         set(l, own[i], "null");
     set_count(l, "zero", zero);
+    set(l, "pp_schedule", "1f1b"), set(l, "sp", "false");
     return l;
 }
 
@@ -134,14 +136,11 @@ static int plan_layout(const struct kumi_settings *settings, int n_ranks,
     struct ku_plan plan;
     for (int i = 0; i < l->n_keys; i++)
         more[i] = l->key[i];
-    int status = ku_plan_init(&plan, settings, n_ranks, more, watch);
-    if (status == KUMI_EINVAL) {
-        l->refusal = ku_strdup(ku_err_get()->text);
-        return l->refusal ? KUMI_OK : KUMI_ENOMEM;
-    }
-    KU_TRY(status);
+    KU_TRY(ku_plan_try(&plan, settings, n_ranks, more, watch, &l->refusal));
+    if (l->refusal)
+        return KUMI_OK;
     note_bytes(&plan, l);
-    status = note_bubble(&plan, l);
+    const int status = note_bubble(&plan, l);
     if (batch->bytes == 0)
         plan.s.source->ops->print_plan(plan.s.source, plan.shape, batch);
     ku_plan_fini(&plan);

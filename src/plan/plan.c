@@ -155,6 +155,21 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
     return ku_plan_compile(p, watch, NULL);
 }
 
+int ku_plan_try(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                const char *const *more, const struct ku_watch *watch, char **refusal)
+{
+    static const char budget[] = "memory.recompute: "; /* else memory for the compiler is short */
+    const int status = ku_plan_init(p, settings, n_ranks, more, watch);
+    const char *why = ku_err_get()->text;
+    *refusal = NULL;
+    if (status == KUMI_OK ||
+        (status != KUMI_EINVAL &&
+         (status != KUMI_ENOMEM || strncmp(why, budget, sizeof budget - 1) != 0)))
+        return status;
+    *refusal = ku_strdup(why);
+    return *refusal ? KUMI_OK : KUMI_ENOMEM;
+}
+
 int ku_plan_open_hosts(struct ku_plan *p, const struct kumi_settings *settings,
                        const struct ku_hostlist *hosts)
 {

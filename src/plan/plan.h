@@ -62,7 +62,15 @@ KU_STATUS ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch,
 /* Both; all programs. */
 KU_STATUS ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
                        const char *const *more, const struct ku_watch *watch);
-/* The same for the ranks of these hosts. */
+/*
+ * The same for one of several alternatives.
+ *
+ *   refusal   out: why the settings refuse it, or memory.recompute's budget does, to be freed with
+ *             ku_free, and p is empty; NULL: p is compiled
+ */
+KU_STATUS ku_plan_try(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                      const char *const *more, const struct ku_watch *watch, char **refusal);
+/* The two and both, for the ranks of these hosts. */
 KU_STATUS ku_plan_open_hosts(struct ku_plan *p, const struct kumi_settings *settings,
                              const struct ku_hostlist *hosts);
 KU_STATUS ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,

@@ -125,10 +125,13 @@ static int plan_stage(const struct kumi_settings *settings, int i, const struct 
     const char *const shared[] = {"parallel.host_state=shared", "parallel.share_host_state=null",
                                   NULL};
     snprintf(zero, sizeof zero, "parallel.zero=%d", i);
-    KU_TRY(ku_plan_init(&plan, settings, s->n_ranks, i == SHARED ? shared : own, watch));
-    if (i == 0)
-        note_job(&plan, s);
     snprintf(stage->name, sizeof stage->name, i == SHARED ? "shared" : "zero %d", i);
+    KU_TRY(ku_plan_try(&plan, settings, s->n_ranks, i == SHARED ? shared : own, watch,
+                       &stage->refusal));
+    if (stage->refusal)
+        return KUMI_OK;
+    if (s->n_params == 0)
+        note_job(&plan, s);
     int status = stage_of(&plan, stage);
     ku_plan_fini(&plan);
     return status;
@@ -147,7 +150,7 @@ static void print_row(const struct ku_plan_stages *s, const char *name, size_t a
     if (any)
         ku_str_add(out, "\n%-16s", name);
     for (int i = 0; i < KU_N_STAGES && any; i++)
-        ku_str_add(out, " %12s", ku_text_bytes(bytes[i], text));
+        ku_str_add(out, " %12s", s->stage[i].refusal ? "-" : ku_text_bytes(bytes[i], text));
 }
 
 static int print(const struct ku_plan_stages *s, char **text)
@@ -164,6 +167,9 @@ static int print(const struct ku_plan_stages *s, char **text)
     print_row(s, "a rank", offsetof(struct ku_plan_stage, rank_bytes), &out);
     print_row(s, "all ranks", offsetof(struct ku_plan_stage, host_bytes), &out);
     ku_str_add(&out, "\n");
+    for (int i = 0; i < KU_N_STAGES; i++)
+        if (s->stage[i].refusal)
+            ku_str_add(&out, "%s is refused: %s\n", s->stage[i].name, s->stage[i].refusal);
     return ku_text_take(&out, text);
 }
 
@@ -172,6 +178,11 @@ static int print_json(const struct ku_plan_stages *s, char **text)
     json_t *list = json_array();
     for (int i = 0; i < KU_N_STAGES; i++) {
         const struct ku_plan_stage *x = &s->stage[i];
+        if (x->refusal) {
+            json_array_append_new(list,
+                                  json_pack("{s:s, s:s}", "name", x->name, "refused", x->refusal));
+            continue;
+        }
         json_t *kinds = json_object();
         for (int k = 0; k < KU_N_KINDS; k++)
             json_object_set_new(kinds, kind_name[k], json_integer((json_int_t)x->bytes[k]));
@@ -188,6 +199,25 @@ static int print_json(const struct ku_plan_stages *s, char **text)
         text);
 }
 
+/* Plans all stages. *smallest: a rank's memory is the least; NULL: none is planned. */
+static int plan_all(const struct kumi_settings *settings, struct ku_plan_stages *s,
+                    const struct ku_plan_stage **smallest)
+{
+    struct ku_compile_line line;
+    struct ku_watch watch = ku_compile_line_start(&line);
+    int status = KUMI_OK;
+    *smallest = NULL;
+    for (int i = 0; i < KU_N_STAGES && status == KUMI_OK; i++) {
+        const struct ku_plan_stage *x = &s->stage[i];
+        status = plan_stage(settings, i, &watch, s);
+        if (!x->refusal && (*smallest == NULL || x->rank_bytes < (*smallest)->rank_bytes))
+            *smallest = x;
+    }
+    ku_compile_line_end(&line);
+    return status == KUMI_OK && *smallest == NULL ? KU_ERR(KUMI_EINVAL, "%s", s->stage[0].refusal)
+                                                  : status;
+}
+
 int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
                      const struct kumi_plan_stages_options *options, char **text)
 {
@@ -197,22 +227,18 @@ int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
     KU_GIVEN(text, "text");
     struct ku_plan_stages s = {
         .config = settings->config, .n_ranks = n_ranks, .limit_bytes = o->limit_bytes};
-    const struct ku_plan_stage *smallest = &s.stage[0];
+    const struct ku_plan_stage *smallest;
     char bytes[16], limit[16];
     if (o->picture)
         KU_TRY(ku_picture_check(o->picture));
-    struct ku_compile_line line;
-    struct ku_watch watch = ku_compile_line_start(&line);
-    int status = KUMI_OK;
-    for (int i = 0; i < KU_N_STAGES && status == KUMI_OK; i++) {
-        status = plan_stage(settings, i, &watch, &s);
-        smallest = s.stage[i].rank_bytes < smallest->rank_bytes ? &s.stage[i] : smallest;
-    }
-    ku_compile_line_end(&line);
+    int status = plan_all(settings, &s, &smallest);
+    if (status == KUMI_OK && o->picture)
+        status = ku_plan_stages_draw(&s, o->picture);
+    if (status == KUMI_OK)
+        status = o->as_json ? print_json(&s, text) : print(&s, text);
+    for (int i = 0; i < KU_N_STAGES; i++)
+        ku_free(s.stage[i].refusal);
     KU_TRY(status);
-    if (o->picture)
-        KU_TRY(ku_plan_stages_draw(&s, o->picture));
-    KU_TRY(o->as_json ? print_json(&s, text) : print(&s, text));
     if (o->limit_bytes == 0 || smallest->rank_bytes <= o->limit_bytes)
         return KUMI_OK;
     return KU_ERR(KUMI_ENOMEM,

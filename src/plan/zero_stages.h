@@ -25,6 +25,7 @@ const char *ku_plan_kind_name(int kind);
 struct ku_plan_stage {
     char name[16]; /* "zero 2", "shared" */
     uint64_t bytes[KU_N_KINDS], rank_bytes, host_bytes, table_bytes;
+    char *refusal; /* why there is no plan, and the bytes are 0; NULL: there is one */
 };
 enum { KU_N_STAGES = 5 };
 struct ku_plan_stages {

@@ -62,7 +62,7 @@ static void draw_bar(const struct drawing *d, int i)
                             ku_picture_bytes(s->bytes[order[k]], text));
     }
     ku_picture_text(d->cr, heading, x, y_of(d, at) - 6, 0.5, "%s",
-                    ku_picture_bytes(s->rank_bytes, text));
+                    s->refusal ? "refused" : ku_picture_bytes(s->rank_bytes, text));
     ku_picture_text(d->cr, heading, x, BOTTOM + 20, 0.5, "%s", s->name);
 }
 
@@ -90,8 +90,10 @@ static void draw_legend(const struct drawing *d, double y)
         ku_picture_text(d->cr, plain, ASIDE + 30, y, 0, "%s", ku_plan_kind_name(order[k]));
     }
     for (int i = 0; i < KU_N_STAGES; i++)
-        ku_picture_text(d->cr, plain, ASIDE, y + 40 + 18 * i, 0, "%s, all ranks: %s",
-                        d->s->stage[i].name, ku_picture_bytes(d->s->stage[i].host_bytes, bytes));
+        ku_picture_text(
+            d->cr, plain, ASIDE, y + 40 + 18 * i, 0, "%s, all ranks: %s", d->s->stage[i].name,
+            d->s->stage[i].refusal ? "refused"
+                                   : ku_picture_bytes(d->s->stage[i].host_bytes, bytes));
 }
 
 static void draw(cairo_t *cr, const void *ctx)

@@ -57,6 +57,15 @@ grep -q '^  --set memory.recompute=full  *[0-9.]* MiB' "$dir/out" && ! grep -q '
     grep -q '^  *zero 0  *zero 1  *zero 2  *zero 3  *shared$' "$dir/out" || say "--stages: $(cat "$dir/err")"
 "$kumi" "${plan[@]}" --stages --limit 1MB >"$dir/out" 2>"$dir/err"
 [ $? = 13 ] && grep -q '^kumi: error: plan: --limit: no ZeRO stage fits in ' "$dir/err" && [ -s "$dir/out" ] || say "--stages --limit 1MB: $(cat "$dir/err")"
+# A stage that the other settings refuse is a column without figures.
+split=("${plan[@]}" -n 4 --set parallel.tp=2 --stages)
+"$kumi" "${split[@]}" >"$dir/out" 2>"$dir/err" && grep -q '^a rank .*B  *-$' "$dir/out" && grep -q '^shared is refused: config: .*parallel.host_state: "shared"; ' "$dir/out" || say "--stages with tp: $(cat "$dir/out" "$dir/err")"
+"$kumi" "${split[@]}" --json 2>"$dir/err" | python3 -c 'import json, sys
+*own, shared = json.load(sys.stdin)["stages"]
+assert list(shared) == ["name", "refused"] and all(x["rank_bytes"] > 0 for x in own), shared' || say "--stages --json with tp: $(cat "$dir/err")"
+"$kumi" "${plan[@]}" -n 2 --stages --set memory.offload='{"params": "host"}' >"$dir/out" 2>"$dir/err" && [ "$(grep -c '^zero [12] is refused: .*memory.offload.params' "$dir/out")" = 2 ] || say "--stages with offload: $(cat "$dir/out" "$dir/err")"
+"$kumi" "${plan[@]}" -n 4 --stages --set parallel.tp=3 >"$dir/out" 2>"$dir/err"
+[ $? = 2 ] && [ ! -s "$dir/out" ] || say "--stages that are all refused: $(cat "$dir/out" "$dir/err")"
 # Parameters of the published models; those of configs/plan are planned in full, over 128 ranks.
 count() { # parameters, arguments
     local want=$1 got
@@ -194,6 +203,11 @@ assert 0 < row["tp 2 x pp 2"]["state_bytes"] < row["tp 2 x dp 2"]["state_bytes"]
 assert row["tp 2 x dp 2"]["pp_bytes"] == 0 == row["tp 2 x dp 2"]["bubble"], row
 assert row["tp 2 x dp 2"]["tp_bytes"] > 0 and row["data parallel"]["tp_bytes"] == 0, row
 P
+# What a configuration says of its layout does not count; a row that exceeds a budget says so.
+"$kumi" "${layouts[@]}" --layouts --json --set parallel.pp=2 --set parallel.pp_schedule=gpipe --set parallel.stages='[1, 3]' --set parallel.zero=3 2>"$dir/err" | cmp -s - "$dir/layouts.json" || say "--layouts of another layout: $(cat "$dir/err")"
+"$kumi" "${layouts[@]}" --layouts --json --set parallel.tp=2 --set parallel.sp=true 2>"$dir/err" | cmp -s - "$dir/layouts.json" || say "--layouts of tp 2: $(cat "$dir/err")"
+budget=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["layouts"][3]["rank_bytes"] / 2**30)' "$dir/layouts.json")
+"$kumi" "${layouts[@]}" --layouts --set memory.recompute="{\"budget_gib\": $budget}" >"$dir/out" 2>"$dir/err" && grep -q '^data parallel *refused: memory.recompute: budget_gib' "$dir/out" && grep -q '^zero 3 .*parameters do not either$' "$dir/out" || say "--layouts within a budget: $(cat "$dir/out" "$dir/err")"
 "$kumi" plan configs/resnet20-cifar10.json -n 4 --layouts --set train.virtual_shards=4 >"$dir/out" 2>"$dir/err" && grep -q '^tp 4 *refused: placement: parallel.tp: 4: no parameter of this model can be split' "$dir/out" || say "--layouts of a ResNet: $(cat "$dir/out" "$dir/err")"
 for bad in '--limit much' '--limit 1GiB --roofline' '--optimizer adam' '--zero 3' '--params 1e9'; do
     # shellcheck disable=SC2086
