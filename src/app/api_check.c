@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/progress_line.h"
 #include "base/str.h"
+#include "config/deepspeed.h"
 #include "kumi/run.h"
 #include "train/configure.h"
 #include "pass/pipe/block_schedule.h"
@@ -137,6 +138,8 @@ static int check_remote(const struct kumi_settings *settings, struct subject *x)
         struct ku_session s = {0};
         KU_TRY(ku_settings_configure_side(&s, settings, side));
         if (side == KU_UPDATE_WORKER)
+            ku_deepspeed_warn(&s.cfg);
+        if (side == KU_UPDATE_WORKER)
             ku_str_add(x->out, "accepted: %d worker%s", s.batch.n_ranks,
                        s.batch.n_ranks == 1 ? "" : "s");
         else
@@ -173,6 +176,7 @@ static int check(const struct kumi_settings *settings, int n_ranks, struct subje
         return status;
     }
     KU_TRY(ku_settings_configure(&s, settings, n_ranks, NULL));
+    ku_deepspeed_warn(&s.cfg);
     KU_TRY_OUT(ku_session_open_shapes(&s));
     ku_str_add(&out, "accepted: %d rank%s in %lld class%s\n", n_ranks > 0 ? n_ranks : 1,
                n_ranks > 1 ? "s" : "", (long long)s.cfg.parallel_pp,

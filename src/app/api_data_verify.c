@@ -6,6 +6,7 @@
 #include "train/configure.h"
 #include "model/model.h"
 #include "base/progress_line.h"
+#include "config/deepspeed.h"
 #include "train/session.h"
 
 static void print_split(const char *name, const struct ku_data *d, enum ku_data_split split,
@@ -83,6 +84,7 @@ int kumi_data_verify(const struct kumi_settings *settings, char **text)
     KU_TRY(ku_settings_check(settings));
     KU_TRY_OUT(ku_config_load(settings->config, settings->set, settings->n_sets,
                               ku_model_hidden_size, &cfg));
+    ku_deepspeed_warn(&cfg);
     KU_TRY_OUT(ku_model_read(&cfg, &model));
     KU_TRY_OUT(ku_batch_source_of(&cfg, &model)->has_shapes ? verify_shapes(settings, &out)
                                                             : verify_one_shape(&cfg, &model, &out));

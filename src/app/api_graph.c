@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "train/configure.h"
 #include "base/progress_line.h"
+#include "config/deepspeed.h"
 #include "train/session.h"
 
 /* Check --after: the name of a graph pass, or "lower" for the program. */
@@ -74,6 +75,7 @@ static int text_of(const struct kumi_settings *settings, int n_ranks, const stru
     struct ku_compile_line line;
     int status;
     KU_TRY(ku_settings_configure(&s, settings, n_ranks, NULL));
+    ku_deepspeed_warn(&s.cfg);
     KU_TRY_OUT(ku_session_open_shapes(&s));
     s.watch = ku_compile_line_start(&line);
     status = print(&s, form, &out);

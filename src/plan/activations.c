@@ -8,6 +8,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "config/deepspeed.h"
 #include "pass/unit.h"
 #include "plan/plan.h"
 
@@ -205,6 +206,7 @@ int kumi_plan_activations(const struct kumi_settings *settings, int n_ranks, int
     struct ku_graph *g = NULL;
     char layer[KU_NAME_BYTES] = "";
     KU_TRY(ku_plan_open(&p, settings, n_ranks, NULL));
+    ku_deepspeed_warn(&p.s.cfg);
     int status = ku_session_compile_opts(&p.s, &o);
     if (status == KUMI_OK)
         status = ku_session_plan_pipeline(&p.s, &o);

@@ -23,6 +23,7 @@
 #include "base/err.h"
 #include "base/os/os.h"
 #include "base/progress_line.h"
+#include "config/deepspeed.h"
 
 struct trials {
     struct ku_plan *plan; /* opened; task 0 compiles it */
@@ -222,6 +223,7 @@ int ku_plan_init_advised(struct ku_plan *p, const struct kumi_settings *settings
     if (status == KUMI_OK && (status = is_advised(p, &is)) < 0)
         ku_plan_fini(p);
     if (status == KUMI_OK) {
+        ku_deepspeed_warn(&p->s.cfg);
         if (is)
             advise(p, &t);
         status = run_all(&t);

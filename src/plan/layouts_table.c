@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/progress_line.h"
 #include "base/str.h"
+#include "config/deepspeed.h"
 #include "ir/state.h"
 #include "kumi/run.h"
 #include "pass/pipe/block_schedule.h"
@@ -141,8 +142,10 @@ static int plan_layout(const struct kumi_settings *settings, int n_ranks,
         return KUMI_OK;
     note_bytes(&plan, l);
     const int status = note_bubble(&plan, l);
-    if (batch->bytes == 0)
+    if (batch->bytes == 0) {
         plan.s.source->ops->print_plan(plan.s.source, plan.shape, batch);
+        ku_deepspeed_warn(&plan.s.cfg);
+    }
     ku_plan_fini(&plan);
     return status;
 }

@@ -11,6 +11,7 @@
 #include "base/json/json.h"
 #include "base/os/os.h"
 #include "base/str.h"
+#include "config/deepspeed.h"
 #include "pass/unit.h"
 #include "plan/advice.h"
 #include "plan/picture.h"
@@ -327,6 +328,7 @@ int kumi_plan_memory_hosts(const struct kumi_settings *settings, const char *hos
         status = ku_plan_init_hosts(&p, settings, &list);
     ku_hostlist_fini(&list);
     KU_TRY(status);
+    ku_deepspeed_warn(&p.s.cfg);
     status = (as_json ? plan_json : plan_print)(&p, NULL, 0, text);
     ku_plan_fini(&p);
     return status;

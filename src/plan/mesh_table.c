@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/json/json.h"
 #include "base/str.h"
+#include "config/deepspeed.h"
 #include "kumi/run.h"
 #include "plan/plan.h"
 #include "train/session.h"
@@ -215,6 +216,7 @@ int kumi_plan_mesh(const struct kumi_settings *settings, const char *hosts, cons
     struct ku_compile_opts o;
     struct row row[MAX_ROWS];
     KU_TRY(open_plan(&p, settings, hosts, hostfile, n_ranks));
+    ku_deepspeed_warn(&p.s.cfg);
     int status = ku_session_compile_opts(&p.s, &o);
     if (status == KUMI_OK) {
         const int n = rows_of(&p, &o.mesh, row);

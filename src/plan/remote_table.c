@@ -7,6 +7,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "config/deepspeed.h"
 #include "tensor/blocks.h"
 #include "train/configure.h"
 #include "train/remote_update.h"
@@ -58,6 +59,8 @@ static int plan_side(const struct kumi_settings *settings, int update_by, struct
 {
     struct ku_session s = {0};
     KU_TRY(ku_settings_configure_side(&s, settings, update_by));
+    if (update_by == KU_UPDATE_WORKER)
+        ku_deepspeed_warn(&s.cfg);
     const int status = compile(&s, side);
     ku_session_fini(&s);
     return status;

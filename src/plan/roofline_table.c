@@ -11,6 +11,7 @@
 #include "base/json/json.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "config/deepspeed.h"
 #include "device/peak_bench.h"
 #include "sim/machine_limits.h"
 #include "plan/plan.h"
@@ -142,6 +143,7 @@ int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as
     struct ku_plan p;
     struct roofline r = {.n_rows = 0};
     KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL, NULL));
+    ku_deepspeed_warn(&p.s.cfg);
     int status = ku_plan_limits(&p, &r.limits);
     if (status == KUMI_OK) {
         collect(&p, &r);

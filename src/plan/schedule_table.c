@@ -16,6 +16,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "config/deepspeed.h"
 #include "kumi/run.h"
 #include "plan/picture.h"
 #include "plan/plan.h"
@@ -281,6 +282,7 @@ int kumi_plan_schedule(const struct kumi_settings *settings, int n_ranks, const 
     if (picture)
         KU_TRY(ku_picture_check(picture));
     KU_TRY(ku_plan_open(&plan, settings, n_ranks, NULL));
+    ku_deepspeed_warn(&plan.s.cfg);
     int status = ku_session_compile_opts(&plan.s, &o);
     if (status == KUMI_OK && plan.s.sharding.pp == 1)
         status = KU_ERR(KUMI_EINVAL, "plan: parallel.pp is 1: there is no pipeline; set it to the "

@@ -14,6 +14,7 @@
 #include "train/configure.h"
 #include "plan/picture.h"
 #include "base/progress_line.h"
+#include "config/deepspeed.h"
 #include "train/session.h"
 
 enum { SHARED = KU_N_STAGES - 1 };
@@ -107,6 +108,7 @@ static void note_job(const struct ku_plan *p, struct ku_plan_stages *s)
     ku_str_fini(&batch);
     snprintf(s->compute, sizeof s->compute, "%s", p->s.cfg.precision_compute);
     s->n_params = p->s.n_params;
+    ku_deepspeed_warn(&p->s.cfg);
 }
 
 static int plan_stage(const struct kumi_settings *settings, int i, const struct ku_watch *watch,

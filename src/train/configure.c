@@ -6,7 +6,6 @@
 #include "base/mem.h"
 #include "job/segment.h"
 #include "device/device.h"
-#include "config/deepspeed.h"
 #include "model/model.h"
 #include "train/remote_update.h"
 
@@ -52,8 +51,6 @@ int ku_settings_configure(struct ku_session *s, const struct kumi_settings *sett
     int status = ku_session_configure(s, settings->config, set, n, NULL, n_ranks);
     if (status < 0)
         ku_session_fini(s);
-    if (status == KUMI_OK)
-        ku_deepspeed_warn(&s->cfg);
     ku_free(set);
     return status;
 }

@@ -13,7 +13,8 @@ KU_STATUS ku_settings_check(const struct kumi_settings *settings);
 /* A program has one text for all ranks, so the cost of a plan does not grow with their number. */
 enum { KU_MAX_PLANNED = 1 << 20 };
 /*
- * Configure a session for n ranks, 1 to KU_MAX_PLANNED, which need not fit on this host.
+ * Configure a session for n ranks, 1 to KU_MAX_PLANNED, which need not fit on this host. A command
+ * may do so several times and calls ku_deepspeed_warn once.
  *
  *   s      all zero at entry but for host_ranks and has_even_hosts; finished on failure
  *   more   up to 16 settings that override the user's, NULL-terminated; NULL: none

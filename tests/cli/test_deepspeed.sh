@@ -100,5 +100,11 @@ put '{train_batch_size: 8, train_micro_batch_size_per_gup: 1}'
 got=$("$kumi" "${bad[@]}" --overwrite 2>&1 >/dev/null) || say "an unknown key at the top: $got"
 printf '%s' "$got" | grep -qF "kumi: $dir/bad.json:1:23: train_micro_batch_size_per_gup: unknown key; did you mean train_micro_batch_size_per_gpu? DeepSpeed ignores it, too" ||
     say "no warning: $got"
+for command in plan 'plan --limit 64GiB' 'plan --stages' 'plan --layouts' 'plan --mesh' 'plan --roofline' graph check; do
+    # shellcheck disable=SC2086
+    set -- $command
+    got=$("$kumi" "$1" "$dir/bare.json" --deepspeed "$dir/bad.json" -n 2 "${@:2}" 2>&1 >/dev/null) || say "$command: $got"
+    [ "$(printf '%s\n' "$got" | grep -c 'DeepSpeed ignores it, too')" = 1 ] || say "$command: not one warning: $got"
+done
 expect 'train_micro_batch_size_per_gup: unknown key; did you mean train_micro_batch_size_per_gpu?' "${bad[@]}" --overwrite --strict
 exit $failed

@@ -9,6 +9,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "config/deepspeed.h"
 #include "train/configure.h"
 #include "train/session.h"
 
@@ -85,6 +86,7 @@ int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **te
         return KUMI_ENOMEM;
     int status = ku_settings_configure(&s, settings, 1, NULL);
     KU_TRY_OUT(status);
+    ku_deepspeed_warn(&s.cfg);
     KU_TRY_OUT(ku_session_open_data(&s, NULL));
     KU_TRY_OUT(measure(s.source, t));
     double p50_us = (double)t->ns[t->n / 2] * 1e-3, most_us = (double)t->ns[t->n - 1] * 1e-3;
