@@ -267,7 +267,8 @@ struct kumi_estimate {
 };
 KUMI_API int kumi_plan_estimate(const struct kumi_estimate *estimate, int as_json, char **text);
 /*
- * Draw the memory plan of the first rank's training program: buffer offset over instruction or time
+ * Draw the memory plan of a rank's training program, of a pipeline's coordinates the one that maps
+ * the most: buffer offset over instruction or time
  * for each arena, coloured by class, with the peak and its largest buffers. Time is that of
  * kumi_plan_roofline, without communication.
  *
@@ -316,7 +317,8 @@ KUMI_API int kumi_plan_mesh(const struct kumi_settings *settings, const char *ho
 KUMI_API int kumi_plan_activations(const struct kumi_settings *settings, int n_ranks, int as_json,
                                    char **text);
 /*
- * Print memory and bytes sent of a rank under every layout of n ranks of one host: data parallel,
+ * Print memory and bytes sent of a rank, of a pipeline's coordinates each time the most, under every
+ * layout of n ranks of one host: data parallel,
  * the stages of ZeRO, tensor parallel, pipelines (1F1B) and their combinations, with private state;
  * the bubble is a pipeline's idle share for blocks of equal cost. Keys of the
  * configuration that choose a layout are ignored. A layout that the model or the settings refuse,
@@ -342,8 +344,8 @@ KUMI_API int kumi_plan_schedule(const struct kumi_settings *settings, int n_rank
                                 const char *picture, enum kumi_plan_form form, int unit_costs,
                                 char **text);
 /*
- * Print the minimum time of a training step by op at the machine's limits, and the tokens/s that it
- * allows. Limits come from the file that `kumi bench peak` writes; missing ones are measured.
+ * Print the minimum time of a training step by op at the machine's limits, of a pipeline that of its
+ * slowest coordinate, and the tokens/s that it allows. Limits come from the file that `kumi bench peak` writes; missing ones are measured.
  */
 KUMI_API int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json,
                                 char **text);

@@ -10,11 +10,9 @@
 #include "base/progress_line.h"
 #include "base/str.h"
 #include "config/deepspeed.h"
-#include "ir/state.h"
 #include "kumi/run.h"
 #include "pass/pipe/block_schedule.h"
 #include "plan/plan.h"
-#include "sim/volume.h"
 #include "train/configure.h"
 #include "train/session.h"
 
@@ -27,8 +25,8 @@ struct layout {
     int n_keys;
     char *refusal; /* NULL: it was planned, and the members below are set */
     uint64_t rank_bytes, state_bytes;
-    double data_bytes, tp_bytes, pp_bytes; /* sent by a rank per step */
-    double bubble;                         /* idle share of a pipeline, 0 without one */
+    struct ku_sent_bytes sent;
+    double bubble; /* idle share of a pipeline, 0 without one */
 };
 
 struct layouts {
@@ -119,15 +117,10 @@ static int note_bubble(struct ku_plan *plan, struct layout *l)
 
 static void note_bytes(const struct ku_plan *plan, struct layout *l)
 {
-    const struct ku_program *p = plan->program[KU_PROG_TRAIN];
-    struct ku_volume row[KU_MAX_VOLUMES];
-    const int n = ku_plan_volumes(p, row);
     l->rank_bytes = plan->host_bytes / (uint64_t)ku_session_n_ranks(&plan->s);
     l->state_bytes = plan->arena_bytes[KU_AR_STATE] + plan->arena_bytes[KU_AR_SHARD] +
                      plan->arena_bytes[KU_AR_HOST] / (uint64_t)ku_session_n_ranks(&plan->s);
-    l->pp_bytes = ku_plan_message_bytes(p);
-    for (int i = 0; i < n; i++)
-        *(row[i].axes & KU_TP_AXES ? &l->tp_bytes : &l->data_bytes) += row[i].ring_bytes;
+    l->sent = plan->sent;
 }
 
 static int plan_layout(const struct kumi_settings *settings, int n_ranks,
@@ -167,13 +160,13 @@ static int print(const struct layouts *s, char **text)
         if (l->refusal)
             ku_str_add(&out, "refused: %s\n", l->refusal);
         else
-            ku_str_add(&out, "%s  %s  %s   %s  %s  %s   %4.1f %%   %s\n",
-                       ku_text_bytes(l->rank_bytes, bytes[0]),
-                       ku_text_bytes(l->state_bytes, bytes[1]),
-                       ku_text_bytes(l->rank_bytes - l->state_bytes, bytes[2]),
-                       ku_text_bytes((uint64_t)l->data_bytes, bytes[3]),
-                       ku_text_bytes((uint64_t)l->tp_bytes, bytes[4]),
-                       ku_text_bytes((uint64_t)l->pp_bytes, bytes[5]), 100 * l->bubble, l->use);
+            ku_str_add(
+                &out, "%s  %s  %s   %s  %s  %s   %4.1f %%   %s\n",
+                ku_text_bytes(l->rank_bytes, bytes[0]), ku_text_bytes(l->state_bytes, bytes[1]),
+                ku_text_bytes(l->rank_bytes - l->state_bytes, bytes[2]),
+                ku_text_bytes((uint64_t)l->sent.data, bytes[3]),
+                ku_text_bytes((uint64_t)l->sent.tp, bytes[4]),
+                ku_text_bytes((uint64_t)l->sent.messages, bytes[5]), 100 * l->bubble, l->use);
     }
     return ku_text_take(&out, text);
 }
@@ -187,9 +180,9 @@ static int print_json(const struct layouts *s, char **text)
             list, l->refusal ? json_pack("{s:s, s:s}", "layout", l->name, "refused", l->refusal)
                              : json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f}", "layout", l->name,
                                          "rank_bytes", (json_int_t)l->rank_bytes, "state_bytes",
-                                         (json_int_t)l->state_bytes, "data_bytes", l->data_bytes,
-                                         "tp_bytes", l->tp_bytes, "pp_bytes", l->pp_bytes, "bubble",
-                                         l->bubble));
+                                         (json_int_t)l->state_bytes, "data_bytes", l->sent.data,
+                                         "tp_bytes", l->sent.tp, "pp_bytes", l->sent.messages,
+                                         "bubble", l->bubble));
     }
     return ku_text_json(json_pack("{s:i, s:s, s:o}", "ranks", s->n_ranks, "batch",
                                   ku_str_get(&s->batch), "layouts", list),

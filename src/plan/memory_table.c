@@ -196,6 +196,9 @@ static int plan_print(const struct ku_plan *p, const struct ku_advice *a, int n_
     ku_str_add(&out, "\n");
     ku_str_add(&out, "%lld parameters; ", (long long)p->s.n_params);
     p->s.source->ops->print_plan(p->s.source, p->shape, &out);
+    if (p->s.sharding.pp > 1)
+        ku_str_add(&out, "\nprograms of coordinate %d of axis pp, which map the most memory",
+                   ku_plan_coordinate(p));
     ku_session_print_recompute(&p->s, &again);
     ku_str_add(&out, "%s%s\n\n", again.bytes ? "\n" : "", ku_str_get(&again));
     ku_str_fini(&again);
@@ -278,6 +281,7 @@ static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_a
         available == UINT64_MAX ? json_null() : json_integer((json_int_t)available), "programs",
         programs, "to_hold_less", less, "sharding", ku_plan_volumes_json(p));
     json_object_set_new(root, "params", json_integer((json_int_t)p->s.n_params));
+    json_object_set_new(root, "coordinate", json_integer(ku_plan_coordinate(p)));
     json_object_set_new(root, "recompute_levels", levels);
     if (p->host) {
         json_t *hosts = json_array();

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "ir/program_text.h"
+#include "sim/volume.h"
 #include "train/configure.h"
 #include "base/progress_line.h"
 
@@ -23,7 +25,7 @@ void ku_plan_fini(struct ku_plan *p)
 static size_t memory_bytes(const struct ku_program *p)
 {
     size_t bytes = 0;
-    for (int a = 0; a < KU_N_ARENAS && p; a++)
+    for (int a = 0; a < KU_N_ARENAS; a++)
         bytes += a == KU_AR_FILE ? 0 : p->arena_bytes[a];
     return bytes;
 }
@@ -35,11 +37,30 @@ static void raise_to(size_t *bytes, const size_t *other)
             bytes[a] = other[a];
 }
 
-/* Add the bytes of a step of the program's coordinate. */
-static int add_step(const struct ku_plan *p, const struct ku_program *program,
-                    struct ku_step_bytes *step)
+/* By which one of the programs is kept. */
+static double weight(const struct ku_plan *p, const struct ku_program *program)
 {
-    struct ku_step_bytes own;
+    return p->limits ? ku_roofline_program_ns(p->limits, program) : (double)memory_bytes(program);
+}
+
+/* What all coordinates move in a step of a shape. */
+struct moved {
+    struct ku_step_bytes step;
+    struct ku_sent_bytes most;
+};
+
+/* Add the bytes of a step of the program's coordinate. */
+static int add_step(const struct ku_plan *p, const struct ku_program *program, struct moved *moved)
+{
+    struct ku_step_bytes own, *step = &moved->step;
+    struct ku_sent_bytes sent = {.messages = ku_plan_message_bytes(program)}, *most = &moved->most;
+    struct ku_volume row[KU_MAX_VOLUMES];
+    const int n = ku_plan_volumes(program, row);
+    for (int i = 0; i < n; i++)
+        *(row[i].axes & KU_TP_AXES ? &sent.tp : &sent.data) += row[i].ring_bytes;
+    most->data = fmax(most->data, sent.data);
+    most->tp = fmax(most->tp, sent.tp);
+    most->messages = fmax(most->messages, sent.messages);
     KU_TRY(ku_plan_step_bytes(program, p->host, p->n_hosts, &own));
     step->ring += own.ring, step->stored += own.stored, step->far += own.far;
     step->messages += own.messages, step->far_messages += own.far_messages;
@@ -47,8 +68,8 @@ static int add_step(const struct ku_plan *p, const struct ku_program *program,
 }
 
 /* Compile a batch shape for a coordinate of axis pp. p keeps the programs of the shape and
- * coordinate that map the most memory. */
-static int compile(struct ku_plan *p, int shape, int pp, unsigned which, struct ku_step_bytes *step)
+ * coordinate with the most weight. */
+static int compile(struct ku_plan *p, int shape, int pp, unsigned which, struct moved *moved)
 {
     struct ku_target target = ku_session_target(&p->s);
     struct ku_program *program[KU_N_PROGS] = {0};
@@ -67,9 +88,10 @@ static int compile(struct ku_plan *p, int shape, int pp, unsigned which, struct 
             ku_trainer_inbox_bytes(program[KU_PROG_TRAIN], g, p->host, p->n_hosts, &p->inbox_bytes);
     ku_graph_destroy(g);
     if (status == KUMI_OK)
-        status = add_step(p, program[KU_PROG_TRAIN], step);
-    const bool is_kept = status == KUMI_OK && memory_bytes(program[KU_PROG_TRAIN]) >
-                                                  memory_bytes(p->program[KU_PROG_TRAIN]);
+        status = add_step(p, program[KU_PROG_TRAIN], moved);
+    const struct ku_program *kept = p->program[KU_PROG_TRAIN];
+    const bool is_kept =
+        status == KUMI_OK && (kept == NULL || weight(p, program[KU_PROG_TRAIN]) > weight(p, kept));
     for (int i = 0; i < KU_N_PROGS; i++) {
         if (status == KUMI_OK && program[i])
             raise_to(i == KU_PROG_TRAIN ? p->arena_bytes : p->other_bytes, program[i]->arena_bytes);
@@ -85,10 +107,11 @@ static int compile_all(struct ku_plan *p, const size_t *other_bytes)
 {
     const unsigned which = other_bytes ? 1u << KU_PROG_TRAIN : KU_ALL_PROGS;
     for (int i = 0; i < p->s.source->ops->n_shapes(p->s.source); i++) {
-        struct ku_step_bytes step = {0};
+        struct moved moved = {0};
         for (int pp = 0; pp < p->s.sharding.pp; pp++)
-            KU_TRY(compile(p, i, pp, which, &step));
-        p->step = p->shape == i ? step : p->step;
+            KU_TRY(compile(p, i, pp, which, &moved));
+        p->step = p->shape == i ? moved.step : p->step;
+        p->sent = p->shape == i ? moved.most : p->sent;
     }
     if (other_bytes)
         memcpy(p->other_bytes, other_bytes, sizeof p->other_bytes);
@@ -204,6 +227,11 @@ int ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
 {
     KU_TRY(ku_plan_open_hosts(p, settings, hosts));
     return ku_plan_compile(p, NULL, NULL);
+}
+
+int ku_plan_coordinate(const struct ku_plan *p)
+{
+    return p->program[KU_PROG_TRAIN]->pp;
 }
 
 size_t ku_plan_unused_bytes(const struct ku_memory_report *r)

@@ -27,15 +27,23 @@
  * parameters alone. No report needs a device; data files are needed only where they decide the
  * batch shapes.
  */
+/* Bytes that a rank sends in a step: of the coordinates of axis pp each time the most. */
+struct ku_sent_bytes {
+    double data, tp, messages; /* collectives as rings; between coordinates */
+};
 struct ku_plan {
     struct ku_session s;
-    struct ku_program *program[KU_N_PROGS]; /* of the batch shape that maps the most memory, */
+    const struct ku_limits *limits; /* see program; NULL: memory decides */
+    /* Of the batch shape and coordinate of axis pp that map the most memory, or, with limits, take
+     * the longest at the roofline. */
+    struct ku_program *program[KU_N_PROGS];
     int shape;
     size_t arena_bytes[KU_N_ARENAS]; /* mapped by a run */
     size_t other_bytes[KU_N_ARENAS]; /* needed by the programs other than training */
     struct ku_host_ranks *host;      /* [n_hosts]; NULL: one host */
     int n_hosts, max_local;          /* ranks of the largest host */
     struct ku_step_bytes step;       /* what all ranks move in a step of this shape */
+    struct ku_sent_bytes sent;       /* in a step of this shape */
     size_t exchange_bytes;           /* chunks of exchanges between hosts, per rank of that host */
     size_t inbox_bytes;              /* of other hosts for a checkpoint, per rank, at most */
     size_t loader_bytes;             /* of rows read ahead, per rank */
@@ -77,6 +85,8 @@ KU_STATUS ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *sett
                              const struct ku_hostlist *hosts);
 void ku_plan_fini(struct ku_plan *p);
 
+/* The coordinate of axis pp of p->program. */
+int ku_plan_coordinate(const struct ku_plan *p);
 /*
  * The machine's limits for the plan's cores. Missing ones are measured and stored.
  */

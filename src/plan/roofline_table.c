@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The minimum time of a training step, by op: T = sum over the program's computations of max(FLOP /
- * matrix peak, minimum bytes / stream bandwidth). Collectives are not included, since they overlap
- * with computation.
+ * matrix peak, minimum bytes / stream bandwidth), of a pipeline that of its slowest coordinate.
+ * Collectives are not included, since they overlap with computation.
  */
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@
 #include "plan/plan.h"
 #include "sim/roofline.h"
 
-/* All computations with one op on the first rank. */
+/* All computations with one op on a rank. */
 struct row {
     int op;
     int64_t calls, n_flop_bound; /* n_flop_bound: calls limited by the matrix peak */
@@ -103,6 +103,8 @@ static int print(const struct ku_plan *plan, const struct roofline *r, char **te
                plan->s.cfg.precision_compute, r->tokens, items, l->n_cores,
                l->n_cores == 1 ? "" : "s", l->flops_f32 * 1e-9, l->flops_bf16 * 1e-9,
                l->stream_bytes * 1e-9, l->source[0] ? "; from " : "", l->source);
+    if (plan->s.sharding.pp > 1)
+        ku_str_add(&out, "coordinate %d of axis pp, the slowest\n", ku_plan_coordinate(plan));
     ku_str_add(&out, "%-18s %7s %10s %10s %10s %8s  %s\n", "op, on one rank", "calls", "GFLOP",
                "MB", "ms", "share", "limit");
     for (int i = 0; i < r->n_rows; i++) {
@@ -129,11 +131,11 @@ static int as_object(const struct ku_plan *plan, const struct roofline *r, char 
                                               bound_of(row)));
     }
     return ku_text_json(
-        json_pack("{s:i, s:s, s:s, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "ranks",
-                  ku_session_n_ranks(&plan->s), "device", plan->s.cfg.parallel_device, "compute",
-                  plan->s.cfg.precision_compute, "limits", ku_limits_json(&r->limits), "ops", rows,
-                  "flops", r->flops, "bytes", r->bytes, "least_ms", r->ns * 1e-6, "tokens",
-                  r->tokens, "tps", r->tokens / (r->ns * 1e-9)),
+        json_pack("{s:i, s:i, s:s, s:s, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "ranks",
+                  ku_session_n_ranks(&plan->s), "coordinate", ku_plan_coordinate(plan), "device",
+                  plan->s.cfg.parallel_device, "compute", plan->s.cfg.precision_compute, "limits",
+                  ku_limits_json(&r->limits), "ops", rows, "flops", r->flops, "bytes", r->bytes,
+                  "least_ms", r->ns * 1e-6, "tokens", r->tokens, "tps", r->tokens / (r->ns * 1e-9)),
         text);
 }
 
@@ -142,13 +144,17 @@ int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as
     KU_GIVEN(text, "text");
     struct ku_plan p;
     struct roofline r = {.n_rows = 0};
-    KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL, NULL));
+    KU_TRY(ku_plan_open(&p, settings, n_ranks, NULL));
     ku_deepspeed_warn(&p.s.cfg);
+    p.limits = &r.limits;
     int status = ku_plan_limits(&p, &r.limits);
-    if (status == KUMI_OK) {
-        collect(&p, &r);
-        status = as_json ? as_object(&p, &r, text) : print(&p, &r, text);
-    }
+    if (status < 0)
+        ku_plan_fini(&p);
+    else
+        status = ku_plan_compile(&p, NULL, NULL);
+    KU_TRY(status);
+    collect(&p, &r);
+    status = as_json ? as_object(&p, &r, text) : print(&p, &r, text);
     ku_plan_fini(&p);
     return status;
 }

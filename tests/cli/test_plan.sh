@@ -203,6 +203,16 @@ assert 0 < row["tp 2 x pp 2"]["state_bytes"] < row["tp 2 x dp 2"]["state_bytes"]
 assert row["tp 2 x dp 2"]["pp_bytes"] == 0 == row["tp 2 x dp 2"]["bubble"], row
 assert row["tp 2 x dp 2"]["tp_bytes"] > 0 and row["data parallel"]["tp_bytes"] == 0, row
 P
+# A rank in the middle of a pipeline sends both ways; the head makes the last coordinate slow, the micro-batches in flight the first one large.
+"$kumi" "${layouts[@]}" --layouts --json --set model.tie_word_embeddings=false 2>"$dir/err" | python3 -c 'import json, sys
+row = {r["layout"]: r for r in json.load(sys.stdin)["layouts"]}
+assert row["pp 4"]["pp_bytes"] == 4 * row["pp 2 x dp 2"]["pp_bytes"] > 0, row' || say "--layouts, bytes of a pipeline: $(cat "$dir/err")"
+piped=("${layouts[@]}" --set parallel.pp=4 --set train.micro_batch=1 --set model.tie_word_embeddings=false --set model.vocab_size=512)
+for report in --roofline --memory; do
+    "$kumi" "${piped[@]}" $report --json 2>"$dir/err" | python3 -c 'import json, sys; print(json.load(sys.stdin)["coordinate"])' || say "$report: $(cat "$dir/err")"
+done >"$dir/out"
+[ "$(tr '\n' ' ' <"$dir/out")" = '3 0 ' ] || say "the slowest and the largest coordinate: $(cat "$dir/out")"
+"$kumi" "${piped[@]}" 2>"$dir/err" | grep -qx 'programs of coordinate 0 of axis pp, which map the most memory' || say "coordinate of a memory plan: $(cat "$dir/err")"
 # What a configuration says of its layout does not count; a row that exceeds a budget says so.
 "$kumi" "${layouts[@]}" --layouts --json --set parallel.pp=2 --set parallel.pp_schedule=gpipe --set parallel.stages='[1, 3]' --set parallel.zero=3 2>"$dir/err" | cmp -s - "$dir/layouts.json" || say "--layouts of another layout: $(cat "$dir/err")"
 "$kumi" "${layouts[@]}" --layouts --json --set parallel.tp=2 --set parallel.sp=true 2>"$dir/err" | cmp -s - "$dir/layouts.json" || say "--layouts of tp 2: $(cat "$dir/err")"
