@@ -97,7 +97,7 @@ int kumi_plan_estimate(const struct kumi_estimate *e, int as_json, char **text)
     if (!(e->n_params >= 1 && e->n_params <= 1e18))
         return KU_ERR(KUMI_EINVAL, "plan: --params: %g; give 1 to 1e18", e->n_params);
     if (e->n_ranks < 1 || e->replicate < 0)
-        return KU_ERR(KUMI_EINVAL, "plan: --ranks: %d, --replicate: %d; give 1 or more", e->n_ranks,
+        return KU_ERR(KUMI_EINVAL, "plan: -n: %d, --replicate: %d; give 1 or more", e->n_ranks,
                       e->replicate);
     if (e->n_ranks % replicate != 0)
         return KU_ERR(KUMI_EINVAL, "plan: --replicate: %d does not divide %d ranks", replicate,

@@ -154,9 +154,10 @@ static void add_pattern(const char *name, struct ku_str *list)
  * What tensor parallelism saves of parameters, gradients and optimizer state: tensors that its
  * ranks divide take a part of their bytes, and the others, which are named, all of them.
  */
-static void print_tensor_parallel(const struct ku_program *p, struct ku_str *out)
+static void print_tensor_parallel(const struct ku_program *p, const char *grads, struct ku_str *out)
 {
     const int tp = ku_mesh_tp(&p->mesh);
+    const size_t grad_bytes = strcmp(grads, "f32") == 0 ? 4 : 2;
     struct ku_str whole = {0};
     double cut_bytes = 0, whole_bytes = 0;
     char text[2][16];
@@ -164,19 +165,17 @@ static void print_tensor_parallel(const struct ku_program *p, struct ku_str *out
         const struct ku_program_state *x = &p->state[s];
         const bool is_cut =
             ku_mesh_wide(&p->mesh, ku_layout_axes(&p->layout[x->split], KU_S)) & KU_TP_AXES;
-        const size_t grads = x->kind == KU_T_PARAM ? kumi_dtype_bytes(KUMI_F32) : 0;
-        const double bytes =
-            (double)x->bytes +
-            (double)(x->bytes / kumi_dtype_bytes((enum kumi_dtype)x->dtype) * grads);
+        const size_t count = x->bytes / kumi_dtype_bytes((enum kumi_dtype)x->dtype);
+        const double bytes = (double)(x->bytes + (x->kind == KU_T_PARAM ? count * grad_bytes : 0));
         *(is_cut ? &cut_bytes : &whole_bytes) += bytes;
         if (!is_cut && x->kind == KU_T_PARAM)
             add_pattern(p->name_of[x->name], &whole);
     }
     if (tp > 1)
         ku_str_add(out,
-                   "\ntensor parallelism: parameters, f32 gradients and optimizer state of tensors "
+                   "\ntensor parallelism: parameters, %s gradients and optimizer state of tensors "
                    "that %d ranks divide: %s a rank; of those that each has whole: %s (%s)\n",
-                   tp, ku_picture_bytes((uint64_t)cut_bytes, text[0]),
+                   grads, tp, ku_picture_bytes((uint64_t)cut_bytes, text[0]),
                    ku_picture_bytes((uint64_t)whole_bytes, text[1]),
                    whole.bytes ? ku_str_get(&whole) + 1 : "none");
     ku_str_fini(&whole);
@@ -204,7 +203,7 @@ static int plan_print(const struct ku_plan *p, const struct ku_advice *a, int n_
     ku_str_fini(&again);
     print_arenas(p, &out);
     print_total(p, &out);
-    print_tensor_parallel(p->program[KU_PROG_TRAIN], &out);
+    print_tensor_parallel(p->program[KU_PROG_TRAIN], p->s.cfg.precision_grads, &out);
     print_peak(p->program[KU_PROG_TRAIN], &out);
     print_peak(p->program[KU_PROG_EVAL], &out);
     ku_plan_print_volumes(p, &out);

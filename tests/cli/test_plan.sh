@@ -147,6 +147,12 @@ grep -q 'no repeated layers of a transformer' "$dir/err" || say "activations of 
 "$kumi" plan configs/shakespeare-char.json -n 2 --set parallel.tp=2 >"$dir/out" 2>&1
 grep -q '^tensor parallelism: .* that 2 ranks divide: .* whole: .* (.*wpe.weight h\.\*\.ln_1.weight ' "$dir/out" || say "plan with tp: $(cat "$dir/out")"
 grep -q '^memory plan: 2 ranks on one host' "$dir/out" || say "plan with tp: $(cat "$dir/out")"
+whole() { # options..: KiB of the tensors that each rank has whole
+    "$kumi" plan configs/shakespeare-char.json -n 2 --set parallel.tp=2 --set precision.compute=bf16 "$@" 2>&1 | sed -n 's/^tensor parallelism: parameters, \([a-z0-9]*\) gradients .* whole: \([0-9.]*\) KiB .*/\1 \2/p'
+}
+python3 -c 'import sys
+wide, narrow = (float(s.split()[1]) for s in sys.argv[1:])
+assert [s.split()[0] for s in sys.argv[1:]] == ["f32", "bf16"] and narrow < wide' "$(whole)" "$(whole --set precision.grads=bf16)" || say "plan with tp and bf16 gradients: $(whole --set precision.grads=bf16)"
 # A parameter server: a limit holds for workers and servers, other reports are refused.
 remote=(plan configs/shakespeare-char.json --set ps.workers=2)
 "$kumi" "${remote[@]}" --json >"$dir/out" 2>"$dir/err" || say "ps: $(cat "$dir/err")"

@@ -104,6 +104,7 @@ static void refusals(void **state)
          "plan: --grads: f64: unknown; give f32, bf16 or f16"},
         {{1e6, NULL, NULL, NULL, 1, 0, 0, "4"}, "plan: --zero: 4; give 0, 1, 2 or 3"},
         {{1e6, NULL, NULL, NULL, 1, 0, 0, "10"}, "plan: --zero: 10; give 0, 1, 2 or 3"},
+        {{1e6, NULL, NULL, NULL, 0, 0, 0, NULL}, "plan: -n: 0, --replicate: 0; give 1 or more"},
         {{1e6, NULL, NULL, NULL, 6, 4, 0, NULL}, "plan: --replicate: 4 does not divide 6 ranks"},
     };
     (void)state;
