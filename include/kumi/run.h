@@ -267,8 +267,8 @@ struct kumi_estimate {
 };
 KUMI_API int kumi_plan_estimate(const struct kumi_estimate *estimate, int as_json, char **text);
 /*
- * Draw the memory plan of a rank's training program, of a pipeline's coordinates the one that maps
- * the most: buffer offset over instruction or time
+ * Draw the memory plan of a rank's training program, of a pipeline's coordinates the one with the
+ * maximum: buffer offset over instruction or time
  * for each arena, coloured by class, with the peak and its largest buffers. Time is that of
  * kumi_plan_roofline, without communication.
  *
@@ -309,20 +309,20 @@ KUMI_API int kumi_plan_mesh(const struct kumi_settings *settings, const char *ho
                             const char *hostfile, int n_ranks, int as_json, char **text);
 /*
  * Print the bytes of activations that a layer retains for backward, and the first rank of the
- * pipeline in its schedule, without and with tensor parallelism, sequence parallelism and recomputation, under the
- * storage of Korthikanti et al. 2022: 2-byte values, 1-byte masks, attention without fusion.
+ * pipeline in its schedule, without and with tensor parallelism, sequence parallelism and
+ * recomputation, under the storage of Korthikanti et al. 2022: 2-byte values, 1-byte masks,
+ * attention without fusion.
  *
  * Errors: EINVAL: the model has no repeated layers, or is of images.
  */
 KUMI_API int kumi_plan_activations(const struct kumi_settings *settings, int n_ranks, int as_json,
                                    char **text);
 /*
- * Print memory and bytes sent of a rank, of a pipeline's coordinates each time the most, under every
- * layout of n ranks of one host: data parallel,
- * the stages of ZeRO, tensor parallel, pipelines (1F1B) and their combinations, with private state;
- * the bubble is a pipeline's idle share for blocks of equal cost. Keys of the
- * configuration that choose a layout are ignored. A layout that the model or the settings refuse,
- * or that exceeds memory.recompute's budget, is a row with the reason.
+ * Print memory and bytes sent of a rank under every layout of n ranks of one host: data parallel,
+ * the stages of ZeRO, tensor parallel, pipelines (1F1B) and their combinations, with private state.
+ * Of a pipeline each figure is the maximum over its coordinates; the bubble is its idle share, from
+ * modelled costs. Keys of the configuration that choose a layout are ignored. A layout that the
+ * model or the settings refuse, or that exceeds memory.recompute's budget, is a row with the reason.
  */
 KUMI_API int kumi_plan_layouts(const struct kumi_settings *settings, int n_ranks, int as_json,
                                char **text);
@@ -344,8 +344,9 @@ KUMI_API int kumi_plan_schedule(const struct kumi_settings *settings, int n_rank
                                 const char *picture, enum kumi_plan_form form, int unit_costs,
                                 char **text);
 /*
- * Print the minimum time of a training step by op at the machine's limits, of a pipeline that of its
- * slowest coordinate, and the tokens/s that it allows. Limits come from the file that `kumi bench peak` writes; missing ones are measured.
+ * Print the minimum time of a training step by op at the machine's limits, of a pipeline that of
+ * its slowest coordinate, and the tokens/s that it allows. Limits come from the file that
+ * `kumi bench peak` writes; missing ones are measured.
  */
 KUMI_API int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json,
                                 char **text);

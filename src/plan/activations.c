@@ -146,7 +146,7 @@ static bool next_layer(const struct ku_graph *g, ku_id *n, char layer[KU_NAME_BY
     return false;
 }
 
-/* The mean over the layers, which those of encoder and decoder have not in common. -1: no memory. */
+/* The mean over the layers: those of an encoder and a decoder differ. -1: no memory. */
 static double bytes_per_layer(const struct report *r, const struct ku_activation_layout *l)
 {
     char layer[KU_NAME_BYTES] = "";

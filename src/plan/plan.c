@@ -46,21 +46,21 @@ static double weight(const struct ku_plan *p, const struct ku_program *program)
 /* What all coordinates move in a step of a shape. */
 struct moved {
     struct ku_step_bytes step;
-    struct ku_sent_bytes most;
+    struct ku_sent_bytes max;
 };
 
 /* Add the bytes of a step of the program's coordinate. */
 static int add_step(const struct ku_plan *p, const struct ku_program *program, struct moved *moved)
 {
     struct ku_step_bytes own, *step = &moved->step;
-    struct ku_sent_bytes sent = {.messages = ku_plan_message_bytes(program)}, *most = &moved->most;
+    struct ku_sent_bytes sent = {.messages = ku_plan_message_bytes(program)}, *max = &moved->max;
     struct ku_volume row[KU_MAX_VOLUMES];
     const int n = ku_plan_volumes(program, row);
     for (int i = 0; i < n; i++)
         *(row[i].axes & KU_TP_AXES ? &sent.tp : &sent.data) += row[i].ring_bytes;
-    most->data = fmax(most->data, sent.data);
-    most->tp = fmax(most->tp, sent.tp);
-    most->messages = fmax(most->messages, sent.messages);
+    max->data = fmax(max->data, sent.data);
+    max->tp = fmax(max->tp, sent.tp);
+    max->messages = fmax(max->messages, sent.messages);
     KU_TRY(ku_plan_step_bytes(program, p->host, p->n_hosts, &own));
     step->ring += own.ring, step->stored += own.stored, step->far += own.far;
     step->messages += own.messages, step->far_messages += own.far_messages;
@@ -68,7 +68,7 @@ static int add_step(const struct ku_plan *p, const struct ku_program *program, s
 }
 
 /* Compile a batch shape for a coordinate of axis pp. p keeps the programs of the shape and
- * coordinate with the most weight. */
+ * coordinate of the maximum weight. */
 static int compile(struct ku_plan *p, int shape, int pp, unsigned which, struct moved *moved)
 {
     struct ku_target target = ku_session_target(&p->s);
@@ -111,7 +111,7 @@ static int compile_all(struct ku_plan *p, const size_t *other_bytes)
         for (int pp = 0; pp < p->s.sharding.pp; pp++)
             KU_TRY(compile(p, i, pp, which, &moved));
         p->step = p->shape == i ? moved.step : p->step;
-        p->sent = p->shape == i ? moved.most : p->sent;
+        p->sent = p->shape == i ? moved.max : p->sent;
     }
     if (other_bytes)
         memcpy(p->other_bytes, other_bytes, sizeof p->other_bytes);

@@ -27,7 +27,7 @@
  * parameters alone. No report needs a device; data files are needed only where they decide the
  * batch shapes.
  */
-/* Bytes that a rank sends in a step: of the coordinates of axis pp each time the most. */
+/* Bytes that a rank sends in a step: of each kind the maximum over the coordinates of axis pp. */
 struct ku_sent_bytes {
     double data, tp, messages; /* collectives as rings; between coordinates */
 };

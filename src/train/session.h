@@ -118,8 +118,8 @@ void ku_session_print_pipeline(const struct ku_session *s, struct ku_str *out);
 KU_STATUS ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
 /*
  * memory.recompute with a budget: choose a recompute level for each layer, so that a rank's plan
- * (what it maps itself and its share of the host's arenas) stays within it. The session keeps the result.
- * Without a budget nothing happens.
+ * (what it maps itself and its share of the host's arenas) stays within it. The session keeps the
+ * result. Without a budget nothing happens.
  *
  *   o    gets the levels, which the session owns
  *
@@ -133,7 +133,7 @@ void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
 int ku_session_cores(const struct ku_session *s, int local_n);
 /* Staging bytes per rank for asynchronous checkpoints; 0: they are synchronous. */
 size_t ku_session_staging_bytes(const struct ku_session *s);
-/* Bytes per rank for chunks of exchanges between hosts, of the largest host's ranks the most. */
+/* Bytes of a rank for chunks of exchanges between hosts: the maximum over the largest host. */
 KU_STATUS ku_session_exchange_bytes(const struct ku_session *s, const struct ku_mesh *m,
                                     size_t *bytes);
 /*

@@ -11,7 +11,7 @@ struct planning {
     const struct ku_compile_opts *o;
 };
 
-/* What a rank needs beside arenas: rows read ahead, and what several hosts exchange. g: compiled. */
+/* Beside arenas: staging buffers, and what several hosts exchange. g: compiled. */
 static int bytes_beside(const struct ku_session *s, const struct ku_program *p,
                         const struct ku_graph *g, size_t *bytes)
 {

@@ -576,8 +576,6 @@ static void test_auto(void **state)
         assert_true(ku_config_is_same(wanted, item->value));
         json_decref(wanted);
         assert_int_equal(ku_config_finish(&c), KUMI_OK);
-        if (strcmp(row[i].key, "scheduler.params.warmup_num_steps") == 0)
-            assert_true(c.schedule_warmup_num_steps == 9 && c.schedule_warmup_steps.n == 0);
         ku_config_fini(&c);
     }
     struct ku_config c; /* a model without a width */
@@ -619,6 +617,12 @@ static void test_precedence(void **state)
     ku_config_fini(&c);
     /* so do keys of stage 3 at another one */
     assert_int_equal(whole("", ZERO("\"stage3_param_persistence_threshold\":7"), &c), KUMI_OK);
+    ku_config_fini(&c);
+    /* "auto" takes the steps over from the key of kumi's own schedules */
+    assert_int_equal(whole(",\"schedule\":{\"warmup_steps\":9}",
+                           BY("WarmupLR", "\"warmup_num_steps\":\"auto\""), &c),
+                     KUMI_OK);
+    assert_true(c.schedule_warmup_num_steps == 9 && c.schedule_warmup_steps.n == 0);
     ku_config_fini(&c);
     /* null is no object that contradicts the file's */
     assert_int_equal(whole(",\"memory\":{\"offload\":null}",
