@@ -267,10 +267,9 @@ struct kumi_estimate {
 };
 KUMI_API int kumi_plan_estimate(const struct kumi_estimate *estimate, int as_json, char **text);
 /*
- * Draw the memory plan of a rank's training program, of a pipeline's coordinates the one with the
- * maximum: buffer offset over instruction or time
- * for each arena, coloured by class, with the peak and its largest buffers. Time is that of
- * kumi_plan_roofline, without communication.
+ * Draw the memory plan of a rank's training program, of a pipeline's coordinates the one that maps
+ * the most memory: buffer offset over instruction or time for each arena, coloured by class, with
+ * the peak and its largest buffers. Time is that of kumi_plan_roofline, without communication.
  *
  *   path   *.svg, *.png, *.pdf
  *
@@ -322,7 +321,8 @@ KUMI_API int kumi_plan_activations(const struct kumi_settings *settings, int n_r
  * the stages of ZeRO, tensor parallel, pipelines (1F1B) and their combinations, with private state.
  * Of a pipeline each figure is the maximum over its coordinates; the bubble is its idle share, from
  * modelled costs. Keys of the configuration that choose a layout are ignored. A layout that the
- * model or the settings refuse, or that exceeds memory.recompute's budget, is a row with the reason.
+ * model or the settings refuse, or that exceeds memory.recompute's budget, is a row with the
+ * reason.
  */
 KUMI_API int kumi_plan_layouts(const struct kumi_settings *settings, int n_ranks, int as_json,
                                char **text);
