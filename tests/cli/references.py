@@ -76,16 +76,23 @@ def keys(path, text):
             yield f"{name}: no such key"
 
 
-def commands(path, text):
-    """Lines of commands: in blocks, and whole in `code`."""
-    lines = re.findall(r"^    (?:build/)?(kumi [a-z].*)$", text, re.M) + re.findall(r"(?<!`)`(?:build/)?(kumi [a-z][^`]*)`(?!`)", text)
+def lines_of_commands(text):
+    """In blocks, and whole in `code`: (line, words), and no words of what is not a command line."""
+    lines = re.findall(r"^    (?:\$ )?(?:build/)?(kumi [a-z].*)$", text, re.M) + re.findall(r"(?<!`)`(?:build/)?(kumi [a-z][^`]*)`(?!`)", text)
     for line in lines:
         try:
             words = shlex.split(re.sub(r"\s#.*", "", line).replace("…", ""))
         except ValueError:
+            yield line, None
+            continue
+        yield line, words[:next((i for i, w in enumerate(words) if w in ("|", "<", ">", "&&")), len(words))]
+
+
+def commands(path, text):
+    for line, words in lines_of_commands(text):
+        if words is None:
             yield f"{line}: not a command line"
             continue
-        words = words[:next((i for i, w in enumerate(words) if w in ("|", "<", ">", "&&")), len(words))]
         if len(words) < 2 or words[1] not in OPTIONS:
             if re.fullmatch(r"[a-z]+", words[1] if len(words) > 1 else "x"):
                 yield f"kumi {words[1] if len(words) > 1 else ''}: no such command"
@@ -98,6 +105,20 @@ def commands(path, text):
         for name in own:
             if re.match(r"configs/", name) and not os.path.exists(os.path.join(source, name)):
                 yield f"kumi {words[1]} {name}: no such file"
+
+
+def plans(text):
+    """A configuration that is trained or planned has a plan with these ranks and keys; of "-n auto" on six cores."""
+    for line, words in lines_of_commands(text):
+        if words is None or words[1:2] not in (["train"], ["plan"]) or not words[2:3] or not words[2].startswith("configs/"):
+            continue
+        args = words[2:3]
+        for option, value in zip(words[3:], words[4:]):
+            if option in ("-n", "-H", "--hostfile", "--set"):
+                args += [option, "6" if value == "auto" else value]
+        got = subprocess.run([kumi, "plan", *args, "--json"], cwd=source, capture_output=True, text=True, timeout=300)
+        if got.returncode:
+            yield f"{line}: {got.stderr.strip()}"
 
 
 def documents(path, text):
@@ -206,6 +227,8 @@ found = {line for check in (*IN_PAGES, documents) for line in check("docs/bad.md
 assert found == WANTED, found ^ WANTED
 TREE = {"README.md": "[a](docs/a.md#x)\n<!-- measured:m -->\n1\n<!-- /measured -->\n7 tokens/s\n", "docs/a.md": "[b](b.md)", "docs/b.md": "",
         "docs/c.md": "", "docs/reference/p.md": "<!-- measured:m -->\n2\n<!-- /measured -->\n"}
+assert [re.sub(":.*: batch", ": batch", line) for line in plans("    $ kumi plan configs/gpt2-124m.json -n auto\n`kumi train configs/gpt2-124m.json -n 4 --until 9`")] == [
+    "kumi plan configs/gpt2-124m.json -n auto: batch: train.global_batch: 4 is less than virtual_shards = 6; give at least 6, or fewer ranks"]
 assert unreached(TREE) == ["docs/c.md: no page links to it", "docs/reference/p.md: no page links to it"]
 assert [line.split(": ")[1] for line in measured(TREE)] == ["measured:m", "7 tokens/s"]
 COMPARED = {"README.md": "[a](docs/internals/performance/a-b.md)\n<!-- measured:comparison-a-b -->\nof A\n<!-- /measured -->\n",
@@ -223,7 +246,7 @@ for line in lines:
     print(line)
     failed = 1
 for path, text in pages.items():
-    for line in [line for check in IN_PAGES for line in check(path, text)]:
+    for line in [line for check in IN_PAGES for line in check(path, text)] + list(plans(text) if path.startswith("docs/guide/") else ()):
         print(f"{path}: {line}")
         failed = 1
 for top in ("include", "src", "examples"):
