@@ -221,7 +221,8 @@ KUMI_API int kumi_eval_bleu(const struct kumi_bleu_options *options,
 
 /*
  * Print the memory plan of a configuration on n ranks of one host: mapped bytes, live bytes at the
- * peak, the largest tensors there, and settings that need less memory. Needs no data files.
+ * peak, the largest tensors there, and settings that need less memory. Only of a parallel corpus
+ * are the data files read: they decide its batch shapes.
  *
  *   as_json   0: a table
  *   text      out: freed with kumi_text_free, here and below

@@ -190,6 +190,8 @@ def complete(pages):
         if command not in parts:
             yield f"docs/reference/commands.md: lacks kumi {command}"
             continue
+        if f"\n| [`kumi {command}`](#kumi-{command}) | " not in pages["docs/reference/commands.md"]:
+            yield f"docs/reference/commands.md: its table lacks kumi {command}"
         for option in sorted(options - {"--help", "--markdown"}):
             if f"\n| `{option}` | " not in parts[command]:
                 yield f"docs/reference/commands.md: kumi {command} lacks {option}"
