@@ -142,11 +142,12 @@ KUMI_API int kumi_trainer_metric(const struct kumi_trainer *trainer, const char 
  * of its share of the batch, as f32.
  *
  *   out     [n_samples, ..] over the output's dims
- *   count   elements of out; n_samples is samples of the batch / ranks
+ *   count   elements of out; n_samples is samples of the batch / data-parallel ranks, which are
+ *           ranks / (parallel.pp x parallel.tp)
  *   first   out: number of the first sample within the batch; NULL: not wanted
  *
- * Valid until the next step. Errors: KUMI_EINVAL: no such output, not one row per sample, or
- * another count.
+ * Valid until the next step. Errors: KUMI_EINVAL: no such output, or that of another rank's stage
+ * (parallel.pp); not one row per sample; divided by parallel.sp; another count.
  */
 KUMI_API int kumi_trainer_output(const struct kumi_trainer *trainer, const char *name, float *out,
                                  int64_t count, int64_t *first);

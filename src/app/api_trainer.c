@@ -189,7 +189,14 @@ int kumi_trainer_output(const struct kumi_trainer *t, const char *name, float *o
     const struct ku_program *p = t->s.t->program[KU_PROG_EVAL];
     const struct ku_program_port *port = ku_program_find_port(p, 0, name);
     if (port == NULL)
-        return KU_ERR(KUMI_EINVAL, "trainer: output %s: the graph has none of this name", name);
+        return KU_ERR(KUMI_EINVAL, "trainer: output %s: %s has none of this name", name,
+                      p->mesh.extent[KU_AX_PP] > 1 ? "this rank's stages (parallel.pp)"
+                                                   : "the graph");
+    if (p->layout[port->layout].at[KU_AX_TP].kind == KU_S)
+        return KU_ERR(KUMI_EINVAL,
+                      "trainer: output %s: each rank of parallel.tp has a part of the sequence; "
+                      "use parallel.sp false",
+                      name);
     const struct ku_shape *shape = &p->shape[port->shape];
     struct ku_mapping rows;
     if (ku_shape_find(shape, 'n') != 0)

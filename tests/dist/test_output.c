@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kumi_trainer_output: an evaluation's rows, each on the rank whose share they are, with the bits
- * of one rank and the loss of the evaluation in them. */
+/* kumi_trainer_output: an evaluation's rows, each on the ranks whose share they are, with the bits
+ * of one rank and the loss of the evaluation in them; of a pipeline on the ranks of the last stage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,14 +15,30 @@
 #include "kumi/launch.h"
 #include "kumi/trainer.h"
 
-enum { N = 8, T = 3, IDS = 5, WIDTH = 6 };
+enum { N = 8, T = 3, IDS = 5, WIDTH = 6, HIDDEN = 8 };
+
+static const struct layout {
+    int n, tp, pp;
+} layouts[] = {{1, 1, 1}, {2, 1, 1}, {4, 1, 1}, {2, 2, 1},
+               {4, 2, 1}, {2, 1, 2}, {4, 1, 2}, {4, 2, 2}};
+enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 /* Seen by the test and all ranks. */
 static struct shared {
+    struct layout layout;
     int micro_batch;
     float logits[N][T][IDS];
     double loss;
 } * shared;
+
+static kumi_value layer(struct kumi_graph *g, kumi_value x)
+{
+    const int64_t hidden = HIDDEN, width = WIDTH;
+    kumi_value y = kumi_linear(g, x, "up", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    y = kumi_activate(g, y, KUMI_GELU);
+    y = kumi_linear(g, y, "down", &(struct kumi_linear){.out = "c", .out_count = &width});
+    return kumi_add(g, x, y);
+}
 
 /* The head is the padded embedding, so that logits have padding, which no output may contain. */
 static int build(struct kumi_graph *g)
@@ -33,6 +49,11 @@ static int build(struct kumi_graph *g)
     kumi_value ids =
         kumi_param(g, "ids", "vc", table, &(struct kumi_init){.std = 1, .pad_first = 8});
     x = kumi_dropout(g, kumi_embedding(g, ids, x), 0.5);
+    for (int i = 0; i < 2; i++) {
+        kumi_graph_enter(g, "h.%d", i);
+        x = layer(g, x);
+        kumi_graph_leave(g);
+    }
     x = kumi_layer_norm(g, x, "norm", 0);
     x = kumi_linear(g, x, "head", &(struct kumi_linear){.out_in = 1, .weight = ids});
     kumi_graph_output(g, "logits", x);
@@ -40,11 +61,16 @@ static int build(struct kumi_graph *g)
     return kumi_loss_cross_entropy(g, x, y, -100);
 }
 
-static int check(struct kumi_trainer *t, int n_ranks)
+static int check(struct kumi_trainer *t, int rank)
 {
-    const int64_t count = N / n_ranks * T * IDS;
+    const struct layout *l = &shared->layout;
+    const int n_of_stage = l->n / l->pp;
+    const int64_t count = N / (n_of_stage / l->tp) * T * IDS;
     float rows[N * T * IDS], twice[N * T * IDS];
     int64_t first;
+    if (rank < l->n - n_of_stage)
+        return kumi_trainer_output(t, "logits", rows, count, NULL) != KUMI_EINVAL ||
+               strstr(kumi_last_error()->text, "this rank's stages (parallel.pp)") == NULL;
     if (kumi_trainer_output(t, "logits", rows, count + 1, NULL) != KUMI_EINVAL ||
         kumi_trainer_output(t, "none", rows, count, NULL) != KUMI_EINVAL ||
         kumi_trainer_output(t, "loss_sum", rows, 1, NULL) != KUMI_EINVAL)
@@ -59,16 +85,28 @@ static int check(struct kumi_trainer *t, int n_ranks)
     return 0;
 }
 
+static int divided(struct kumi_trainer *t, int rank)
+{
+    float rows[N * T * IDS];
+    (void)rank;
+    return kumi_trainer_output(t, "logits", rows, (int64_t)N * T * IDS, NULL) != KUMI_EINVAL ||
+           strstr(kumi_last_error()->text, "use parallel.sp false") == NULL;
+}
+
+/* arg: NULL; or a setting, for rows that are divided by it */
 static int rank_main(void *arg)
 {
     struct kumi_comm *world;
+    char tp[32], pp[32];
+    const char *const set[] = {arg ? arg : "parallel.tp_exact=2", tp, pp, NULL};
     struct kumi_graph *graph = NULL;
     struct kumi_trainer *t = NULL;
     int32_t tokens[N][T], targets[N][T];
     const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", targets}};
     struct kumi_trainer_options o = {
-        .virtual_shards = 4, .micro_batch = shared->micro_batch, .seed = 3};
-    (void)arg;
+        .virtual_shards = 4, .micro_batch = shared->micro_batch, .seed = 3, .set = set};
+    snprintf(tp, sizeof tp, "parallel.tp=%d", shared->layout.tp);
+    snprintf(pp, sizeof pp, "parallel.pp=%d", shared->layout.pp);
     for (int i = 0; i < N * T; i++) {
         tokens[i / T][i % T] = i % IDS;
         targets[i / T][i % T] = i * 3 % IDS;
@@ -83,7 +121,9 @@ static int rank_main(void *arg)
     if (status == 0)
         status = kumi_trainer_evaluate(t, batch, 2, &shared->loss);
     if (status == 0)
-        status = check(t, kumi_comm_size(world));
+        status = (arg ? divided : check)(t, kumi_comm_rank(world));
+    if (status < 0)
+        fprintf(stderr, "%s\n", kumi_last_error()->text);
     kumi_trainer_destroy(t);
     kumi_graph_destroy(graph);
     kumi_comm_leave(world);
@@ -107,23 +147,33 @@ static void rows_of_all_layouts(void **state)
 {
     static float want[N][T][IDS];
     (void)state;
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(shared != MAP_FAILED);
     for (int micro = 1; micro <= 2; micro++)
-        for (int n = 1; n <= 4; n *= 2) {
-            memset(shared, 0, sizeof *shared);
-            shared->micro_batch = micro;
-            assert_int_equal(kumi_launch(rank_main, NULL, n), 0);
+        for (int i = 0; i < N_LAYOUTS; i++) {
+            *shared = (struct shared){.layout = layouts[i], .micro_batch = micro};
+            if (kumi_launch(rank_main, NULL, layouts[i].n) != 0)
+                fail_msg("layout %d, micro_batch %d", i, micro);
             assert_true(fabs(loss_of() - shared->loss) < 1e-6);
-            if (n == 1)
+            if (i == 0)
                 memcpy(want, shared->logits, sizeof want);
             assert_memory_equal(want, shared->logits, sizeof want);
         }
-    munmap(shared, sizeof *shared);
+}
+
+/* Ranks that divide sequences have no whole rows. */
+static void divided_rows(void **state)
+{
+    static char by[] = "parallel.sp=true";
+    (void)state;
+    *shared = (struct shared){.layout = {2, 2, 1}, .micro_batch = 1};
+    assert_int_equal(kumi_launch(rank_main, by, 2), 0);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_all_layouts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_all_layouts),
+                                       cmocka_unit_test(divided_rows)};
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

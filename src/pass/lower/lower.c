@@ -151,6 +151,13 @@ static int add_inputs(struct ku_lower *l)
     return KUMI_OK;
 }
 
+/* Whether this coordinate of axis pp has an output: the stage of a micro-batch's alone. */
+static bool has_output(const struct ku_lower *l, ku_id value)
+{
+    const ku_id def = l->g->value[value].def;
+    return def == 0 || !is_micro_phase(l->g->node[def].phase) || ku_lower_runs(l, def);
+}
+
 /* Buffers of outputs that have rows for every micro-batch; other outputs have one value per
  * step. */
 static int add_output_rows(struct ku_lower *l)
@@ -158,7 +165,7 @@ static int add_output_rows(struct ku_lower *l)
     const struct ku_graph *g = l->g;
     for (uint32_t i = 0; i < g->n_outputs; i++) {
         ku_id v = g->output[i].value;
-        if (g->value[v].def && l->buffer[v] == 0 &&
+        if (g->value[v].def && l->buffer[v] == 0 && has_output(l, v) &&
             g->layout[g->value[v].layout].at[KU_AX_MB].kind == KU_S)
             KU_TRY(add_port_buffer(l, v));
     }
@@ -417,6 +424,8 @@ static int add_outputs(struct ku_lower *l)
     if (p->output == NULL)
         return KUMI_ENOMEM;
     for (uint32_t i = 0; i < l->g->n_outputs; i++) {
+        if (!has_output(l, l->g->output[i].value))
+            continue;
         p->output[p->n_outputs] = port_of(l, &l->g->output[i]);
         KU_ASSERT(p->output[p->n_outputs].buffer != 0);
         p->buffer[p->output[p->n_outputs++].buffer].last = p->n_instrs;
