@@ -100,7 +100,7 @@ KUMI_API int kumi_comm_free(struct kumi_comm *comm);
  *   bytes    equal on all ranks
  *   memory   out: freed with kumi_comm_dealloc
  *
- * Collective over the world.
+ * Collective over the world. Errors: KUMI_EINVAL, also for a comm that is not the world; ENOMEM.
  */
 KUMI_API int kumi_comm_alloc(struct kumi_comm *world, size_t bytes, void **memory);
 /*

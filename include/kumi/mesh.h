@@ -37,7 +37,7 @@ enum { KUMI_MESH_AXES_MAX = 8 };
  *   axes     [n_axes], equal on all ranks; the product of the extents is the world's size
  *   mesh     out: freed with kumi_mesh_destroy
  *
- * Collective over the world. Errors: KUMI_EINVAL (extents, names).
+ * Collective over the world. Errors: KUMI_EINVAL (not the world; extents, names).
  */
 KUMI_API int kumi_mesh_create(struct kumi_comm *world, const struct kumi_mesh_axis *axes,
                               int n_axes, struct kumi_mesh **mesh);

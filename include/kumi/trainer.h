@@ -79,8 +79,8 @@ struct kumi_trainer_options {
  *             (docs/internals/numerics.md)
  *   options   NULL: defaults
  *
- * Collective. Errors: KUMI_EINVAL (the model's first mistake; sizes that do not divide; options,
- * with the key), ENOMEM (with the shortage), the job's root cause.
+ * Collective. Errors: KUMI_EINVAL (not the world; the model's first mistake; sizes that do not
+ * divide; options, with the key), ENOMEM (with the shortage), the job's root cause.
  */
 KUMI_API int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
                                  const struct kumi_trainer_options *options,

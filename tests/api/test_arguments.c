@@ -113,6 +113,11 @@ static struct kumi_trainer *t(void)
     return kumi_trainer_create(world, small(), NULL, &made_trainer) < 0 ? NULL : made_trainer;
 }
 
+static struct kumi_comm *split(void)
+{
+    return kumi_comm_split(world, 0, 0, &other) < 0 ? NULL : other;
+}
+
 static void set_up(void)
 {
     memset(long_text, 'a', sizeof long_text - 1);

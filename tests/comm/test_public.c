@@ -195,6 +195,21 @@ static int meshes(struct kumi_comm *world)
     return kumi_mesh_destroy(NULL);
 }
 
+/* What only the world communicator can do. */
+static int not_the_world(struct kumi_comm *half)
+{
+    static const char words[] = "comm split: not the world communicator";
+    struct kumi_mesh *mesh = NULL;
+    void *memory = NULL;
+    CHECK(kumi_comm_leave(half) == KUMI_EINVAL && strstr(kumi_last_error()->text, words));
+    CHECK(kumi_comm_alloc(half, 8, &memory) == KUMI_EINVAL && !memory &&
+          strstr(kumi_last_error()->text, words));
+    CHECK(kumi_comm_dealloc(half, NULL) == KUMI_EINVAL && strstr(kumi_last_error()->text, words));
+    CHECK(kumi_mesh_create(half, (struct kumi_mesh_axis[]){{"dp", 0}}, 1, &mesh) == KUMI_EINVAL &&
+          !mesh && strstr(kumi_last_error()->text, words));
+    return 0;
+}
+
 static int use(void *arg)
 {
     struct kumi_comm *world, *half;
@@ -223,7 +238,9 @@ static int use(void *arg)
           kumi_comm_size(half) == (n + 1 - me % 2) / 2);
     if ((status = moves(half, x, y)))
         return status;
-    CHECK(kumi_comm_leave(half) == KUMI_EINVAL && kumi_comm_free(world) == KUMI_EINVAL);
+    CHECK(kumi_comm_free(world) == KUMI_EINVAL);
+    if ((status = not_the_world(half)))
+        return status;
     CHECK(kumi_comm_free(half) == 0);
     CHECK(kumi_comm_split(world, -1, 0, &half) == 0 && !half);
     if ((status = meshes(world)))

@@ -79,8 +79,10 @@ static inline int dist_process_main(void *arg)
 {
     struct dist_case *c = arg, mine = *c;
     struct kumi_comm *world;
+    struct ku_job *job;
     KU_TRY(kumi_comm_join(NULL, &world));
-    int status = dist_rank(ku_comm_api_job(world), &mine), rank = kumi_comm_rank(world);
+    KU_TRY(ku_comm_api_job(world, "test", &job));
+    int status = dist_rank(job, &mine), rank = kumi_comm_rank(world);
     kumi_comm_leave(world);
     return status < 0 || (rank == 0 && strcmp(mine.digest, c->digest) != 0);
 }

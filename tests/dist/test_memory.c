@@ -257,10 +257,12 @@ static int compare_with_plan(void *arg)
 {
     struct dist_case *c = arg;
     struct kumi_comm *world;
+    struct ku_job *job;
     struct ku_trainer *t;
     const double *report;
     KU_TRY(kumi_comm_join(NULL, &world));
-    KU_TRY(build(ku_comm_api_job(world), c, &t));
+    KU_TRY(ku_comm_api_job(world, "test", &job));
+    KU_TRY(build(job, c, &t));
     for (int step = 0; step < 3; step++) {
         dist_fill(c, t, KU_PROG_TRAIN, 0);
         KU_TRY(ku_trainer_step(t, step, &report));

@@ -71,6 +71,16 @@ int kumi_comm_join(const struct kumi_comm_options *options, struct kumi_comm **w
     return status;
 }
 
+int ku_comm_api_job(const struct kumi_comm *comm, const char *call, struct ku_job **job)
+{
+    if (comm->c != comm->c->job->world)
+        return KU_ERR(KUMI_EINVAL,
+                      "%s: comm %s: not the world communicator; pass the one from kumi_comm_join",
+                      call, comm->c->name);
+    *job = comm->c->job;
+    return KUMI_OK;
+}
+
 static void free_works(struct ku_job *job)
 {
     for (struct kumi_work *w = job->comm->free_works; w;) {
@@ -85,12 +95,8 @@ int kumi_comm_leave(struct kumi_comm *world)
 {
     if (!world)
         return 0;
-    struct ku_job *job = world->c->job;
-    if (world->c != job->world)
-        return KU_ERR(
-            KUMI_EINVAL,
-            "leave: comm %s: not the world communicator; pass the one from kumi_comm_join",
-            world->c->name);
+    struct ku_job *job;
+    KU_TRY(ku_comm_api_job(world, "leave", &job));
     if (job->comm->n_started && !ku_job_has_failed(job))
         return KU_ERR(KUMI_EINVAL, "leave: operations in flight: %d; wait for them first",
                       job->comm->n_started);
@@ -146,7 +152,8 @@ int kumi_comm_alloc(struct kumi_comm *world, size_t bytes, void **memory)
     KU_GIVEN(world, "world");
     KU_GIVEN(memory, "memory");
     const struct ku_arena *a;
-    struct ku_job *job = world->c->job;
+    struct ku_job *job;
+    KU_TRY(ku_comm_api_job(world, "alloc", &job));
     KU_TRY(ku_arena_create(job, "alloc", 0, bytes ? bytes : 1, &a));
     *memory = ku_arena_part(a, job->local_rank);
     return 0;
@@ -155,7 +162,8 @@ int kumi_comm_alloc(struct kumi_comm *world, size_t bytes, void **memory)
 int kumi_comm_dealloc(struct kumi_comm *world, void *memory)
 {
     KU_GIVEN(world, "world");
-    struct ku_job *job = world->c->job;
+    struct ku_job *job;
+    KU_TRY(ku_comm_api_job(world, "dealloc", &job));
     for (int i = 0; memory && i < KU_MAX_ARENAS; i++) {
         const struct ku_arena *a = &job->comm->arenas->arena[i];
         if (a->base && ku_arena_part(a, job->local_rank) == memory)
@@ -517,9 +525,4 @@ int kumi_recv(struct kumi_comm *comm, void *data, int64_t count, enum kumi_dtype
     return call(comm,
                 &(struct kumi_collective){
                     .kind = KUMI_RECV, .dtype = dtype, .root = peer, .out = data, .count = count});
-}
-
-struct ku_job *ku_comm_api_job(const struct kumi_comm *comm)
-{
-    return comm->c->job;
 }

@@ -7,9 +7,11 @@
 #include "kumi/comm.h"
 
 /*
- * The job of a public communicator. Borrowed.
+ * The job of a world communicator. Borrowed. KUMI_EINVAL: `comm` is one of kumi_comm_split.
+ *
+ *   call   for the message
  */
-struct ku_job *ku_comm_api_job(const struct kumi_comm *comm);
+KU_STATUS ku_comm_api_job(const struct kumi_comm *comm, const char *call, struct ku_job **job);
 /* Wrap c in a public communicator. kumi_comm_free frees both. */
 struct ku_comm;
 KU_STATUS ku_comm_api_wrap(struct ku_comm *c, struct kumi_comm **out);
