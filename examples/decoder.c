@@ -83,7 +83,7 @@ static int sample(struct kumi_comm *world, struct kumi_trainer *trainer)
         status = kumi_trainer_evaluate(trainer, batch, 2, &loss);
         if (status == 0)
             status = kumi_trainer_output(trainer, "logits", logits,
-                                         (int64_t)N / n_ranks * T * VOCAB, NULL);
+                                         (int64_t)N / kumi_comm_size(world) * T * VOCAB, NULL);
         const float *last = logits + (window - 1) * VOCAB; /* of this rank's first row */
         for (int v = 1; v < VOCAB; v++)
             best = last[v] > last[best] ? v : best;
