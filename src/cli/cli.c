@@ -200,6 +200,10 @@ bool cli_parse(struct cli *c, const struct cli_option *option, int n_options, in
         else
             c->arg[c->n++] = arg;
     }
+    if (max_args == CLI_PROGRAM)
+        max_args = 0;
+    else if (c->code == 0 && c->rest)
+        c->code = cli_usage("kumi %s: --: takes no program; leave it out", c->command->name);
     if (c->code == 0 && (c->n < min_args || c->n > max_args))
         c->code =
             cli_usage("kumi %s: %s argument%s%.60s; see `kumi help %s`", c->command->name,

@@ -68,10 +68,11 @@ int cli_run(const struct cli_command *command, int argc, char **argv);
 /* The command with this name. NULL: none; *near is then the nearest name, or NULL. */
 const struct cli_command *cli_find(const char *name, const char **near);
 
+enum { CLI_PROGRAM = -1 };
 /*
  * Parse the command line with a table of options.
  *
- *   min_args, max_args   number of positional arguments
+ *   min_args, max_args   number of positional arguments; CLI_PROGRAM: none, and "-- PROGRAM ARGS"
  *
  * Returns whether the command continues. If not, c->code is the exit code: 0 after --help, 2 after
  * an error.

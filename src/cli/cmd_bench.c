@@ -67,8 +67,8 @@ static const char *stray_option(const struct kumi_bench_options *b,
                                 const struct cli_hosts *hosts)
 {
     const int is_scaling = strcmp(b->what, "scaling") == 0, is_data = strcmp(b->what, "data") == 0;
-    if (!is_scaling && strcmp(b->what, "comm") != 0 && (hosts->hosts || hosts->hostfile))
-        return hosts->hosts ? "-H" : "--hostfile";
+    if (!is_scaling && strcmp(b->what, "comm") != 0 && (n || hosts->hosts || hosts->hostfile))
+        return n ? "-n" : hosts->hosts ? "-H" : "--hostfile";
     if (!is_scaling && (s->is_weak || s->steps))
         return s->is_weak ? "--weak" : "--steps";
     if (b->is_quick && (is_scaling || is_data))
@@ -77,7 +77,7 @@ static const char *stray_option(const struct kumi_bench_options *b,
         return s->settings.n_sets ? "--set" : NULL;
     if (b->dtype || b->bytes || b->tune)
         return b->dtype ? "--dtype" : b->bytes ? "--bytes" : "--tune";
-    return is_data && n ? "-n" : is_data && b->threads ? "--threads" : NULL;
+    return is_data && b->threads ? "--threads" : NULL;
 }
 
 int cmd_bench(struct cli *c)

@@ -47,7 +47,7 @@ int cmd_run(struct cli *c)
         {"node-rank", CLI_INT, "as torchrun: number of this node, from 0", &node.rank},
         {"master-addr", CLI_TEXT, "as torchrun: address of node 0", &node.master_addr},
         {"master-port", CLI_INT, "as torchrun: a port of node 0 (default 29500)", &node.port}};
-    if (!CLI_PARSE(c, option, 0, 0) || !cli_check_hosts(c, &hosts))
+    if (!CLI_PARSE(c, option, 0, CLI_PROGRAM) || !cli_check_hosts(c, &hosts))
         return c->code;
     const bool has_hosts = hosts.hosts || hosts.hostfile;
     const bool has_nodes =

@@ -115,9 +115,11 @@ int cmd_train(struct cli *c)
          &max_time},
         {"profile", CLI_OPTIONAL, "time by op of steps =FIRST-LAST (default: four early steps)",
          &o.profile},
-        {"profile-by", CLI_TEXT, "group the profile by op, path, shape or source", &o.profile_by},
-        {"profile-sort", CLI_TEXT, "sort the profile by time, calls or name", &o.profile_sort},
-        {"profile-rows", CLI_INT, "rows of the profile to print", &rows},
+        {"profile-by", CLI_TEXT, "with --profile: group it by op, path, shape or source",
+         &o.profile_by},
+        {"profile-sort", CLI_TEXT, "with --profile: sort it by time, calls or name",
+         &o.profile_sort},
+        {"profile-rows", CLI_INT, "with --profile: rows to print", &rows},
         {"trial", CLI_FLAG, "timed run: no evaluation and no checkpoint", &o.is_trial},
         {"allow-change", CLI_FLAG, "resume although numerics keys have changed", &o.allow_change},
         {"deepspeed", CLI_TEXT, "a DeepSpeed configuration on top of CONFIG", &deepspeed},
@@ -146,6 +148,9 @@ int cmd_train(struct cli *c)
         return cli_usage("kumi train: --max-time: %.60s: not a time above 0; give it as "
                          "[[HH:]MM:]SS",
                          max_time);
+    if (!o.profile && (o.profile_by || o.profile_sort || rows))
+        return cli_usage("kumi train: --profile-by, --profile-sort and --profile-rows go only with "
+                         "--profile");
     if (rows < 0 || rows > INT_MAX)
         return cli_usage("kumi train: --profile-rows: %lld; give 1 or more, or 0 for all",
                          (long long)rows);

@@ -79,9 +79,9 @@ const struct cli_command cli_commands[] = {
      cmd_ps},
     {"agent", NULL, "kumi agent", cmd_agent},
     {"bench", "measure machine limits, ops, collectives and scaling",
-     "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16|f16] "
+     "kumi bench peak|op [OP]|comm [COLLECTIVE] [--threads T] [--dtype f32|bf16|f16] "
      "[--bytes B] [--quick] [--tune] [--json]\n"
-     "       kumi bench comm [COLLECTIVE] -H a:4,b:4 | --hostfile FILE [-n N] [--rsh SHELL] "
+     "       kumi bench comm [COLLECTIVE] [-n N] [-H a:4,b:4 | --hostfile FILE] [--rsh SHELL] "
      "[--json]\n"
      "       kumi bench scaling CONFIG [-n N,N..] [-H a:4,b:4 | --hostfile FILE] [--rsh SHELL]\n"
      "                  [--weak] [--threads T] [--steps S] [--set key=value] [--json]\n"

@@ -33,6 +33,11 @@ expect 2 'kumi train: --until: -4; give a step' train $config --until -4
 expect 2 'kumi train: --max-time: inf: not a time above 0; give it as [[HH:]MM:]SS' train $config --max-time inf
 expect 2 'kumi train: --max-time: 0: not a time above 0; give it as [[HH:]MM:]SS' train $config --max-time 0
 expect 2 'kumi train: --profile-rows: -3; give 1 or more' train $config --profile --profile-rows -3
+expect 2 'kumi train: --profile-by, --profile-sort and --profile-rows go only with --profile' train $config --profile-by path
+expect 2 'kumi train: --profile-by, --profile-sort and --profile-rows go only with --profile' train $config --profile-rows 3
+expect 2 'kumi train: --: takes no program; leave it out' train $config -- --set train.steps=5
+expect 2 'kumi bench peak: -n does not apply to it' bench peak -n 2
+expect 2 'kumi bench op: -n does not apply to it' bench op gelu -n 2
 expect 2 'kumi train: an argument is missing; see `kumi help train`' train
 expect 2 'kumi train: --until: 0; give a step, from 1' train $config --until 0
 expect 2 'kumi run: --threads: -1; give 1 to 4096' run --threads -1 -n 2 -- true
