@@ -48,7 +48,7 @@ struct kumi_trainer_options {
     const char *precision;     /* "f32" (default), "bf16", "f16", "f64" (device ref only) */
     const char *device;        /* "cpu" (default), "ref" */
     int threads;               /* compute threads per rank; default 1 */
-    uint64_t seed;             /* of initialization and dropout */
+    uint64_t seed;             /* of initialization and dropout; 0 to 9e18 */
     const char *const *freeze; /* name patterns of frozen parameters, NULL-terminated */
     /*
      * > 0: fixed loss scale. 0: none; with "f16" dynamic from 65536 by DeepSpeed's algorithm

@@ -125,6 +125,9 @@ static int set_member(struct ku_config *cfg, const struct kumi_trainer_options *
 /* Members whose default differs from the key's, and keys that no member sets. */
 static int set_others(struct ku_config *cfg, const struct kumi_trainer_options *o, int64_t n)
 {
+    if (o->seed > INT64_MAX) /* above what a key can have */
+        return KU_ERR(KUMI_EINVAL, "trainer: seed: %llu; give a number from 0 to 9e18",
+                      (unsigned long long)o->seed);
     KU_TRY(ku_config_set(cfg, "model", json_object()));
     KU_TRY(ku_config_set_text(cfg, "data.train", "of the program"));
     KU_TRY(ku_config_set_int(cfg, "train.global_batch", n));

@@ -374,6 +374,7 @@ static void refuses_members(void **state)
         {{.lr = -0.5}, "config: trainer options: optimizer.lr: -0.5; a number from 0 to 1e+30"},
         {{.micro_batch = -2},
          "config: trainer options: train.micro_batch: -2; an integer from 1 to 1000000000"},
+        {{.seed = UINT64_MAX}, "trainer: seed: 18446744073709551615; give a number from 0 to 9e18"},
         {{.precision = "fp8"},
          "config: trainer options: precision.compute: \"fp8\"; one of: f32 bf16 f16 f64"},
         {{.freeze = freeze},
