@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Language models from files: evaluation on a held-out stream against a computation by hand, weights with frozen parts, documents.
+# Language models from files: evaluation on a held-out stream against a computation by hand, weights with frozen parts, documents, what the options of
+# kumi sample do to the text of a model that knows it.
 . "$2/tests/cli/begin.sh"
 export KUMI_CACHE=$dir/cache
 hand() { python3 -B "$source/tests/cli/language.py" "$@"; }
@@ -123,6 +124,36 @@ for model in gpt2 llama; do
 done
 
 ok sample "$dir/run-yes" --tokens 3
+# ten letters in a circle: the most likely text is known
+circle=abcdefghijabcdefghijabcdefghij
+for _ in {1..150}; do printf %s $circle; done >"$dir/circle.txt"
+ok train "$dir/gpt2.json" --set model.n_embd=32 --set data.train="$dir/circle.txt" --set train.steps=200 --set train.eval_every=0 --set train.log_every=0 --out "$dir/circle"
+text() { # to options..
+    local to=$dir/$1
+    shift
+    "$kumi" sample "$dir/circle" "$@" >"$to" 2>"$dir/log" || say "sample $*: $(tail -1 "$dir/log")"
+}
+is() { # words, of the options that follow them
+    local words=$1
+    shift
+    text got "$@"
+    printf "$words\\n" | cmp - "$dir/got" || say "sample $*: $(cat "$dir/got")"
+}
+printf cd >"$dir/prompt"
+printf 'a\nef\nj\n' >"$dir/prompts"
+for options in '--temperature 0' '--temperature 0 --seed 2' '--temperature 9 --top-k 1 --seed 3' '--temperature 9 --top-p 1e-9 --seed 4'; do
+    # shellcheck disable=SC2086
+    is ${circle:2:22} --prompt cd --tokens 20 $options
+done
+for to in seed-2 seed-3 again-2; do text $to --prompt cd --tokens 20 --temperature 9 --seed ${to#*-}; done
+cmp "$dir/seed-2" "$dir/again-2" || say 'one seed, two texts'
+! cmp -s "$dir/seed-2" "$dir/seed-3" && ! cmp -s "$dir/seed-2" "$dir/got" || say 'another seed, or temperature 9, and the same text'
+is ${circle:2:22} --prompt-file "$dir/prompt" --tokens 20 --temperature 0
+is cdef --prompt cd --tokens 20 --temperature 0 --stop gh
+is ${circle:2:8} --prompt cd --tokens 6 --temperature 0 --stop gx
+is '==> 1 <==\nabcdefg\n==> 2 <==\nefghijab\n==> 3 <==\njabcdef' --prompts "$dir/prompts" --tokens 6 --temperature 0
+is '==> 1 <==\nabcdefg\n==> 2 <==\nefg\n==> 3 <==\njabcdefg' --prompts "$dir/prompts" --tokens 12 --temperature 0 --stop h
+is '==> 1 <==\ncdefg\n==> 2 <==\ncdefg' --prompt cd --batch 2 --tokens 3 --temperature 0
 no 2 'stride 9: a window has 8 tokens' eval "$dir/run-no" --stride 9
 no 2 'eval: stride: -1; give 1 or more, or 0 for adjacent windows' eval "$dir/run-no" --stride=-1
 no 2 'a stride is for text files; evaluate documents without one' eval "$dir/docs-true" --stride 2
