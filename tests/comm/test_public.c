@@ -39,11 +39,42 @@ static int reductions(struct kumi_comm *c, float *x, float *y)
         x[i] = (float)(me + 1);
     CHECK(kumi_all_reduce(c, x, y, COUNT, KUMI_F32, KUMI_SUM) == 0 && y[COUNT - 1] == all);
     CHECK(kumi_all_reduce(c, y, y, 3, KUMI_F32, KUMI_MAX) == 0 && y[2] == all);
-    CHECK(kumi_reduce(c, x, y, COUNT, KUMI_F32, KUMI_PROD, n - 1) == 0);
+    float product = 1;
+    for (int r = 1; r <= n; r++)
+        product *= (float)r;
+    for (int root = 0; root < n; root++) {
+        for (int i = 0; i < COUNT; i++)
+            y[i] = -1;
+        CHECK(kumi_reduce(c, x, y, COUNT, KUMI_F32, KUMI_PROD, root) == 0);
+        for (int i = 0; i < COUNT; i++)
+            CHECK(y[i] == (me == root ? product : -1));
+    }
     CHECK(kumi_reduce_scatter(c, x, y, COUNT, KUMI_F32, KUMI_SUM) == 0 && y[COUNT - 1] == all);
     CHECK(kumi_reduce_scatter(c, x, x + me * COUNT, COUNT, KUMI_F32, KUMI_MIN) == 0 &&
           x[me * COUNT] == 1);
     CHECK(kumi_reduce_scatter(c, x, x + me * COUNT + 1, COUNT, KUMI_F32, KUMI_SUM) == KUMI_EINVAL);
+    return 0;
+}
+
+/* x[i] is rank * COUNT + i. Ranks other than the root receive nothing. */
+static int gathers(struct kumi_comm *c, const float *x, float *y, int root)
+{
+    const int me = kumi_comm_rank(c), n = kumi_comm_size(c);
+    int64_t counts[8];
+    for (int is_v = 0; is_v < 2; is_v++) {
+        float *at = y;
+        for (int r = 0; r < n; r++)
+            counts[r] = is_v ? r + 1 : COUNT;
+        for (int i = 0; i < COUNT * n; i++)
+            y[i] = -1;
+        CHECK((is_v ? kumi_gather_v(c, x, y, counts, KUMI_F32, root)
+                    : kumi_gather(c, x, y, COUNT, KUMI_F32, root)) == 0);
+        for (int r = 0; me == root && r < n; r++)
+            for (int64_t i = 0; i < counts[r]; i++)
+                CHECK(*at++ == (float)(r * COUNT + i));
+        for (; at < y + COUNT * n; at++)
+            CHECK(*at == -1);
+    }
     return 0;
 }
 
@@ -58,14 +89,19 @@ static int moves(struct kumi_comm *c, float *x, float *y)
     CHECK(kumi_all_gather(c, x, y, COUNT, KUMI_F32) == 0 &&
           y[(n - 1) * COUNT] == (float)((n - 1) * COUNT));
     CHECK(kumi_all_gather_v(c, x, y, counts, KUMI_F32) == 0 && y[0] == 0);
-    CHECK(kumi_gather(c, x, y, COUNT, KUMI_F32, 0) == 0);
-    CHECK(kumi_gather_v(c, x, y, counts, KUMI_F32, n - 1) == 0);
+    for (int root = 0; root < n; root++)
+        CHECK(gathers(c, x, y, root) == 0);
     CHECK(kumi_scatter(c, x, y, COUNT, KUMI_F32, 0) == 0 && y[1] == (float)(me * COUNT + 1));
     CHECK(kumi_scatter_v(c, x, y, counts, KUMI_F32, 0) == 0 && y[0] == (float)(me * (me + 1) / 2));
     CHECK(kumi_all_to_all(c, x, y, COUNT, KUMI_F32) == 0 && y[0] == (float)(me * COUNT));
     CHECK(kumi_all_to_all_v(c, x, y, counts, back, KUMI_F32) == 0);
     CHECK(kumi_all_to_all_v(c, x, x, counts, back, KUMI_F32) == KUMI_EINVAL);
-    CHECK(kumi_broadcast(c, y, COUNT, KUMI_F32, n - 1) == 0);
+    for (int root = 0; root < n; root++) {
+        memcpy(y, x, COUNT * sizeof *y);
+        CHECK(kumi_broadcast(c, y, COUNT, KUMI_F32, root) == 0);
+        for (int i = 0; i < COUNT; i++)
+            CHECK(y[i] == (float)(root * COUNT + i));
+    }
     CHECK(kumi_broadcast(c, y, COUNT, KUMI_F32, n) == KUMI_EINVAL);
     if (n > 1 && me < 2)
         CHECK((me ? kumi_recv(c, y, COUNT, KUMI_F32, 0) : kumi_send(c, x, COUNT, KUMI_F32, 1)) ==
