@@ -114,13 +114,13 @@ static int run_row(struct ku_job *job, void *arg)
     struct outcome *o = arg;
     float *mine = data[job->rank];
     for (int i = 0; i < 64; i++)
-        mine[i] = (float)i;
+        mine[i] = (float)(i + 1000 * job->rank);
     int status = ku_coll_run(job->world, job->rank ? &o->row->rank1 : &o->row->rank0);
     if (status == 0)
         status = ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
     o->error[job->rank] = *ku_err_get();
     for (int i = 0; i < 64; i++)
-        if (mine[i] != (float)i)
+        if (mine[i] != (float)(i + 1000 * job->rank))
             return -70;
     return status == KUMI_EMISMATCH ? status : -70;
 }
