@@ -845,8 +845,9 @@ static void mutations(void **state)
     }
     fprintf(stderr, "refused of edits, by program %16s %12s %12s %12s\n", "train", "eval", "init",
             "derive");
-    int harmless = 0, applied = 0;
+    int harmless = 0, applied = 0, n_idle = 0;
     for (int k = 0; k < N_CLASSES; k++) {
+        const int before = applied;
         fprintf(stderr, "%-43s", classes[k].name);
         for (int kind = 0; kind < 4; kind++) {
             const struct count *x = &n[kind][k];
@@ -854,12 +855,15 @@ static void mutations(void **state)
             fprintf(stderr, x->applied ? " %4d of %4d" : "            -", x->refused, x->applied);
         }
         fprintf(stderr, "\n");
+        n_idle += applied == before;
     }
     fprintf(stderr,
             "%d edits in %d classes, each of the program of all ranks of a coordinate of axis pp; "
             "%d accepted, which leave equal digests\n",
             applied, (int)N_CLASSES, harmless);
     assert_true(applied >= 500);
+    if (given == NULL) /* the layouts of the default seed have what each class edits */
+        assert_int_equal(n_idle, 0);
     assert_int_equal(n_wrong, 0);
 }
 
