@@ -90,6 +90,9 @@ function(kumi_command)
     add_executable(kumi ${sources})
     target_link_libraries(kumi PRIVATE kumi_flags kumi_static)
     target_compile_definitions(kumi PRIVATE KUMI_VERSION="${PROJECT_VERSION}" KUMI_BIN_FOLDER="${CMAKE_INSTALL_FULL_BINDIR}")
+    if(KUMI_MPI_TARGETS)
+        add_dependencies(kumi ${KUMI_MPI_TARGETS}) # loaded at run time, installed with it
+    endif()
 endfunction()
 
 # Complete programs against the public headers alone.

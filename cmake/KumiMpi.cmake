@@ -43,8 +43,12 @@ endfunction()
 
 # A sanitizer's program cannot load a plug-in without the sanitizer's library, and MPI's libraries have races and leaks
 # of their own. The engine above the plug-ins is tested there with a table of the test's.
+# KUMI_MPI_TARGETS: the plug-ins, which the command depends on, as it loads them.
 function(kumi_mpi)
     set(made)
+    if(KUMI_SANITIZE AND KUMI_MPI AND NOT KUMI_MPI STREQUAL AUTO)
+        message(FATAL_ERROR "KUMI_MPI=${KUMI_MPI}: no plug-in is built with KUMI_SANITIZE; give AUTO or OFF")
+    endif()
     if(KUMI_MPI AND NOT KUMI_SANITIZE)
         kumi_mpi_find(openmpi OPEN_MPI)
         kumi_mpi_find(mpich MPICH_VERSION)
@@ -62,13 +66,14 @@ function(kumi_mpi)
             endforeach()
             target_link_libraries(${target} PRIVATE kumi_flags ${${make}_LIBS})
             install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kumi)
-            list(APPEND made ${make})
+            list(APPEND made ${target})
         endforeach()
     endif()
-    if(KUMI_MPI STREQUAL ON AND NOT made AND NOT KUMI_SANITIZE)
-        message(FATAL_ERROR "KUMI_MPI=ON: neither Open MPI's nor MPICH's mpicc compiles a program (tried mpicc.openmpi, "
+    if(KUMI_MPI AND NOT KUMI_MPI STREQUAL AUTO AND NOT made)
+        message(FATAL_ERROR "KUMI_MPI=${KUMI_MPI}: neither Open MPI's nor MPICH's mpicc compiles a program (tried mpicc.openmpi, "
             "mpicc.mpich, mpicc); install libopenmpi-dev or libmpich-dev")
     endif()
+    set(KUMI_MPI_TARGETS ${made} PARENT_SCOPE)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/mpi/load_library.c PROPERTIES COMPILE_DEFINITIONS
         "KUMI_PLUGIN_LIB=\"${CMAKE_INSTALL_LIBDIR}\";KUMI_PLUGIN_FOLDER=\"${CMAKE_INSTALL_FULL_LIBDIR}/kumi\"")
 endfunction()

@@ -20,10 +20,18 @@ for header in "$source"/include/kumi/*.h; do
     cmp "$header" "$root/include/kumi/$(basename "$header")"
 done
 cmp "$source/docs/kumi.1" "$root/share/man/man1/kumi.1"
+# `make` builds what `make install` installs: its target kumi takes the plug-ins and the server with it
+if [ -e "$build/build.ninja" ]; then
+    for file in $(sed -n 's,.* FILES "[^"]*/\(libkumi-mpi-[a-z]*[.]so\|kumi-ps\)").*,\1,p' "$build/cmake_install.cmake"); do
+        ninja -C "$build" -t query kumi | grep -q "^ *|| $file\$" || { echo "the target kumi does not build $file, which is installed"; exit 1; }
+    done
+fi
 for plugin in "$build"/libkumi-mpi-*.so; do # found beside the library, whatever the prefix
     make=${plugin##*/libkumi-mpi-} make=${make%.so}
     [ ! -e "$plugin" ] || env -u KUMI_PLUGINS "$root/bin/kumi" info | grep "^ *$make  *[A-Za-z].*[0-9]"
 done
+
+[ ! -e "$build/kumi-ps" ] || "$root/bin/kumi" ps bench --help | grep '^usage: kumi ps bench' # beside the command, or nowhere
 
 mkdir "$work/own"
 cd "$work/own"
