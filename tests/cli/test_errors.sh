@@ -6,7 +6,7 @@ config=configs/shakespeare-fast.json
 expect() { # code text command..
     local code=$1 text=$2 got
     shift 2
-    got=$("$kumi" "$@" 2>&1 >/dev/null)
+    got=$(timeout 120 "$kumi" "$@" 2>&1 >/dev/null)
     local is=$?
     if [ $is -ne "$code" ] || ! printf '%s' "$got" | grep -qF -- "$text"; then
         printf 'kumi %s\n  wanted %s: %s\n  got    %s: %s\n' "$*" "$code" "$text" $is "$got"
@@ -143,7 +143,8 @@ expect 4 "no checkpoint; start a new run with --overwrite or --resume=auto" trai
 [ ! -e "$dir/fresh" ] || { echo 'a resume of nothing made its directory'; failed=1; }
 expect 4 "checkpoint: $dir/empty.txt: not a directory; give a run, its checkpoints or one of them" ckpt list "$dir/empty.txt"
 expect 5 'cannot be created:' train $config --out /proc/x/y
-expect 13 'short of' train configs/gpt2-124m.json --set train.global_batch=3000 --out "$dir/o"
+# 1.3e12 parameters: 20 TB of state
+expect 13 'short of' train configs/gpt2-124m.json --set model.n_layer=100 --set model.n_embd=32768 --set model.n_head=256 --out "$dir/o"
 mkdir -p "$dir/run/checkpoints"
 thread=(--set parallel.transport=thread)
 expect 2 'shm serves the ranks of one host; one of: auto shm thread' train $config -n 2 --set parallel.transport=nccl

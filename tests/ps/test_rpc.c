@@ -3,6 +3,8 @@
 /*
  * The gRPC layer: calls, streams, back-pressure, limits, statuses. Client and server are threads of
  * one process. */
+#include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -130,6 +133,20 @@ static int call(struct pair *p, const char *path, const char *text, char *out, s
     return call_text(p->channel, path, text, out, cap);
 }
 
+/* A machine without IPv6 has no ::1 to bind to. */
+static bool has_ipv6(void)
+{
+    const struct sockaddr_in6 loopback = {.sin6_family = AF_INET6,
+                                          .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool is_bound =
+        fd >= 0 && bind(fd, (const struct sockaddr *)&loopback, sizeof loopback) == 0;
+    const bool is_absent = errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT;
+    if (fd >= 0)
+        close(fd);
+    return is_bound || !is_absent;
+}
+
 static void test_unary(void **state)
 {
     static const char *const addresses[] = {"127.0.0.1:0", NULL, "[::1]:0", "localhost:0"};
@@ -137,6 +154,10 @@ static void test_unary(void **state)
     for (int i = 0; i < 4; i++) {
         struct pair p;
         char out[64];
+        if (i == 2 && !has_ipv6()) {
+            print_message("no IPv6: %s is left out\n", addresses[i]);
+            continue;
+        }
         pair_open(&p, addresses[i] ? addresses[i] : unix_address(), (struct ku_rpc_limits){0},
                   (struct ku_rpc_security){0});
         assert_int_equal(call(&p, "/t.Test/Unary", "hello", out, sizeof out), 0);
