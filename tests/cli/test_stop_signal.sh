@@ -45,10 +45,12 @@ for where in '-n 2' '-H a:2,b:2 --rsh none'; do
         launcher=$(pgrep -P $guard -x kumi | head -1)
         slow=$(pgrep -f -- "--out $dir/run" | while read -r p; do tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx KUMI_RANK=1 && echo "$p"; done | head -1)
         kill -STOP "$slow" || say "rank 1 was not found: $(cat "$dir/log")"
-        for signal in $signals; do
+        for signal in USR1 TERM; do
             kill -$signal "$launcher"
             sleep 1.1
         done
+        # the launcher counts the second from when it read the first SIGTERM, so until one counts
+        [ "$signals" = 'USR1 TERM' ] || for _ in $(seq 30); do kill -TERM "$launcher" 2>/dev/null || break; sleep 1.2; done
         kill -CONT "$slow" 2>/dev/null
         wait $guard
         code=$?

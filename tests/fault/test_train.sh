@@ -44,7 +44,7 @@ code=$?
 tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: rank died: rank [0-3]: killed \(by signal 9\|or crashed\)' || say "a rank killed: $(tail -1 "$dir/err")"
 await gone "$dir/killed" || say "ranks are left after a rank was killed"
 
-# inside a pipeline: also the instruction is named, and the other stages end within a second; a rank that died between two steps has none
+# inside a pipeline: also the instruction is named, and the other stages end within ten seconds (usual: below one); a rank that died between two steps has none
 died='^kumi: error: rank died: rank [0-3]: killed by signal 9 (Killed); .*\<\(in \)\?[01]\([FIW][0-9]*\|[AO]\) [a-z_]* '
 for try in 1 2 3 4; do
     "$kumi" train configs/shakespeare-fast.json -n 4 --out "$dir/stage$try" --set train.steps=1000000 --set parallel.pp=2 --set parallel.zero=3 --set parallel.pp_schedule=zb-h1 \
@@ -55,7 +55,7 @@ for try in 1 2 3 4; do
     kill -KILL "$(ranks "$dir/stage$try" | sed -n ${try}p)"
     wait $pid
     code=$?
-    [ $code = 6 ] && [ $(($(date +%s%N) - from)) -lt 1000000000 ] || say "a rank of a pipeline killed: exit $code after $((($(date +%s%N) - from) / 1000000)) ms"
+    [ $code = 6 ] && [ $(($(date +%s%N) - from)) -lt 10000000000 ] || say "a rank of a pipeline killed: exit $code after $((($(date +%s%N) - from) / 1000000)) ms"
     await gone "$dir/stage$try" || say "ranks are left after one of a pipeline was killed"
     tr '\r' '\n' <"$dir/err" | grep -q "$died" && break
 done
