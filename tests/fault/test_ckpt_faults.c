@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/hash.h"
+#include "memory_folder.h"
 
 enum { WRONG = 100, LEFTOVER = 101 };
 
@@ -120,9 +121,7 @@ static int child(const char *fault, int (*fn)(struct trial *), struct trial *t)
 /* Hundreds of trials wait for no disk; a few do, since memory knows no O_DIRECT. */
 static void trial_init(struct trial *t, int on_disk)
 {
-    int has_memory = access("/dev/shm", W_OK) == 0;
-    strcpy(t->dir,
-           on_disk || !has_memory ? "/tmp/kumi-ckpt-XXXXXX" : "/dev/shm/test-kumi-ckpt-XXXXXX");
+    snprintf(t->dir, sizeof t->dir, "%s/test-kumi-ckpt-XXXXXX", on_disk ? "/tmp" : memory_folder());
     assert_non_null(mkdtemp(t->dir));
     t->step = 1;
     assert_int_equal(child(NULL, save_step, t), 0);

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "fuzz.h"
+#include "memory_folder.h"
 #include "ps/journal_record.h"
 
 enum { MAX_BYTES = 1 << 16 };
@@ -44,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         h.sum = ku_ps_head_sum(&h, file + at + sizeof h);
         memcpy(file + at, &h, sizeof h);
     }
-    snprintf(dir, sizeof dir, "/dev/shm/test-kumi-fuzz-journal-%d", (int)getpid());
+    snprintf(dir, sizeof dir, "%s/test-kumi-fuzz-journal-%d", memory_folder(), (int)getpid());
     snprintf(path, sizeof path, "%s/00000001.journal", dir);
     KU_ASSERT(ku_os_mkdirs(dir) == 0 && ku_os_replace(path, file, bytes) == 0);
     const int status = ku_ps_journal_read(dir, visit, &sum, &end);

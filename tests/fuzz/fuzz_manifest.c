@@ -10,6 +10,7 @@
 #include "base/os/os.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "fuzz.h"
+#include "memory_folder.h"
 
 enum { FILE_BYTES = 8, MAX_BYTES = 1 << 20 /* one piece of checksum */ };
 
@@ -28,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     char dir[64], path[128], sums[64];
     if (bytes == 0 || bytes > MAX_BYTES)
         return 0;
-    snprintf(dir, sizeof dir, "/dev/shm/test-kumi-fuzz-manifest-%d", (int)getpid());
+    snprintf(dir, sizeof dir, "%s/test-kumi-fuzz-manifest-%d", memory_folder(), (int)getpid());
     for (int i = 0; i < KU_CKPT_N_FILES; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, ku_ckpt_file_name(i));
         *strrchr(path, '/') = '\0';

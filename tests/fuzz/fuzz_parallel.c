@@ -6,6 +6,7 @@
 #include "data/pairs/bleu.h"
 #include "data/pairs/parallel_corpus.h"
 #include "fuzz.h"
+#include "memory_folder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct ku_vocab_opts vocab_opts = {.tokenizer = tokenizers[kind], .file = src, .n_files = 1};
     char list[80];
     if (kind == 2) {
-        snprintf(list, sizeof list, "/dev/shm/test-kumi-fuzz-%d.vocab", (int)getpid());
+        snprintf(list, sizeof list, "%s/test-kumi-fuzz-%d.vocab", memory_folder(), (int)getpid());
         KU_ASSERT(ku_os_replace(list, part[2] ? part[2] : data, part_bytes[2]) == 0);
         vocab_opts.tokenizer = list;
     }

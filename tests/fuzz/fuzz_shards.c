@@ -8,6 +8,7 @@
 #include "base/os/os.h"
 #include "ckpt/safetensors.h"
 #include "fuzz.h"
+#include "memory_folder.h"
 
 /* What was accepted: each tensor is found in its own file, and its bytes are there. */
 static void read_all(const struct ku_st_set *set)
@@ -32,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     size_t n = nul ? (size_t)(nul - data) : bytes;
     struct ku_st_set set;
     char dir[64], path[128];
-    snprintf(dir, sizeof dir, "/dev/shm/test-kumi-fuzz-shards-%d", (int)getpid());
+    snprintf(dir, sizeof dir, "%s/test-kumi-fuzz-shards-%d", memory_folder(), (int)getpid());
     KU_ASSERT(ku_os_mkdirs(dir) == 0);
     for (int i = 0; i < 3; i++) {
         if (i > 0 && end - at >= 2) {

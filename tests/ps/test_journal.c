@@ -17,6 +17,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "memory_folder.h"
 #include "ps/recovery.h"
 
 enum { WORKERS = 2, SPACE = 256 };
@@ -110,7 +111,7 @@ static void apply(struct ku_ps_journal *j, int32_t w)
 static void start(void)
 {
     bool is_new;
-    snprintf(dir, sizeof dir, "/dev/shm/test-kumi-journal-%d", (int)getpid());
+    snprintf(dir, sizeof dir, "%s/test-kumi-journal-%d", memory_folder(), (int)getpid());
     assert_int_equal(ku_os_rmtree(dir), 0);
     ku_ps_ledger_fini(&ledger);
     assert_int_equal(ku_ps_ledger_init(&ledger, WORKERS, false, 0, &space), 0);

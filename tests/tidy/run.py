@@ -50,7 +50,7 @@ def read_tree(source, build):
         top = os.path.join(source, root)
         found = [top] if os.path.isfile(top) else []
         for folder, folders, files in os.walk(top):
-            folders[:] = [f for f in folders if f not in ("fixtures", "__pycache__", "corpus")]
+            folders[:] = [f for f in folders if f not in ("fixtures", "__pycache__", "corpus", "results")] # bench/results is git's to ignore
             found += [os.path.join(folder, f) for f in files]
         for path in found:
             with open(path, encoding="utf-8") as f:

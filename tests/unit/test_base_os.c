@@ -22,13 +22,15 @@
 #include "base/os/ipc.h"
 #include "base/os/plugin.h"
 #include "base/os/process.h"
+#include "memory_folder.h"
 
 /* Each test works in a folder of its own, which is also the working directory; in memory where
  * that is to be had, since hundreds of trials sync. */
 static int enter(void **state)
 {
-    int has_memory = access("/dev/shm", W_OK) == 0;
-    char *folder = strdup(has_memory ? "/dev/shm/test-kumi-test-XXXXXX" : "/tmp/kumi-test-XXXXXX");
+    char *folder = malloc(64);
+    assert_non_null(folder);
+    snprintf(folder, 64, "%s/test-kumi-test-XXXXXX", memory_folder());
     *state = folder;
     return mkdtemp(folder) == NULL || chdir(folder) < 0;
 }
