@@ -70,6 +70,21 @@ static void store(const char *path, json_t *rows, const struct key *key,
         KU_LOG(TRAIN, INFO, "%s: the rates of the kernels were not stored", ku_err_get()->text);
 }
 
+/* Takes this machine's row; false: there is none, or it lacks a set that this CPU has. */
+static bool take(const json_t *rows, const struct key *key, struct ku_kernel_rates *out,
+                 char day[KU_KERNEL_DAY_BYTES])
+{
+    struct ku_kernel_rates r = {0};
+    const json_t *row = json_array_get(rows, rows ? find(rows, key) : 0);
+    const char *date = json_string_value(json_object_get(row, "date"));
+    if (!read_rates(json_object_get(row, "f32"), r.f32) ||
+        !read_rates(json_object_get(row, "bf16"), r.bf16))
+        return 0;
+    *out = r;
+    snprintf(day, KU_KERNEL_DAY_BYTES, "%s", date ? date : "");
+    return 1;
+}
+
 int ku_kernel_rates_get(struct ku_kernel_rates *out, char day[KU_KERNEL_DAY_BYTES])
 {
     struct ku_kernel_rates r = {0};
@@ -82,18 +97,17 @@ int ku_kernel_rates_get(struct ku_kernel_rates *out, char day[KU_KERNEL_DAY_BYTE
     json_t *rows = path ? ku_machine_rows(path) : NULL;
     ku_machine_cpu(key.identity);
     ku_machine_id(key.machine);
-    const json_t *row = json_array_get(rows, rows ? find(rows, &key) : 0);
-    const char *date = json_string_value(json_object_get(row, "date"));
     int status = KUMI_OK;
-    if (read_rates(json_object_get(row, "f32"), r.f32) &&
-        read_rates(json_object_get(row, "bf16"), r.bf16)) {
-        snprintf(today, sizeof today, "%s", date ? date : "");
-    } else {
+    if (!take(rows, &key, &r, today)) {
         KU_TRY_OUT(ku_kernel_rates_measure(&r));
-        if (gmtime_r(&now, &tm) == NULL || strftime(today, sizeof today, "%Y-%m-%d", &tm) == 0)
-            today[0] = '\0';
-        if (rows)
-            store(path, rows, &key, &r, today);
+        json_decref(rows); /* another process may have measured meanwhile: one choice for both */
+        rows = path ? ku_machine_rows(path) : NULL;
+        if (!take(rows, &key, &r, today)) {
+            if (gmtime_r(&now, &tm) == NULL || strftime(today, sizeof today, "%Y-%m-%d", &tm) == 0)
+                today[0] = '\0';
+            if (rows)
+                store(path, rows, &key, &r, today);
+        }
     }
     *out = r;
     if (day)

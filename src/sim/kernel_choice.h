@@ -11,8 +11,9 @@
  *     {"identity", "machine",               key: ku_machine_cpu, ku_machine_id
  *      "f32": {"avx2": FLOP/s, ..}, "bf16": {..}, "date"}
  *
- * A row stands until the machine's identity changes, so all runs on a machine make one choice. To
- * measure again, delete the file.
+ * A row stands until the machine's identity changes, so all runs on a machine make one choice; of
+ * runs that measure at the same time the first that stores its row makes it. To measure again,
+ * delete the file.
  */
 enum { KU_KERNEL_DAY_BYTES = 11 };
 

@@ -3,6 +3,7 @@
 set -u
 kumi=$(realpath "$1")/kumi source=$(realpath "$2") failed=0
 [ -x "$kumi" ] || exit 77
+export LC_ALL=C.UTF-8 KUMI_CACHE=${KUMI_CACHE:-$(realpath "$1")/cache} # not that of the user
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$source" || exit 1

@@ -7,7 +7,7 @@ python3 - "$dir" <<'P'
 import random, sys
 random.seed(5)
 for split, n in ("train", 150), ("val", 37):
-    with open(f"{sys.argv[1]}/{split}.en", "w") as en, open(f"{sys.argv[1]}/{split}.ja", "w") as ja:
+    with open(f"{sys.argv[1]}/{split}.en", "w") as en, open(f"{sys.argv[1]}/{split}.ja", "w", encoding="utf-8") as ja:
         for _ in range(n):
             words = [random.randrange(30) for _ in range(random.randint(1, 11))]
             en.write(" ".join(f"e{w}" for w in words) + "\n")

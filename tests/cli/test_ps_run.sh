@@ -7,7 +7,7 @@ python3 - "$dir" "$2" <<'P'
 import json, random, sys
 dir, source, r = sys.argv[1], sys.argv[2], random.Random(1)
 open(f"{dir}/t.txt", "w").write("".join(r.choice("abcdefgh ") for _ in range(20000)))
-with open(f"{dir}/p.en", "w") as en, open(f"{dir}/p.ja", "w") as ja:
+with open(f"{dir}/p.en", "w") as en, open(f"{dir}/p.ja", "w", encoding="utf-8") as ja:
     for _ in range(200):
         words = [r.randrange(8) for _ in range(r.randint(1, 6))]
         en.write(" ".join(f"e{w}" for w in words) + "\n")

@@ -8,7 +8,7 @@ import random, sys
 random.seed(6)
 dir = sys.argv[1]
 for split, n in ("train", 150), ("val", 37):
-    with open(f"{dir}/{split}.en", "w") as en, open(f"{dir}/{split}.ja", "w") as ja:
+    with open(f"{dir}/{split}.en", "w") as en, open(f"{dir}/{split}.ja", "w", encoding="utf-8") as ja:
         for _ in range(n):
             words = [random.randrange(8) for _ in range(random.randint(1, 6))]
             en.write(" ".join(f"e{w}" for w in words) + "\n")
