@@ -94,18 +94,21 @@ for set in "optimizer.type=sgd optimizer.momentum=0" "optimizer.type=adagrad" "t
     [[ $set == *async* ]] || same "$set" "$got" "$(all -n 2 "${sets[@]}")"
 done
 
-# a run whose servers were stopped goes on; status and snapshot meanwhile
-long=(--set train.steps=600 --set ps.workers=1)
-want=$(all "${long[@]}" --set ps.workers=null)
+# a run whose servers were stopped goes on; status and snapshot meanwhile; a drain ends it, as no number of steps is long on every machine
+long=(--set train.steps=1000000 --set ps.workers=1)
 address=unix:$dir/long/server-0.sock
 "$kumi" ps serve "$dir/c.json" --out "$dir/long" "${long[@]}" >"$dir/out" 2>"$dir/err" &
 server=$!
 "$kumi" ps worker "$dir/c.json" --servers "$address" "${long[@]}" 2>"$dir/worker" &
 worker=$!
 has_update() { "$kumi" ps status --servers "$address" --json 2>/dev/null | grep -q '"updates": [1-9]'; }
+updates() { "$kumi" ps status --servers "$address" --json | sed -n 's/.*"updates": \([0-9]*\).*/\1/p'; }
+has_more() { [ "$(updates)" -gt $((before + 4)) ]; }
 await has_update || say "no update: $(cat "$dir/err")"
 "$kumi" ps snapshot --servers "$address" >"$dir/snapshot" 2>&1 && grep -q '^checkpoint of update [1-9]' "$dir/snapshot" || say "snapshot: $(cat "$dir/snapshot")"
 grep -q 'sync, [0-9]* updates, checkpoint [0-9]*, 1 of 1 workers' <("$kumi" ps status --servers "$address" 2>&1) || say "status: $("$kumi" ps status --servers "$address" 2>&1)"
+before=$(updates)
+await has_more || say "no update after the snapshot: $(tail -5 "$dir/err")"
 kill -KILL $server
 wait $server 2>/dev/null
 # a record that was being written is cut off; damage before that is an error
@@ -114,9 +117,18 @@ first=$(ls "$dir"/broken/journal/server-0/*.journal | head -1) last=$(ls "$dir"/
 printf '\377\376\375' | dd of="$first" bs=1 seek=300 conv=notrunc 2>/dev/null
 no 3 "journal: $first: damaged at byte " serve "$dir/c.json" --out "$dir/broken" "${long[@]}"
 printf 'KPJ1 and no more' >>"$last"
-"$kumi" ps serve "$dir/c.json" --out "$dir/long" "${long[@]}" >"$dir/out" 2>"$dir/err"
-same "a killed server" "$(digest <"$dir/out")" "$want"
-wait $worker || say "the worker of a killed server: $(cat "$dir/worker")"
+"$kumi" ps serve "$dir/c.json" --out "$dir/long" "${long[@]}" >"$dir/out" 2>"$dir/err" &
+server=$!
+await has_update || say "no update after a kill: $(cat "$dir/err")"
+before=$(updates)
+await has_more || say "no update after the recovery: $(tail -5 "$dir/err")"
+"$kumi" ps drain --servers "$address" >/dev/null || say "drain after a kill failed"
+wait $server
+steps=$(sed -n 's/^stopped: \([0-9]*\) step.*/\1/p' "$dir/out")
+same "a killed server" "$(digest <"$dir/out")" "$(all "${long[@]}" --set ps.workers=null --until "${steps:-1}")"
+wait $worker
+is=$?
+[ $is = 0 ] || [ $is = 10 ] || say "the worker of a killed server: exit $is: $(cat "$dir/worker")"
 grep -q 'repeating updates [0-9]* to [0-9]* from the journal' "$dir/err" || say "no recovery: $(head -3 "$dir/err")"
 
 # drain: exit 10, the state is saved, and the run goes on
@@ -182,9 +194,7 @@ is=$?
 gone --set ps.mode=ssp
 tells() { grep -q "$1" "$dir/err"; }
 await tells 'worker 1 is away, and the others go on without it' || say "ssp, gone: $(tail -5 "$dir/err")"
-updates() { "$kumi" ps status --servers "$address" --json | sed -n 's/.*"updates": \([0-9]*\).*/\1/p'; }
 before=$(updates)
-has_more() { [ "$(updates)" -gt $((before + 4)) ]; }
 await has_more || say "no update without worker 1: $(tail -5 "$dir/err")"
 "$kumi" ps worker "$dir/c.json" --servers "$address" --worker 1 --set ps.workers=2 --set train.steps=100000 --set ps.mode=ssp 2>"$dir/worker" &
 worker=$!

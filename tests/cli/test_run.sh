@@ -24,17 +24,27 @@ ends 2 "kumi: error: kumi run: no program; give it after --: kumi run -n 2 -- ./
 ends 2 "kumi: error: kumi run: --threads: 5000; give 1 to 4096" -- --threads 5000 -- true
 
 # the code is that of the rank that failed first and by itself, whichever order ranks are numbered or reaped in
-later='[ $RANK = 1 ] && exit 57; sleep 0.1; exit 3'
+# rank 1 ends, and is reaped, before the others end
+later='[ $RANK = 1 ] && { echo $$ >"$0.new" && mv "$0.new" "$0"; exit 57; }
+    until [ -e "$0" ]; do sleep 0.02; done
+    while kill -0 "$(cat "$0")" 2>/dev/null; do sleep 0.02; done
+    sleep 0.1
+    exit 3'
 for where in '-n 3' '-H a:1,b:2 --rsh none' '-H a:2,b:1 --rsh none'; do
+    rm -f "$dir/first"
     # shellcheck disable=SC2086
-    got=$(timeout 60 "$kumi" run $where -- sh -c "$later" 2>&1 >/dev/null)
+    got=$(timeout 60 "$kumi" run $where -- sh -c "$later" "$dir/first" 2>&1 >/dev/null)
     [ $? = 57 ] && [[ $got == 'kumi: error: rank died: rank 1'*': ended with exit code 57'* ]] || say "57 of rank 1, $where: $got"
 done
-"$kumi" run -n 2 -- sh -c 'until [ -e "$1/go$RANK" ]; do sleep 0.02; done; exit $((57 - RANK))' sh "$dir" 2>"$dir/err" &
+"$kumi" run -n 2 -- sh -c 'echo $$ >"$1/pid$RANK"; until [ -e "$1/go$RANK" ]; do sleep 0.02; done; exit $((57 - RANK))' sh "$dir" 2>"$dir/err" &
 pid=$!
-sleep 0.3
+await [ -s "$dir/pid0" ] && await [ -s "$dir/pid1" ] || say 'the program did not start'
 kill -STOP $pid # both have ended when the launcher looks
-for r in 1 0; do : >"$dir/go$r" && sleep 0.3; done
+has_ended() { grep -q '^[0-9]* (sh) Z' "/proc/$(cat "$dir/pid$1")/stat"; }
+for r in 1 0; do
+    : >"$dir/go$r"
+    await has_ended $r || say "rank $r did not end"
+done
 kill -CONT $pid
 wait $pid
 code=$?
