@@ -77,7 +77,9 @@ gpt2() { echo "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_positions\":102
 resnet='"data":{"kind":"cifar10","train":"data"},"train":{"global_batch":2}'
 printf '{"model":{"model_type":"resnet","depth":50,"num_classes":1000,"stem":"imagenet","image_size":224},%s}' "$resnet" >"$dir/resnet50.json"
 printf '{"model":{"model_type":"resnet","depth":18,"num_classes":10,"stem":"imagenet","image_size":32},%s}' "$resnet" >"$dir/resnet18.json"
-count 25557032 "$dir/resnet50.json"
+for row in 25557032:50 44549160:101 60192808:152; do # as torchvision's
+    count "${row%:*}" "$dir/resnet50.json" --set "model.depth=${row#*:}"
+done
 count 11181642 "$dir/resnet18.json"
 for row in '774030080 1280 36 20' '1557611200 1600 48 25'; do
     # shellcheck disable=SC2086
@@ -91,6 +93,8 @@ count 70553706496 configs/plan/llama3-70b.json -n 128
 count 405853388800 configs/plan/llama3.1-405b.json -n 128
 "$kumi" plan --params 7.5e9 -n 64 --grads bf16 >"$dir/out" 2>"$dir/err"
 [ $? = 0 ] && grep -q '^total  *120  *31.41  *16.64  *1.875$' "$dir/out" || say "--params: $(cat "$dir/out" "$dir/err")"
+"$kumi" plan --params 7.5e9 -n 64 --grads bf16 --no-master >"$dir/out" 2>"$dir/err" # 12 bytes each instead of 16
+[ $? = 0 ] && grep -q '^total  *90  *30.94  *16.17  *1.406$' "$dir/out" || say "--params --no-master: $(cat "$dir/out" "$dir/err")"
 "$kumi" plan --memory --params 175e9 --optimizer adamw --precision bf16 -n 128 --zero 3 >"$dir/out" 2>"$dir/err"
 [ $? = 0 ] && grep -q '^zero  *3$' "$dir/out" && grep -q '^total  *24.61$' "$dir/out" || say "--zero: $(cat "$dir/out" "$dir/err")"
 # The groups are what the formula of the mesh says, and on hosts how many a group spans.

@@ -45,6 +45,19 @@ start 4 --listen "unix:$dir/s"
 kill -INT "$pid" 2>/dev/null
 stop 10
 
+start 4 --listen 127.0.0.1:0 --max-connections 2 # the third is closed at once
+python3 - "$address" <<'P' || say "--max-connections"
+import socket, sys
+host, port = sys.argv[1].rsplit(":", 1)
+held = [socket.create_connection((host, int(port)), 20) for _ in range(3)]
+try:
+    while held[2].recv(1000):
+        pass
+except ConnectionResetError:
+    pass
+P
+stop 10
+
 "$kumi" ps bench --quick --json 2>&1 | python3 -c "import json, sys; json.load(sys.stdin)[\"tcp\"][\"push_p50_us\"]" || say "ps bench --json"
 
 refused 2 "--vector" serve
@@ -55,6 +68,7 @@ refused 2 "an extra argument" serve --vector 3 x
 refused 2 "neither TLS" serve --vector 3 --listen 0.0.0.0:0
 refused 2 "the key is missing" serve --vector 3 --cert "$proto"
 refused 2 "--threads: 99" serve --vector 3 --threads 99
+refused 2 "--max-connections: -1; give 1 to 1048576" serve --vector 3 --max-connections -1
 refused 2 "more than 8 addresses" serve --vector 3 --listen a,a,a,a,a,a,a,a,a
 refused 2 "ps serf: unknown; did you mean ps serve" serf
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# kumi ps over TCP with mutual TLS: a training has the digest of its run over a Unix socket; a worker without a certificate is refused.
+# kumi ps over TCP with mutual TLS and a token: a training has the digest of its run over a Unix socket; a client without a certificate or
+# without the token is refused.
 . "$2/tests/cli/begin.sh"
 [ -x "$kumi-ps" ] && command -v openssl >/dev/null || exit 77
 python3 - "$dir" <<'P'
@@ -25,13 +26,18 @@ certificates() { # everything in $dir, readable by its owner alone
 (certificates) >"$dir/log" 2>&1 || say "certificates: $(cat "$dir/log")"
 want=$("$kumi" train "$dir/c.json" --out "$dir/all" --set ps.workers=null -n 2 2>/dev/null | sed -n 's/^digest: //p')
 tls() { echo --cert "$dir/$1.pem" --key "$dir/$1.key" --ca "$dir/ca.pem"; }
-"$kumi" ps serve "$dir/c.json" --out "$dir/run" --listen 127.0.0.1:0 $(tls server) >"$dir/out" 2>"$dir/err" &
+token=(--token-file "$dir/token")
+(umask 077 && printf '%032d\n' 7 >"$dir/token")
+"$kumi" ps serve "$dir/c.json" --out "$dir/run" --listen 127.0.0.1:0 $(tls server) "${token[@]}" >"$dir/out" 2>"$dir/err" &
 server=$!
 await grep -q "^listening on" "$dir/out" || say "no server: $(cat "$dir/err")"
 address=$(sed -n 's/^listening on //p' "$dir/out")
 timeout 20 "$kumi" ps status --servers "$address" >"$dir/plain" 2>&1 && say "without TLS: $(cat "$dir/plain")"
+timeout 20 "$kumi" ps status --servers "$address" $(tls client) >"$dir/plain" 2>&1 && say "without the token: $(cat "$dir/plain")"
+grep -q 'the token is missing or wrong' "$dir/plain" || say "without the token: $(cat "$dir/plain")"
+timeout 20 "$kumi" ps status --servers "$address" $(tls client) "${token[@]}" >"$dir/plain" 2>&1 || say "with the token: $(cat "$dir/plain")"
 for w in 0 1; do
-    "$kumi" ps worker "$dir/c.json" --servers "$address" --worker $w $(tls client) 2>"$dir/worker-$w" &
+    "$kumi" ps worker "$dir/c.json" --servers "$address" --worker $w $(tls client) "${token[@]}" 2>"$dir/worker-$w" &
 done
 wait $server || say "server: exit $?: $(cat "$dir/err")"
 got=$(sed -n 's/^digest: //p' "$dir/out")
