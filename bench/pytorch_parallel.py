@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPT-2 training speed of PyTorch with one model over two processes, a peer of bench/performance.py: one JSON line with the median tokens per second.
 
-    pytorch_parallel.py --how tp|tp-sp|pp [--dtype bf16] [--batch 16] [--micro 2] [--steps 4]
+    pytorch_parallel.py --how tp|tp-sp|pp [--schedule 1f1b|zb1p|zbv] [--dtype bf16] [--batch 16] [--micro 2] [--steps 4]
 
 tp      torch.distributed.tensor.parallel.parallelize_module over Gloo: column- and row-parallel layers, table and loss divided over the vocabulary
 tp-sp   the same with SequenceParallel norms
-pp      torch.distributed.pipelining: two stages of half the layers, Schedule1F1B over micro-batches of --micro sequences
+pp      torch.distributed.pipelining over micro-batches of --micro sequences: Schedule1F1B and ScheduleInterleavedZeroBubble (zb1p) with one stage on each
+        process, ScheduleZBVZeroBubble (zbv) with two. Layers are divided so that the slower process has as little as is possible; the head counts as so
+        many layers as it has their parameters
 
 The fused projection to q, k and v is cut in contiguous columns, so a process's heads are not those of one process; the work is the same. The table and the head are
-two parameters in a pipeline, as in PyTorch's examples.
+two parameters in a pipeline, as in PyTorch's examples. The optimizer is the fused AdamW.
 """
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -42,7 +45,7 @@ class Block(gpt2.Block):
 
 
 class Logits(gpt2.GPT2):
-    """Without the loss; a stage of a pipeline has a part of the layers, and the table or the head alone."""
+    """Without the loss; in a stage of a pipeline without the table, or without the head."""
 
     def forward(self, x):
         if self.wte is not None:
@@ -93,22 +96,44 @@ def tensor_step(a):
     return step, model
 
 
+class Stage(nn.Module):
+    """Layers of a model, with the table before them or the head after them."""
+    forward = Logits.forward
+
+    def __init__(self, model, layers, is_first, is_last):
+        super().__init__()
+        self.wte, self.wpe = (model.wte, model.wpe) if is_first else (None, None)
+        self.h = nn.ModuleList(model.h[i] for i in layers)
+        self.ln_f, self.head = (model.ln_f, model.head) if is_last else (None, None)
+
+
+def split(layers, owners, head):
+    """The layers of each stage. owners: the process of each; head: what the last stage has besides, in layers. The slowest process has as little as possible, then the
+    slowest stage."""
+    def slowest(cuts):
+        loads = [end - begin for begin, end in itertools.pairwise((0, *cuts, layers))]
+        loads[-1] += head
+        return max(sum(x for x, o in zip(loads, owners) if o == owner) for owner in set(owners)), max(loads)
+    cuts = min(itertools.combinations_with_replacement(range(layers + 1), len(owners) - 1), key=slowest)
+    return [range(begin, end) for begin, end in itertools.pairwise((0, *cuts, layers))]
+
+
 def pipeline_step(a, rank):
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-    model, half = model_of(a), a.layers // 2
-    if rank == 0:
-        model.h, model.head, model.ln_f = model.h[:half], None, None
-    else:
-        model.h, model.wte, model.wpe = model.h[half:], None, None
-    schedule = Schedule1F1B(PipelineStage(model, rank, PROCS, torch.device("cpu")), a.batch // a.micro, loss_fn=loss_of)
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleavedZeroBubble, ScheduleZBVZeroBubble
+    owners = [0, 1, 1, 0] if a.schedule == "zbv" else [0, 1]
+    layers, model = split(a.layers, owners, a.vocab / (12 * a.width)), model_of(a)
+    model.head.weight = nn.Parameter(model.wte.weight.detach().clone())
+    n, own = len(owners), [i for i, owner in enumerate(owners) if owner == rank]
+    parts = nn.ModuleList(Stage(model, layers[i], i == 0, i == n - 1) for i in own)
+    stages = [PipelineStage(part, i, n, torch.device("cpu")) for part, i in zip(parts, own)]
+    kind = {"1f1b": Schedule1F1B, "zb1p": ScheduleInterleavedZeroBubble, "zbv": ScheduleZBVZeroBubble}[a.schedule]
+    schedule = kind(stages[0] if a.schedule == "1f1b" else stages, a.batch // a.micro, loss_fn=loss_of)
 
     def step(ids):
+        last = {"target": ids.roll(-1, 1), "losses": []} if n - 1 in own else {}
         with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
-            if rank == 0:
-                schedule.step(ids)
-            else:
-                schedule.step(target=ids.roll(-1, 1), losses=[])
-    return step, model
+            schedule.step(*((ids,) if 0 in own else ()), **last, return_outputs=False)
+    return step, parts
 
 
 def clip(model, limit):
@@ -127,10 +152,11 @@ def worker(rank, a):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(a.port))
     dist.init_process_group("gloo", rank=rank, world_size=PROCS)
     step, model = pipeline_step(a, rank) if a.how == "pp" else tensor_step(a)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, foreach=False)
+    groups = [[p for p in model.parameters() if hasattr(p, "full_tensor") == is_divided] for is_divided in (False, True)] # a kernel takes one kind
+    optimizer = torch.optim.AdamW([{"params": group} for group in groups if group], lr=1e-4, weight_decay=0.1, fused=True)
     ids, times = torch.randint(0, a.vocab, (a.batch, a.tokens)), []
+    dist.barrier()
     for i in range(a.warmup + a.steps):
-        dist.barrier()
         begin = time.perf_counter()
         step(ids)
         clip(model, 1.0)
@@ -140,7 +166,7 @@ def worker(rank, a):
             times.append(time.perf_counter() - begin)
     if rank == 0:
         tokens, median = a.batch * a.tokens, statistics.median(times)
-        print(json.dumps({"peer": "pytorch " + torch.__version__, "how": a.how, "procs": PROCS, "threads": a.threads, "dtype": a.dtype, "tokens": tokens,
+        print(json.dumps({"peer": "pytorch " + torch.__version__, "how": a.how, "schedule": a.schedule if a.how == "pp" else None, "micro": a.micro, "procs": PROCS, "threads": a.threads, "dtype": a.dtype, "tokens": tokens,
                           "step_ms": 1e3 * median, "times_ms": [1e3 * t for t in times], "tps": tokens / median}), flush=True)
     dist.destroy_process_group()
 
@@ -151,8 +177,9 @@ def main():
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--dtype", choices=list(gpt2.DTYPES), default="f32")
     p.add_argument("--how", choices=["tp", "tp-sp", "pp"], required=True)
+    p.add_argument("--schedule", choices=["1f1b", "zb1p", "zbv"], default="1f1b")
     a = p.parse_args()
-    assert a.batch % a.micro == 0 and a.layers % 2 == 0 and a.heads % PROCS == 0 and a.vocab % PROCS == 0
+    assert a.batch % a.micro == 0 and a.heads % PROCS == 0 and a.vocab % PROCS == 0
     mp.spawn(worker, (a,), PROCS)
 
 
