@@ -137,6 +137,19 @@ def medians(dicts):
     return out
 
 
+def mark(result):
+    """Flags the result of a disturbed turn: a run, each of a list of rows, or each of an object's."""
+    rows = result if isinstance(result, list) else list(result.values())
+    for row in rows if all(isinstance(row, dict) for row in rows) else [result]:
+        row["disturbed"] = True
+
+
+def spreads(turns):
+    """Flat results of several turns: the spread of each key, with the flag of a disturbed turn."""
+    flag = {"disturbed": True} if turns[0].get("disturbed") else {}
+    return {key: {**spread([turn[key] for turn in turns]), **flag} for key in turns[0] if key != "disturbed"}
+
+
 def merge(runs):
     """One run of several turns: the median over the steps of all turns, and the rates that follow from it."""
     out, times = medians(runs), [t for r in runs for t in r["times_ms"]]
@@ -152,15 +165,26 @@ def merge(runs):
     return out
 
 
-def turns_of(b, calls, n):
+SLOWER = 1.1 # a contender that is slower by more in its first turn has no other
+
+
+def is_beaten(b, name, rivals, turns):
+    """Whether another of its rivals was faster by far in an undisturbed turn, and this one had one too."""
+    speed = lambda other: max((result.get("tps") or 0 for result, *_ in b.undisturbed(turns[other])), default=0)
+    return speed(name) > 0 and max(map(speed, rivals)) > SLOWER * speed(name)
+
+
+def turns_of(b, calls, n, rivals=()):
     """
     calls: name -> call. A round makes all calls, kumi's and its peers', one after the other; n rounds. The machine's matrix peak is measured before and after
     each turn. Turns beside which it was more than 15 % off the section's median are discarded and repeated in at most EXTRA_ROUNDS more rounds; a call that
-    never ran undisturbed counts by its least disturbed turn. Returns name -> (results, number of discarded turns).
+    never ran undisturbed counts by its least disturbed turn, which is marked. rivals: lists of calls of which only the fastest counts; those that are far slower in their first
+    turn have no other. Returns name -> (results, number of discarded turns).
     """
     turns, failed = {name: [] for name in calls}, set()
     for i in range(n + b.extra):
-        left = [name for name in calls if name not in failed and len(b.undisturbed(turns[name])) < n]
+        beaten = {name for names in rivals for name in names if is_beaten(b, name, names, turns)} if i else ()
+        left = [name for name in calls if name not in failed and name not in beaten and len(b.undisturbed(turns[name])) < n]
         before = b.peak() if left else None
         for name in left:
             b.say(f"{name}, turn {i + 1} of {n}" if i < n else f"{name}, again")
@@ -175,14 +199,15 @@ def turns_of(b, calls, n):
     for name, found in turns.items():
         b.discarded += len(found) - len(kept[name])
         if found and not b.undisturbed(found):
+            mark(kept[name][0][0])
             b.notes.append(f"{name}: no turn without disturbance; the least disturbed one counts, {100 * b.disturbance(kept[name][0]):.0f} % off the median peak")
             b.say(b.notes[-1])
     return {name: ([turn[0] for turn in kept[name]], len(found) - len(kept[name])) for name, found in turns.items()}
 
 
-def take_turns(b, calls, most=None):
+def take_turns(b, calls, most=None, rivals=()):
     """One run of each call: all its turns together. most: fewer turns, where one takes minutes."""
-    found = turns_of(b, calls, min(b.turns, most or b.turns))
+    found = turns_of(b, calls, min(b.turns, most or b.turns), rivals)
     return {name: {**merge(results), "discarded": discarded} if results else None for name, (results, discarded) in found.items()}
 
 
@@ -223,17 +248,17 @@ def trial(b, config, n, threads, steps, sets=(), skip=3, around=None):
             "data_stalls": sum(d > 0.05 * step["median"] for d in ranks[0]["data_ms"][skip:])}
 
 
-def peer(b, script, *args):
-    """The last line of one of PyTorch's scripts."""
+def peer(b, script, *args, malloc=None):
+    """The last line of one of PyTorch's scripts. malloc: its environment; by default that of the fastest malloc."""
     if b.python is None:
         raise Failed("there is no PyTorch environment")
     cache = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_CACHE_DIR": b.work + "/inductor"} # later turns load what the first compiled
-    return b.json_lines([b.python, script, *map(str, args)], limit_s=900, env={**tuned_malloc(), **cache})[-1]
+    return b.json_lines([b.python, script, *map(str, args)], limit_s=900, env={**(tuned_malloc() if malloc is None else malloc), **cache})[-1]
 
 
-def torch(b, procs, threads, dtype, compiled, steps, *more):
+def torch(b, procs, threads, dtype, compiled, steps, *more, malloc=None):
     return peer(b, "bench/pytorch_gpt2.py", "--procs", procs, "--threads", threads, "--dtype", dtype, "--steps", steps, *more,
-                *(["--compile"] if compiled else []))
+                *(["--compile"] if compiled else []), malloc=malloc)
 
 
 def tuned_malloc():
@@ -300,7 +325,15 @@ def ops(b):
 
 
 def gpt2(b):
-    return compare(b, GPT2, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, (), (), 6, 2 if b.quick else 3, ("bf16",) if b.quick else ("bf16", "f32"))
+    """The memory of DDP is that of a run with glibc's malloc as it is: the fast ones keep what a program frees."""
+    dtypes, steps = (("bf16",), 2) if b.quick else (("bf16", "f32"), 3)
+    found = compare(b, GPT2, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, (), (), 6, steps, dtypes)
+    for dtype in dtypes:
+        run = found.get(named(2, 1, dtype, False))
+        if run:
+            plain = b.attempt(f"memory of DDP, {dtype}", partial(torch, b, 2, 1, dtype, False, steps, malloc={}))
+            run["pss_bytes"] = plain and plain["pss_bytes"]
+    return found
 
 
 def accumulation(b):
@@ -337,18 +370,25 @@ def zero(b):
 
 def parallel(b):
     """One model over two ranks: tensor parallelism with whole and with divided sequences, and pipelines; against data parallelism with the same micro-batch, and
-    PyTorch in the same layout. 16 sequences of 256 tokens, micro-batches of 2."""
+    PyTorch in the same layout. 16 sequences of 256 tokens. Micro-batches of 2; in bf16 pipelines of both sides also with 4. Of the pipelines of each side the
+    fastest counts."""
     kinds = {"dp": (), "tp": ("parallel.tp=2",), "tp-sp": ("parallel.tp=2", "parallel.sp=true")}
     kinds.update({f"pp {schedule}": ("parallel.pp=2", f"parallel.pp_schedule={schedule}") for schedule in ("1f1b", "zb-h2", "zb-v")})
-    small, calls = ("model.n_layer=4",) if b.quick else (), {}
+    peers = {"tp": ("tp",), "tp-sp": ("tp-sp",), **{f"pp {schedule}": ("pp", "--schedule", schedule) for schedule in ("1f1b", "zb1p", "zbv")}}
+    small, calls, rivals = ("model.n_layer=4",) if b.quick else (), {}, []
     for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
-        for kind, sets in kinds.items():
-            sets = (f"precision.compute={dtype}", "train.global_batch=16", "train.micro_batch=2", "parallel.host_state=private", *sets, *small)
-            calls[f"kumi {kind} {dtype}"] = partial(trial, b, GPT2, 2, 1, 3 if b.quick else 5, sets, skip=1)
-        for kind in "tp", "tp-sp", "pp":
-            calls[f"torch {kind} {dtype} eager"] = partial(peer, b, "bench/pytorch_parallel.py", "--how", kind, "--dtype", dtype, "--steps", 1 if b.quick else 3,
-                                                           *(("--layers", 4) if b.quick else ()))
-    return take_turns(b, calls, most=2)
+        steps = 3 if b.quick else 5 if dtype == "bf16" else 4
+        for micro, size in ((2, ""), (4, " micro 4")) if dtype == "bf16" else ((2, ""),):
+            for kind, sets in kinds.items():
+                if micro == 2 or not kind.startswith("tp"):
+                    sets = (f"precision.compute={dtype}", "train.global_batch=16", f"train.micro_batch={micro}", "parallel.host_state=private", *sets, *small)
+                    calls[f"kumi {kind}{size} {dtype}"] = partial(trial, b, GPT2, 2, 1, steps, sets, skip=1)
+            for kind, how in peers.items():
+                if micro == 2 or not kind.startswith("tp"):
+                    how = ("--how", *how, "--micro", micro, "--dtype", dtype, "--steps", steps - 2, *(("--layers", 4) if b.quick else ()))
+                    calls[f"torch {kind}{size} {dtype} eager"] = partial(peer, b, "bench/pytorch_parallel.py", *how)
+        rivals += [[name for name in calls if name.startswith(f"{who} pp") and f" {dtype}" in name] for who in ("kumi", "torch")]
+    return take_turns(b, calls, most=2, rivals=rivals)
 
 
 def long(b):
@@ -445,11 +485,11 @@ def canonical(row):
 
 
 def same_rows(turns):
-    """Rows of several turns of one command as one: medians."""
-    found = {}
+    """Rows of several turns of one command as one: medians, of undisturbed turns where there are some."""
+    found, keys = {}, ("collective", "memory", "bytes", "dtype")
     for row in turns:
-        found.setdefault(tuple(row[k] for k in ("collective", "memory", "bytes", "dtype")), []).append(row)
-    return [medians(rows) for rows in found.values()]
+        found.setdefault(tuple(row[k] for k in keys), []).append(row)
+    return [{**medians([row for row in rows if not row.get("disturbed")] or rows), **dict(zip(keys, key))} for key, rows in found.items()]
 
 
 def better(unbound, bound):
@@ -557,7 +597,7 @@ def start(b):
         b.run([b.kumi, "train", GPT2, "-n", "2", "--trial", "--out", out, "--until", "1", "--set", "train.threads=1", "--set", "train.log_every=1"], watch=watch)
         return {"first_step_s": first[0] - begin, "plan_s": plan_s}
     found = turns_of(b, {"start": once}, 1 if b.quick else 5)["start"][0]
-    return {key: spread([turn[key] for turn in found]) for key in found[0]}
+    return spreads(found)
 
 
 def drop_cache(folder):
@@ -605,7 +645,7 @@ def checkpoint(b):
         return {"bytes": size, "save": size / (seen["last"] - seen["first"]), "load": rate([b.kumi, "ckpt", "verify", out], size),
                 "dd fsync": dd("conv=fsync", of=to), "dd direct": dd("oflag=direct", "conv=fsync", of=to), "read": dd(), "read direct": dd("iflag=direct")}
     found = turns_of(b, {"checkpoint": once}, 1 if b.quick else 5)["checkpoint"][0]
-    result = {key: spread([turn[key] for turn in found]) for key in found[0]}
+    result = spreads(found)
     result["bytes"] = found[0]["bytes"]
     result["async"] = b.attempt("checkpoints in the background", lambda: asynchronous(b, sizes))
     return result
@@ -628,5 +668,5 @@ def loader(b):
 
 
 # with minutes on two cores of a Zen 4, of which compiling takes some in a first turn
-SECTIONS = {f.__name__: (f, minutes) for f, minutes in ((limits, 0.2), (ops, 4), (comm, 8), (gpt2, 13), (accumulation, 22), (zero, 13), (parallel, 14), (long, 6), (nanogpt, 5),
+SECTIONS = {f.__name__: (f, minutes) for f, minutes in ((limits, 0.2), (ops, 4), (comm, 8), (gpt2, 13), (accumulation, 22), (zero, 13), (parallel, 18), (long, 6), (nanogpt, 5),
                                                         (llama, 6), (enja, 8), (resnet, 8), (sample, 3), (start, 0.5), (checkpoint, 3), (loader, 1))}

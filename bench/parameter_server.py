@@ -121,7 +121,7 @@ def ps(b):
 
 def checks(r):
     """Targets, in the form of table.py's rows."""
-    from table import at_least, at_most, ratio
+    from table import at_least, at_most, figure, ratio
     data = r.of("ps")
     calls, speed, learned = (data.get(key) or {} for key in ("calls", "throughput", "convergence"))
     unix, tcp, out = calls.get("unix") or {}, calls.get("tcp") or {}, []
@@ -139,7 +139,7 @@ def checks(r):
             if row is None:
                 continue
             moved = (row.get("push_bytes") or 0) + (row.get("pull_bytes") or 0)
-            out.append(at_least(f"{name}, {mode} × all-reduce ({moved / 1e6:.1f} MB a step of a worker)", ratio((row.get("samples_per_s") or {}).get("median"), whole), 0))
+            out.append(figure(f"{name}, {mode} × all-reduce ({moved / 1e6:.1f} MB a step of a worker)", ratio((row.get("samples_per_s") or {}).get("median"), whole)))
     mean = lambda mode: statistics.mean(x["accuracy"] for x in learned[mode]) if learned.get(mode) else None
     for mode in "async", "ssp:2":
         if mean("sync") is not None and mean(mode) is not None:

@@ -89,6 +89,19 @@ def versions(env):
             "Linux": kernel}
 
 
+def build_kumi(build):
+    """The commit that is recorded is that of the sources, so the program must be theirs. An error: it is not."""
+    if os.path.exists(build + "/build.ninja"):
+        done = subprocess.run(["ninja", "-C", build, "--quiet", "kumi"], capture_output=True, text=True)
+        return done.returncode and f"{build}: {(done.stdout.splitlines() or ['?'])[-1]}"
+    if not os.access(build + "/kumi", os.X_OK):
+        return f"{build}/kumi: not there; build it, or name --build"
+    files = [os.path.join(folder, name) for root in ("src", "include", "cmake") for folder, _, names in os.walk(root) for name in names]
+    if max(map(os.path.getmtime, files)) > os.path.getmtime(build + "/kumi"):
+        return f"{build}/kumi: older than the sources; build it"
+    return None
+
+
 def revision():
     """The commit, with a plus if files differ from it."""
     commit = first_line(["git", "rev-parse", "--short", "HEAD"])
@@ -182,8 +195,9 @@ def main():
     if a.mask_amx:
         os.environ.update(measure.MASK_AMX)
     if not a.table:
-        if not os.access(a.build + "/kumi", os.X_OK):
-            p.error(f"{a.build}/kumi: not there; build it, or name --build")
+        error = build_kumi(a.build)
+        if error:
+            p.error(error)
         info = json.loads(subprocess.run([a.build + "/kumi", "info", "--json"], capture_output=True, text=True, check=True).stdout)
         kind = kind_of(info["cpu"]["model"], info["cpu"]["isa"]) + ("-masked" if a.mask_amx else "")
     if not a.table and not a.readme:

@@ -2,15 +2,34 @@
 """The table of a kind of CPU from the results of bench/performance.py: a row a target."""
 MIB = 1 << 20
 SHOWN = {"tps", "step_ms", "mfu", "step_over_roofline", "turns", "discarded", "exposed_comm_ms", "planned_bytes", "pss_bytes", "ranks",
-         "faults_per_step", "far_bytes"} # of a run
+         "faults_per_step", "far_bytes", "disturbed"} # of a run
 is_unused = lambda row: isinstance(row, dict) and row.get("dtype") == "bf16" and row["collective"] != "all_reduce" # of the rows of collectives
 OP_MARK = 0.7 # of its roofline, for ops above 1 % of a step
 SIZES = {8: "8 B", 65536: "64 KiB", MIB: "1 MiB", 64 * MIB: "64 MiB", 256 * MIB: "256 MiB"}
 
 
+class Disturbed(float):
+    """A figure of a turn on a disturbed machine, and what is computed from it: neither meets a target nor misses it."""
+
+
+for _name in "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv":
+    setattr(Disturbed, f"__{_name}__", lambda a, b, of=getattr(float, f"__{_name}__"): Disturbed(of(a, b)))
+
+
+def flagged(value, is_disturbed=False):
+    """A section's data with the figures of disturbed turns as such."""
+    if isinstance(value, dict):
+        is_disturbed = is_disturbed or value.get("disturbed", False)
+        return {k: flagged(v, is_disturbed) for k, v in value.items()}
+    if isinstance(value, list):
+        return [flagged(v, is_disturbed) for v in value]
+    return Disturbed(value) if is_disturbed and isinstance(value, float) else value
+
+
 class Results:
     def __init__(self, store):
-        self.sections, self.is_amx = store["sections"], store["isa"] == "amx"
+        self.sections = {name: {**s, "data": flagged(s["data"])} for name, s in store["sections"].items()}
+        self.is_amx = store["isa"] == "amx"
         self.is_intel, self.is_zen4 = "Intel" in store["cpu"], "AMD" in store["cpu"] and store["isa"] == "avx512bf16"
 
     def of(self, section):
@@ -49,20 +68,30 @@ def least(*values):
     return min(values) if values and all(v is not None for v in values) else None
 
 
+def judged(value, is_met):
+    """None: a figure of a disturbed turn."""
+    return None if isinstance(value, Disturbed) else value is not None and is_met(value)
+
+
 def at_least(label, value, target):
-    return label, value, target, value is not None and value >= target, f"{value:.2f}" if value is not None else None
+    return label, value, target, judged(value, lambda v: v >= target), f"{value:.2f}" if value is not None else None
 
 
 def at_most(label, value, target, digits=2):
-    return label, value, target, value is not None and value <= target, f"{value:.{digits}f}" if value is not None else None
+    return label, value, target, judged(value, lambda v: v <= target), f"{value:.{digits}f}" if value is not None else None
 
 
 def percent_at_least(label, value, target):
-    return label, value, target, value is not None and value >= target, f"{100 * value:.1f} %" if value is not None else "%"
+    return label, value, target, judged(value, lambda v: v >= target), f"{100 * value:.1f} %" if value is not None else "%"
 
 
 def percent_at_most(label, value, target):
-    return label, value, target, value is not None and value <= target, f"{100 * value:.1f} %" if value is not None else "%"
+    return label, value, target, judged(value, lambda v: v <= target), f"{100 * value:.1f} %" if value is not None else "%"
+
+
+def figure(label, value):
+    """Without a target."""
+    return label, value, None, None, f"{value:.2f}" if value is not None else None
 
 
 def gpt2_speed(r):
@@ -110,19 +139,26 @@ def zero(r):
     return checks
 
 
+def pipeline(r, dtype):
+    """Tokens per second of kumi's fastest pipeline, and of data parallelism with its micro-batch."""
+    found = [(run["tps"], "micro 4" in name) for name, run in r.of("parallel").items() if run and name.startswith("kumi pp ") and name.endswith(" " + dtype)]
+    tps, is_wide = max(found, default=(None, False))
+    return tps, r.tps("parallel", f"kumi dp{' micro 4' if is_wide else ''} {dtype}")
+
+
 def parallel(r):
-    """Of data parallelism with the same micro-batch; of PyTorch in the same layout."""
+    """Of data parallelism with the same micro-batch; of PyTorch in the same layout, of pipelines the fastest of either side."""
     checks = []
     for dtype in "bf16", "f32":
         tps = lambda kind: r.tps("parallel", f"kumi {kind} {dtype}")
         is_amx = r.is_amx and dtype == "bf16"
-        pp = max((x for x in (tps(f"pp {s}") for s in ("1f1b", "zb-h2", "zb-v")) if x), default=None)
+        pp, dp = pipeline(r, dtype)
         peers = 2.5 if is_amx else 1.3
         checks += [at_least(f"tp 2 with sp {dtype}", ratio(tps("tp-sp"), tps("dp")), 0.8 if is_amx else 0.85),
-                   at_least(f"pp 2 {dtype}", ratio(pp, tps("dp")), 0.88),
+                   at_least(f"pp 2 {dtype}", ratio(pp, dp), 0.88),
                    at_least(f"tp × PyTorch {dtype}", ratio(tps("tp"), r.tps("parallel", f"torch tp {dtype} eager")), peers),
                    at_least(f"tp with sp × PyTorch {dtype}", ratio(tps("tp-sp"), r.tps("parallel", f"torch tp-sp {dtype} eager")), peers),
-                   at_least(f"pp × PyTorch {dtype}", ratio(pp, r.tps("parallel", f"torch pp {dtype} eager")), peers)]
+                   at_least(f"pp × PyTorch {dtype}", ratio(pp, r.best("parallel", "pp", dtype)), peers)]
     return checks
 
 
@@ -167,8 +203,9 @@ def enja(r):
 def ops(r):
     """Ops above 1 % of the step of their workload. `details` lists those below the mark."""
     found = [op["of_limit"] for rows in r.of("ops").values() for op in rows.values()]
-    reached = sum(of_limit >= OP_MARK for of_limit in found)
-    return [(f"at {100 * OP_MARK:.0f} % or more", reached if found else None, len(found), bool(found) and reached == len(found), f"{reached} of {len(found)}")]
+    kind = Disturbed if any(isinstance(of_limit, Disturbed) for of_limit in found) else int
+    reached = kind(sum(of_limit >= OP_MARK for of_limit in found)) if found else None
+    return [(f"at {100 * OP_MARK:.0f} % or more", reached, len(found), judged(reached, lambda n: n == len(found)), f"{reached or 0:.0f} of {len(found)}")]
 
 
 def first_step(r):
@@ -221,7 +258,7 @@ def memory(r):
     for dtype in "bf16", "f32":
         run = r.of("gpt2").get(f"kumi 2x1 {dtype}") or {}
         allowed = run["planned_bytes"] * 1.02 + 16 * MIB + 8 * MIB * run["ranks"] if run else None
-        peers = [v["pss_bytes"] for k, v in r.of("gpt2").items() if v and k.startswith("torch 2x1") and f" {dtype} eager" in k]
+        peers = [v["pss_bytes"] for k, v in r.of("gpt2").items() if v and v.get("pss_bytes") and k.startswith("torch 2x1") and f" {dtype} eager" in k]
         checks += [at_most(f"Σ Pss / allowed, {dtype}", ratio(run.get("pss_bytes"), allowed), 1, 3),
                    at_most(f"of PyTorch DDP's, {dtype}", ratio(run.get("pss_bytes"), min(peers, default=None)), 0.6),
                    at_most(f"page faults a step, {dtype}", run.get("faults_per_step"), 0, 1)]
@@ -269,10 +306,19 @@ ROWS = [("GPT-2 124M: share of the matrix peak, step time over the roofline T", 
 def lines_of(r):
     for name, row in ROWS:
         checks = row(r)
-        met, missed, none = ([c for c in checks if kind(c)] for kind in (lambda c: c[3], lambda c: c[1] is not None and not c[3],
-                                                                         lambda c: c[1] is None))
-        verdict = "**missed**" if missed else "not measured" if not met else "met" if not none else "met where measured"
+        targets = [c for c in checks if c[2] is not None]
+        met, missed, none, disturbed = ([c for c in targets if kind(c)] for kind in (
+            lambda c: c[3], lambda c: c[1] is not None and c[3] is False, lambda c: c[1] is None, lambda c: c[1] is not None and c[3] is None))
+        where = [word for word, left in (("measured", none), ("undisturbed", disturbed)) if left]
+        verdict = ("**missed**" if missed else "disturbed" if disturbed and not met else "not measured" if not met
+                   else f"met where {' and '.join(where)}" if where else "met")
         yield name, checks, verdict
+
+
+def cell_of(check):
+    label, value, target, is_met, text = check
+    says = "–" if value is None else f"{text}, disturbed" if isinstance(value, Disturbed) else text
+    return f"{label} {says}" + (f" ({target_of(check)})" if target is not None else "")
 
 
 def target_of(check):
@@ -308,8 +354,7 @@ def markdown(kind, store, order):
         out.append("**A trial of the scripts with few steps: these figures mean nothing.**")
     out += ["", comparison(kind, store), "", "| | measured (target) | |", "|---|---|---|"]
     for name, checks, verdict in lines_of(r):
-        cells = [f"{label} {text if v is not None else '–'} ({target_of((label, v, t, m, text))})" for label, v, t, m, text in checks]
-        out.append(f"| {name} | {'; '.join(cells)} | {verdict} |")
+        out.append(f"| {name} | {'; '.join(map(cell_of, checks))} | {verdict} |")
     lacks = [f"{name}: {note}" for name in order for note in r.sections.get(name, {"not_measured": []})["not_measured"]]
     if lacks:
         out += ["", "Not measured, or not as said:", ""] + [f"* {note}" for note in lacks]

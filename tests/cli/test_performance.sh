@@ -37,7 +37,34 @@ assert calls.count("d") == 1 and found["d"] is None, calls
 assert calls.count("a") == 2 and (found["a"]["turns"], found["a"]["discarded"]) == (2, 0), (calls, found)
 assert (found["b"]["turns"], found["b"]["discarded"]) == (2, calls.count("b") - 2), (calls, found)
 assert calls.count("c") == 2 + measure.EXTRA_ROUNDS and (found["c"]["turns"], found["c"]["discarded"]) == (1, 3), (calls, found)
+assert found["c"]["disturbed"] and "disturbed" not in found["a"] and "disturbed" not in found["b"], found
 assert b.discarded == 3 + found["b"]["discarded"] and any("c: no turn without disturbance" in note for note in b.notes), (b.discarded, b.notes)
+
+# rivals: what is beaten by far in its first turn has no other
+rates, calls[:], peaks, b.peaks = {"a": 100, "b": 95, "c": 80, "d": 80}, [], iter(()), {}
+b.peak = lambda: {}
+def rated(name):
+    def made():
+        calls.append(name)
+        return {"tps": rates[name], "times_ms": [1.0]}
+    return made
+found = measure.take_turns(b, {name: rated(name) for name in rates}, rivals=[["a", "b", "c"]])
+assert "".join(calls) == "abcdabd" and [found[name]["turns"] for name in rates] == [2, 2, 1, 2], (calls, found)
+
+# rows of several turns: of undisturbed ones where there are some, and their bytes as they are
+row = lambda us, **more: {"collective": "all_reduce", "memory": None, "bytes": 268435456, "dtype": "f32", "median_us": us, **more}
+rows = measure.same_rows([row(5.0, disturbed=True), row(2.0), row(3.0)])
+assert rows == [row(2.5)] and isinstance(rows[0]["bytes"], int), rows
+
+# figures of a disturbed turn neither meet a target nor miss it, nor does what is computed from them
+rows = [{"a": 2.0, "disturbed": True}, {"a": 1.0}]
+assert [type(row["a"]) for row in table.flagged(rows)] == [table.Disturbed, float]
+half = table.at_least("x", 2 * table.flagged(rows)[1]["a"] / table.flagged(rows)[0]["a"], 3)
+assert half[3] is None and table.cell_of(half) == "x 1.00, disturbed (3)", half
+assert table.cell_of(table.figure("y", 2.0)) == "y 2.00"
+table.ROWS, kept = [("r", lambda r: [half]), ("s", lambda r: [half, table.at_most("z", 1, 2)]), ("t", lambda r: [half, table.at_most("z", 3, 2)])], table.ROWS
+assert [verdict for _, _, verdict in table.lines_of(None)] == ["disturbed", "met where undisturbed", "**missed**"]
+table.ROWS = kept
 
 for cpu, isa, kind in (("Intel(R) Xeon(R) Processor", "amx", "intel-xeon-amx"), ("AMD EPYC", "avx512bf16", "amd-epyc-avx512bf16"),
                        ("AMD EPYC 9R14 96-Core Processor", "avx2", "amd-epyc-9r14-avx2"), ("Intel(R) Core(TM) i7-8550U CPU @ 1.80GHz", "avx2", "intel-core-i7-8550u-avx2")):
