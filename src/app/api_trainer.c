@@ -38,7 +38,7 @@ int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
     KU_GIVEN(graph, "graph");
     KU_GIVEN(out, "trainer");
     static const struct kumi_trainer_options defaults = {0};
-    struct ku_job *job;
+    struct ku_job *job = NULL;
     KU_TRY(ku_comm_api_job(world, "trainer", &job));
     struct kumi_trainer *t = ku_calloc(1, sizeof *t);
     struct ku_graph *g = NULL;

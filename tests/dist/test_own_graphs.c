@@ -182,7 +182,7 @@ static void equal_bits(void **state)
     for (int model = 0; model < N_MODELS; model++) {
         char first[72] = "";
         for (int k = 0; k < 6; k++) { /* ranks 1, 2; then stages on 2 ranks */
-            char set[2][64], what[128];
+            char set[2][64], what[160];
             snprintf(set[0], sizeof set[0], "memory.recompute=%s", recompute[k % 3]);
             snprintf(set[1], sizeof set[1], "parallel.zero=%d", k < 3 ? 0 : k - 2);
             plan.model = (enum model)model;

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/socket.h>
 
 /* The result of a call that may have to be repeated later. */
@@ -49,6 +50,25 @@ static int set(int fd, int level, int option, int value)
 }
 
 /*
+ * BBR paces what it sends, and keeps at most twice the bandwidth times the shortest round trip
+ * unacknowledged. A burst of a collective exceeds that where round trips are short, and the rest
+ * waits for acknowledgements. 1 MiB each way between two network namespaces took 600 us with bbr,
+ * 230 us with reno, which recovers from a loss within milliseconds there, and which every process
+ * may choose.
+ */
+static void leave_bbr(int fd)
+{
+    const uint32_t short_us = 1000;
+    struct tcp_info i = {0};
+    char name[16] = "";
+    socklen_t info_bytes = sizeof i, name_bytes = sizeof name - 1;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &name_bytes) == 0 &&
+        strncmp(name, "bbr", 3) == 0 &&
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &info_bytes) == 0 && i.tcpi_rtt < short_us)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+}
+
+/*
  * Probes are sent only while no data is unacknowledged, and TCP_USER_TIMEOUT replaces their count
  * (tcp(7)). Since Linux 5.11 it also ends a connection whose peer acknowledges every probe but has
  * no room for data for so long.
@@ -68,6 +88,8 @@ int ku_os_stream_tune(int fd, int keepalive_s, int timeout_ms, bool is_always_re
         set(fd, IPPROTO_TCP, TCP_KEEPCNT, timeout_ms / 1000 / keepalive_s - 1) < 0 ||
         set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, is_always_read ? timeout_ms : 0) < 0)
         return -1;
+    if (!is_always_read)
+        leave_bbr(fd);
     return 0;
 }
 

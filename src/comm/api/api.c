@@ -52,7 +52,7 @@ int kumi_comm_join(const struct kumi_comm_options *options, struct kumi_comm **w
 {
     KU_GIVEN(world, "world");
     struct ku_job_opts o = {0};
-    struct ku_job *job;
+    struct ku_job *job = NULL;
     if (options) {
         if (!(options->timeout_s >= 0) || !(options->join_timeout_s >= 0) || options->threads < 0)
             return KU_ERR(
@@ -95,7 +95,7 @@ int kumi_comm_leave(struct kumi_comm *world)
 {
     if (!world)
         return 0;
-    struct ku_job *job;
+    struct ku_job *job = NULL;
     KU_TRY(ku_comm_api_job(world, "leave", &job));
     if (job->comm->n_started && !ku_job_has_failed(job))
         return KU_ERR(KUMI_EINVAL, "leave: operations in flight: %d; wait for them first",
@@ -152,7 +152,7 @@ int kumi_comm_alloc(struct kumi_comm *world, size_t bytes, void **memory)
     KU_GIVEN(world, "world");
     KU_GIVEN(memory, "memory");
     const struct ku_arena *a;
-    struct ku_job *job;
+    struct ku_job *job = NULL;
     KU_TRY(ku_comm_api_job(world, "alloc", &job));
     KU_TRY(ku_arena_create(job, "alloc", 0, bytes ? bytes : 1, &a));
     *memory = ku_arena_part(a, job->local_rank);
@@ -162,7 +162,7 @@ int kumi_comm_alloc(struct kumi_comm *world, size_t bytes, void **memory)
 int kumi_comm_dealloc(struct kumi_comm *world, void *memory)
 {
     KU_GIVEN(world, "world");
-    struct ku_job *job;
+    struct ku_job *job = NULL;
     KU_TRY(ku_comm_api_job(world, "dealloc", &job));
     for (int i = 0; memory && i < KU_MAX_ARENAS; i++) {
         const struct ku_arena *a = &job->comm->arenas->arena[i];

@@ -93,7 +93,7 @@ int kumi_mesh_create(struct kumi_comm *world, const struct kumi_mesh_axis *axes,
     KU_GIVEN(world, "world");
     KU_GIVEN(axes, "axes");
     KU_GIVEN(out, "mesh");
-    struct ku_job *job;
+    struct ku_job *job = NULL;
     KU_TRY(ku_comm_api_job(world, "mesh", &job));
     struct kumi_mesh *m = ku_calloc(1, sizeof *m);
     int status = m ? take_names(m, axes, n_axes) : KUMI_ENOMEM;

@@ -164,10 +164,16 @@ static int add_output_rows(struct ku_lower *l)
 {
     const struct ku_graph *g = l->g;
     for (uint32_t i = 0; i < g->n_outputs; i++) {
-        ku_id v = g->output[i].value;
-        if (g->value[v].def && l->buffer[v] == 0 && has_output(l, v) &&
-            g->layout[g->value[v].layout].at[KU_AX_MB].kind == KU_S)
-            KU_TRY(add_port_buffer(l, v));
+        const ku_id v = g->output[i].value, def = g->value[v].def;
+        if (def == 0 || l->buffer[v] || !has_output(l, v) ||
+            g->layout[g->value[v].layout].at[KU_AX_MB].kind != KU_S)
+            continue;
+        if (l->n_micro > 1 && g->node[def].op == KU_OP_convert && ku_lower_axes(l, def))
+            return KU_ERR(KUMI_EINVAL,
+                          "output %s: with parallel.tp it is the result of a collective, of which "
+                          "only one micro-batch is kept; output a value that is computed from it",
+                          g->output[i].name);
+        KU_TRY(add_port_buffer(l, v));
     }
     return KUMI_OK;
 }

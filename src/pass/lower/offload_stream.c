@@ -127,6 +127,17 @@ static int64_t piece_count(const struct stream *s, const struct ku_instr *i, ku_
     return most > count ? count : 0;
 }
 
+/* Operand k of a piece after the first. Sums to which all pieces add (of layer-wise optimizers) have
+ * the placement of the result from then on: the first piece made them partial. */
+static ku_id layout_in_piece(const struct ku_program *p, const struct ku_instr *i, uint32_t k)
+{
+    const struct ku_operand *o = &p->operand[i->operand];
+    for (uint32_t j = i->n_in; j < (uint32_t)i->n_in + i->n_out; j++)
+        if (o[j].buffer == o[k].buffer)
+            return o[j].layout;
+    return o[k].layout;
+}
+
 static int cut_instr(struct stream *s, const struct ku_instr *whole, ku_id shape, int64_t count)
 {
     struct ku_program *p = s->p;
@@ -146,6 +157,8 @@ static int cut_instr(struct stream *s, const struct ku_instr *whole, ku_id shape
             if (o.shape == shape) {
                 o.piece = (int32_t)piece;
                 o.piece_count = count;
+            } else if (piece > 0) {
+                o.layout = layout_in_piece(p, whole, k);
             }
             KU_TRY(KU_GROW(&p->operand, p->n_operands, &p->cap[KU_CAP_OPERAND]));
             p->operand[p->n_operands++] = o;
