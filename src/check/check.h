@@ -26,7 +26,8 @@
  *     execute.c            executes the instructions once over buffers that hold terms
  *     state_terms.c        the state before and after: what may be written, and what must be
  *     transfers.c          sends and receives between the stages of a pipeline
- *     collectives.c        starts and waits: collectives and transfers of offloaded tensors
+ *     collectives.c        starts and waits of collectives
+ *     offload_transfers.c  the same of reads and writes of offload targets
  *     tensor_split.c       the model as the ranks of axis tp divide it
  *     split_collectives.c  collectives that gather or leave parts along a dim
  *     samples.c            the dim along which ranks and micro-batches divide a value

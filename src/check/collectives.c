@@ -75,7 +75,7 @@ static int add_squares(struct ku_proof *c, const struct ku_instr *i, const struc
         return ku_proof_refuse(c, b, "adds a tensor to totals that are partial over other ranks");
     KU_TRY(ku_proof_take(c, b, i->handle));
     stats->partial = partial;
-    stats->term += ku_term_of(KU_TERM_SQUARES, sum->term, o->stats_word - KU_EXACT_WORDS);
+    stats->term += ku_term_squares(sum->term, o->stats_word - KU_EXACT_WORDS, 0);
     return KUMI_OK;
 }
 
@@ -203,48 +203,6 @@ static int gather(struct ku_proof *c, const struct ku_instr *i, const struct ku_
     return KUMI_OK;
 }
 
-/* A read or write of an offload target. */
-static int move(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o)
-{
-    ku_id from = i->op == KU_X_READ ? o->buffer : o->out,
-          to = i->op == KU_X_READ ? o->out : o->buffer;
-    KU_TRY(ku_proof_buffer(c, from));
-    KU_TRY(ku_proof_buffer(c, to));
-    if (!ku_arena_is_offload(c->p->buffer[o->buffer].arena) ||
-        ku_arena_is_offload(c->p->buffer[o->out].arena))
-        return ku_proof_refuse(c, o->buffer, "a transfer is between an offload target and memory");
-    struct ku_held value = i->op == KU_X_READ ? *ku_proof_run(c, o) : c->held[from];
-    if (!(value.flags & KU_HELD_DEFINED))
-        return ku_proof_refuse(c, from, "moves a buffer before it is written");
-    KU_TRY(ku_proof_fits(c, o, from, 0));
-    KU_TRY(ku_proof_fits(c, o, to, 0));
-    if (c->p->buffer[from].dtype != c->p->buffer[to].dtype)
-        return ku_proof_refuse(c, from, "moves between dtypes");
-    uint8_t samples;
-    KU_TRY(ku_proof_samples(c, o, &samples));
-    if (samples != value.samples)
-        return ku_proof_refuse(c, from, "moves a value that ranks divide otherwise");
-    uint32_t s = c->state_of[o->buffer];
-    if (s && ku_proof_blocks(c, o) && o->first_block != c->p->state[s - 1].first_block)
-        return ku_proof_refuse(c, o->buffer, "owned chunks are not those of the state plan");
-    value.readers = 0;
-    value.handle = i->handle;
-    value.peers_read = value.own_read = 0;
-    if (i->op == KU_X_READ || o->piece_count == 0) {
-        KU_TRY(ku_proof_write(c, to, &value));
-    } else {
-        KU_TRY(ku_proof_begin_run(c, o, &value));
-        bool is_last = ku_proof_is_last_run(c, o);
-        if (o->piece != (int)c->pieces[to] - 1)
-            return ku_proof_refuse(c, to, "writes run %d after %u", o->piece, c->pieces[to] - 1);
-        if (is_last)
-            KU_TRY(ku_proof_write(c, to, &value));
-    }
-    if (i->op == KU_X_WRITE)
-        c->held[to].handle = 0;
-    return KUMI_OK;
-}
-
 int ku_proof_start(struct ku_proof *c)
 {
     const struct ku_program *p = c->p;
@@ -260,7 +218,7 @@ int ku_proof_start(struct ku_proof *c)
         struct ku_held value;
         KU_TRY(ku_proof_buffer(c, o->buffer));
         if (ku_exchange_is_offload(i->op)) {
-            KU_TRY(move(c, i, o));
+            KU_TRY(ku_proof_offload_start(c, i, o));
             continue;
         }
         struct ku_operand as = *o; /* an all-gather names the partition that it ends */
@@ -307,9 +265,11 @@ int ku_proof_wait(struct ku_proof *c)
         release(c, o->buffer, handle);
         release(c, o->addend, handle);
         release(c, o->out, handle);
+        if (ku_exchange_is_offload(i->op))
+            ku_proof_offload_end(c, i, o);
         if (i->op == KU_X_ALL_GATHER) {
             c->held[o->buffer].peers_read = c->at + 1;
-            if (o->out && c->held[o->buffer].readers)
+            if (o->out && o->out != o->buffer && c->held[o->buffer].readers)
                 c->held[o->buffer].readers--;
         }
     }

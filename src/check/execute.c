@@ -10,8 +10,7 @@
 
 int ku_proof_blocks(const struct ku_proof *c, const struct ku_operand *o)
 {
-    return ku_layout_axes(&c->p->layout[o->layout], KU_Z) &
-           ku_mesh_wide(&c->p->mesh, KU_DP_AXES | KU_TP_AXES);
+    return c->blocks[o->layout];
 }
 
 uint16_t ku_proof_group(const struct ku_proof *c, const struct ku_operand *o)
@@ -82,11 +81,15 @@ int ku_proof_fits(struct ku_proof *c, const struct ku_operand *o, ku_id b, bool 
     const struct ku_buffer *x = &p->buffer[b];
     const struct ku_layout *l = &p->layout[o->layout];
     const size_t each = kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+    const bool has_blocks = ku_layout_has(l, KU_Z);
+    const bool is_run = x->cls == KU_CL_STAGING && o->piece_count; /* it begins with the run */
     int64_t count = ku_program_slice_count(&p->mesh, &p->shape[o->shape], l);
-    if (ku_layout_has(l, KU_Z) || o->piece_count) {
-        if (!is_whole && (x->is_kept || x->cls == KU_CL_STAGING) && ku_layout_has(l, KU_Z))
+    if (x->is_kept && (is_whole || !has_blocks))
+        return ku_proof_refuse(c, b, "has a rank's owned chunks alone, the operand is whole");
+    if (has_blocks || o->piece_count) {
+        if (!is_whole && (x->is_kept || is_run) && has_blocks)
             count = ku_program_local_max(&p->mesh, l, count, o->first_block);
-        if (x->cls == KU_CL_STAGING && o->piece_count) {
+        if (is_run) {
             const int64_t rest = count - o->piece * o->piece_count;
             count = rest < o->piece_count ? rest : o->piece_count;
         }
@@ -228,19 +231,37 @@ static int refuse_value(struct ku_proof *c, ku_id b)
                                  "attribute, stream or micro-batch differ");
 }
 
-/* A result of an op of phase O is of whole tensors, or of the same shards as its operands. */
-static int check_shards(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in)
+/*
+ * Whether a computation is of the end of a step, or of initial values: its terms say it. The phase
+ * that an instruction states proves nothing.
+ */
+static bool is_of_end(const struct ku_proof *c, const struct ku_instr *i, const struct ku_held *out)
+{
+    if (ku_ops[i->op].traits & KU_OP_CHUNKS)
+        return true;
+    const struct ku_term *t = ku_terms_find(&c->terms, out[0].term);
+    return t ? t->is_end : i->phase == KU_PH_O; /* refused by its value */
+}
+
+/*
+ * Results are of whole tensors, or of the same shards as the operands. What the end of a step reads
+ * is complete, but for totals to which the op adds.
+ */
+static int check_shards(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in,
+                        bool is_end)
 {
     const struct ku_instr *i = &c->p->instr[c->at];
     const bool has_sums = ku_ops[i->op].traits & KU_OP_CHUNKS;
+    int blocks = ~0; /* of all results */
+    for (int n = 0; n < i->n_out - has_sums; n++)
+        blocks &= ku_proof_blocks(c, &o[i->n_in + n]);
     for (int k = 0; k < i->n_in; k++) {
-        if (in[k].partial && !(has_sums && k == i->n_in - 1))
+        if (is_end && in[k].partial && !(has_sums && k == i->n_in - 1))
             return ku_proof_refuse(c, o[k].buffer, "reads a partial sum");
         if (in[k].flags & KU_HELD_TOTALS && !has_sums && c->pieces[o[k].buffer])
             return ku_proof_refuse(c, o[k].buffer, "reads totals that lack runs of a tensor");
-        for (int n = 0; n < i->n_out - has_sums; n++)
-            if (in[k].owned & ~ku_proof_blocks(c, &o[i->n_in + n]))
-                return ku_proof_refuse(c, o[k].buffer, "computes whole tensors from shards");
+        if ((in[k].owned | ku_proof_blocks(c, &o[k])) & ~blocks)
+            return ku_proof_refuse(c, o[k].buffer, "computes whole tensors from shards");
     }
     return KUMI_OK;
 }
@@ -254,16 +275,15 @@ static bool are_alike(const struct ku_proof *c, const struct ku_operand *x,
 }
 
 /*
- * How the ranks of axis tp divide a result: in forward and backward as the model says, in phase O
- * as the operands of the same shape.
+ * How the ranks of axis tp divide a result `t`: in forward and backward as the model says, at the
+ * end of a step as the operands of the same shape.
  */
 static int check_split(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in,
-                       const struct ku_operand *to, char split, struct ku_held *out)
+                       const struct ku_operand *to, const struct ku_term *t, struct ku_held *out)
 {
     const struct ku_instr *i = &c->p->instr[c->at];
-    const char own = ku_proof_split(c, to);
-    if (i->phase == KU_PH_O) {
-        split = own;
+    const char own = ku_proof_split(c, to), split = t->is_end ? own : t->split;
+    if (t->is_end) {
         for (int k = 0; k < i->n_in; k++)
             if (in[k].shape == c->shape_hash[to->shape] && in[k].split != own &&
                 are_alike(c, &o[k], to, own ? own : in[k].split))
@@ -271,8 +291,7 @@ static int check_split(struct ku_proof *c, const struct ku_operand *o, const str
                     c, o[k].buffer, "the ranks of axis tp divide operand and result differently");
     }
     const bool is_part = split == KU_SPLIT_SUM || split == KU_SPLIT_SHARED;
-    if (split != own || (i->phase == KU_PH_O && is_part) || split == KU_SPLIT_BAD ||
-        split == KU_SPLIT_OUTER)
+    if (split != own || (t->is_end && is_part) || split == KU_SPLIT_BAD || split == KU_SPLIT_OUTER)
         return ku_proof_refuse(c, to->buffer, "result is not divided over axis tp as in the model");
     if (is_part)
         out->partial |= (uint8_t)(split == KU_SPLIT_SUM ? ku_proof_tp(c) : 1 << KU_AX_TPI);
@@ -290,7 +309,7 @@ static int check_rule(struct ku_proof *c, const struct ku_operand *o, const stru
                             .has_inner = c->p->mesh.extent[KU_AX_TPI] > 1,
                             .a = &c->p->attr[i->attr]};
     char split[KU_MAX_OUT] = {0};
-    if (i->phase == KU_PH_O || ku_proof_tp(c) == 0)
+    if (ku_proof_tp(c) == 0)
         return KUMI_OK;
     for (int k = 0; k < i->n_in; k++) {
         x.split[k] = ku_held_split(c, &in[k]);
@@ -313,9 +332,10 @@ static int of_model(struct ku_proof *c, const struct ku_operand *o, const struct
                     struct ku_held *out)
 {
     const struct ku_instr *i = &c->p->instr[c->at];
-    if (i->phase == KU_PH_O)
-        KU_TRY(check_shards(c, o, in));
-    KU_TRY(check_rule(c, o, in));
+    const bool is_end = is_of_end(c, i, out);
+    KU_TRY(check_shards(c, o, in, is_end));
+    if (!is_end)
+        KU_TRY(check_rule(c, o, in));
     for (int n = 0; n < i->n_out; n++) {
         const struct ku_operand *to = &o[i->n_in + n];
         if (ku_ops[i->op].traits & KU_OP_CHUNKS && n == i->n_out - 1) {
@@ -332,7 +352,7 @@ static int of_model(struct ku_proof *c, const struct ku_operand *o, const struct
         if (t->is_partial)
             out[n].partial = (uint8_t)c->wide;
         KU_TRY(check_samples(c, to, t->samples, &out[n]));
-        KU_TRY(check_split(c, o, in, to, t->split, &out[n]));
+        KU_TRY(check_split(c, o, in, to, t, &out[n]));
         if (t->shape && c->shape_hash[to->shape] != t->shape && to->slot == 0 && !t->is_partial)
             return ku_proof_refuse(c, to->buffer, "result has another shape than in the model");
         const struct ku_held *old = &c->held[to->buffer];
@@ -390,11 +410,14 @@ static int check_partition(struct ku_proof *c, const struct ku_operand *o, int n
         uint32_t s = c->state_of[o[k].buffer];
         if (ku_proof_blocks(c, &o[k]) == 0)
             continue;
+        if (!(ku_ops[c->p->instr[c->at].op].traits & KU_OP_ELEMENT))
+            return ku_proof_refuse(c, o[k].buffer, "the op cannot run on owned chunks");
         if (s && o[k].first_block != c->p->state[s - 1].first_block)
             return ku_proof_refuse(c, o[k].buffer, "owned chunks are not those of the state plan");
         if (own && o[k].first_block != c->p->state[own - 1].first_block)
             return ku_proof_refuse(c, o[k].buffer, "owned chunks are not those of the state plan");
-        if (first && first->first_block != o[k].first_block)
+        if (first && (first->first_block != o[k].first_block ||
+                      ku_proof_group(c, first) != ku_proof_group(c, &o[k])))
             return ku_proof_refuse(c, o[k].buffer, "operands are partitioned differently");
         first = &o[k];
     }
@@ -458,10 +481,20 @@ static int use_workspace(struct ku_proof *c, const struct ku_instr *i, const str
     return KUMI_OK;
 }
 
-/* A cast to the same dtype: the shard that a rank retains of a gathered tensor. */
-static int copy_of(struct ku_proof *c, const struct ku_operand *to, const struct ku_held *in,
+/*
+ * A cast to the same dtype: the shard that a rank retains of a gathered tensor. A copy moves
+ * nothing between ranks, so its result has no chunks but those of the operand.
+ */
+static int copy_of(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in,
                    struct ku_held *out)
 {
+    const struct ku_operand *to = &o[1];
+    if (c->p->instr[c->at].accumulate || o->slot || to->slot)
+        return ku_proof_refuse(c, to->buffer, "copies a part of a value, or adds to one");
+    if (in->shape && in->shape != c->shape_hash[to->shape])
+        return ku_proof_refuse(c, to->buffer, "copies a value into another shape");
+    if ((in->owned | ku_proof_blocks(c, o)) & ~ku_proof_blocks(c, to))
+        return ku_proof_refuse(c, to->buffer, "copies a shard in the place of the whole tensor");
     if (in->partial || in->split != ku_proof_split(c, to))
         return ku_proof_refuse(c, to->buffer, "copies a value that ranks divide otherwise");
     out->split = in->split;
@@ -514,7 +547,7 @@ static int compute(struct ku_proof *c)
     else if (i->op != KU_OP_cast || x.in_dtype[0] != x.out_dtype[0])
         KU_TRY(of_model(c, o, in, out));
     else
-        KU_TRY(copy_of(c, &o[1], &in[0], &out[0]));
+        KU_TRY(copy_of(c, o, &in[0], &out[0]));
     for (int n = 0; n < i->n_out; n++) {
         const struct ku_operand *to = &o[i->n_in + n];
         if (to->dtype != p->buffer[to->buffer].dtype)

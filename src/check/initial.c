@@ -62,7 +62,8 @@ static int derived(struct ku_proof *c, uint32_t s)
     op.in[0] = c->o->kind == KU_CHECK_INIT ? c->next[x->of - 1] : c->held[x->of].term;
     ku_term_results(c, &op, &c->next[s]);
     c->held[s + 1].flags = 0;
-    return ku_terms_add(&c->terms, &(struct ku_term){.hash = c->next[s], .dtype = x->dtype});
+    return ku_terms_add(&c->terms,
+                        &(struct ku_term){.hash = c->next[s], .dtype = x->dtype, .is_end = true});
 }
 
 /* The state that forward reads, as parameters or compute copies. */
@@ -98,7 +99,8 @@ int ku_initial_derive(struct ku_proof *c)
         KU_TRY(initializer(c, x, t, &c->next[s], &is_zero));
         h->term = c->next[s];
         h->flags = is_zero && !ku_arena_is_offload(x->arena) ? KU_HELD_DEFINED : 0;
-        KU_TRY(ku_terms_add(&c->terms, &(struct ku_term){.hash = h->term, .dtype = x->dtype}));
+        KU_TRY(ku_terms_add(&c->terms,
+                            &(struct ku_term){.hash = h->term, .dtype = x->dtype, .is_end = true}));
     }
     for (uint32_t s = 0; s < p->n_states; s++)
         if (p->state[s].kind == KU_T_DERIVED)

@@ -558,9 +558,11 @@ static int add_use(struct derive *d, ku_id u, uint64_t sum)
     struct ku_proof *c = d->c;
     ku_id t = d->g->use[u].tensor;
     t = d->g->tensor[t].kind == KU_T_DERIVED ? d->g->tensor[t].of : t;
-    c->gradient[t] = c->gradient[t] ? ku_term_of(KU_TERM_ADD, c->gradient[t], sum) : sum;
+    const bool is_first = c->gradient[t] == 0; /* else the end of the step adds it */
+    c->gradient[t] = is_first ? sum : ku_term_of(KU_TERM_ADD, c->gradient[t], sum);
     return ku_terms_add(&c->terms, &(struct ku_term){.hash = c->gradient[t],
-                                                     .dtype = d->g->value[d->use_grad[u]].dtype});
+                                                     .dtype = d->g->value[d->use_grad[u]].dtype,
+                                                     .is_end = !is_first});
 }
 
 /* A worker pushes every sum. */
@@ -578,7 +580,7 @@ static int expect_all(struct derive *d, uint64_t *leaf)
 static int add_up(struct derive *d, uint64_t *leaf)
 {
     struct ku_proof *c = d->c;
-    uint32_t index = 0;
+    int64_t index = 0;
     if (ku_cut_is(c, KU_CHECK_WORKER))
         return expect_all(d, leaf);
     for (ku_id u = 1; u < c->model->n_uses; u++)
@@ -587,7 +589,7 @@ static int add_up(struct derive *d, uint64_t *leaf)
     c->stats = KU_TOTALS_ZERO;
     for (ku_id t = 1; t < c->model->n_tensors; t++)
         if (c->gradient[t]) {
-            c->stats += ku_term_of(KU_TERM_SQUARES, c->gradient[t], index++);
+            c->stats += ku_term_squares(c->gradient[t], index++, c->model->tensor[t].chunk);
             c->report_of.n_gradients++;
         }
     for (uint32_t i = 0; i < d->g->n_outputs; i++)

@@ -75,6 +75,7 @@ static int prepare(struct ku_proof *c)
     const struct ku_program *p = c->p;
     c->attr_hash = ku_calloc(p->n_attrs + 1, sizeof *c->attr_hash);
     c->shape_hash = ku_calloc(p->n_shapes + 1, sizeof *c->shape_hash);
+    c->blocks = ku_calloc(p->n_layouts + 1, sizeof *c->blocks);
     c->next = ku_calloc(p->n_states + 1, sizeof *c->next);
     c->named = ku_calloc(p->n_states + 1, sizeof *c->named);
     c->held = ku_calloc(p->n_buffers + 1, sizeof *c->held);
@@ -88,14 +89,18 @@ static int prepare(struct ku_proof *c)
     c->last = ku_calloc(p->n_buffers + 1, sizeof *c->last);
     c->message = ku_calloc(p->n_handles + 1, sizeof *c->message);
     c->barrier = ku_calloc(p->n_handles + 1, sizeof *c->barrier);
-    if (!c->message || !c->barrier || !c->attr_hash || !c->shape_hash || !c->next || !c->named ||
-        !c->held || !c->state_of || !c->pieces || !c->state_by_name || !c->begun || !c->written ||
-        !c->start || !c->first || !c->last)
+    c->in_flight = ku_calloc(p->n_buffers + 1, sizeof *c->in_flight);
+    if (!c->blocks || !c->in_flight || !c->message || !c->barrier || !c->attr_hash ||
+        !c->shape_hash || !c->next || !c->named || !c->held || !c->state_of || !c->pieces ||
+        !c->state_by_name || !c->begun || !c->written || !c->start || !c->first || !c->last)
         return KUMI_ENOMEM;
     for (uint32_t i = 1; i < p->n_attrs; i++)
         c->attr_hash[i] = ku_attrs_hash(&p->attr[i]);
     for (uint32_t i = 1; i < p->n_shapes; i++)
         c->shape_hash[i] = ku_shape_hash(&p->shape[i]);
+    for (uint32_t i = 0; i < p->n_layouts; i++)
+        c->blocks[i] = (uint8_t)(ku_layout_axes(&p->layout[i], KU_Z) &
+                                 ku_mesh_wide(&p->mesh, KU_DP_AXES | KU_TP_AXES));
     for (uint32_t s = 0; s < p->n_states; s++)
         c->named[s] = (struct ku_named_state){ku_term_state(p->name_of[p->state[s].name], NULL), s};
     if (p->n_states)
@@ -115,6 +120,9 @@ static void close_proof(struct ku_proof *c)
     ku_free(c->cut);
     ku_free(c->attr_hash);
     ku_free(c->shape_hash);
+    ku_free(c->blocks);
+    ku_free(c->flight);
+    ku_free(c->in_flight);
     ku_free(c->next);
     ku_free(c->named);
     ku_free(c->is_gathered);

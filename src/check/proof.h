@@ -27,6 +27,7 @@ struct ku_term {
     uint8_t dtype, is_partial; /* is_partial: each rank has the part of its samples */
     char split;                /* over tensor-parallel ranks: a code of tensor_split.c */
     uint8_t samples;           /* 1 + index of the dim of its samples; 0: it has none */
+    bool is_end;               /* of the end of a step or of initial values: may be of shards */
 };
 /* How tensor-parallel ranks divide a value: 0 whole, the letter of a dim, or one of these. */
 enum {
@@ -73,6 +74,14 @@ struct ku_cut {
     bool is_partial;
 };
 
+/* A transfer of an offloaded buffer that no wait has ended yet (offload_transfers.c). */
+struct ku_flight {
+    uint32_t handle, next; /* next: of the same buffer, + 1; 0: none */
+    int32_t piece;
+    int64_t piece_count;
+    bool is_write;
+};
+
 struct ku_proof {
     struct ku_mesh mesh; /* of forward and backward: a server's program has another */
     struct ku_cut *cut;  /* [n_cuts] of a worker */
@@ -92,6 +101,7 @@ struct ku_proof {
     unsigned char *is_gathered; /* per state, of initial values: forward reads it whole */
     int64_t shift;              /* of loss_seed and step_scalars */
     uint64_t *attr_hash, *shape_hash; /* per id of the program */
+    uint8_t *blocks;                  /* per placement of the program: the axes with Z */
     uint32_t *state_by_name;          /* per name of the program: state + 1 */
     struct ku_named_state *named;     /* [n_states] sorted */
     struct ku_held *held;             /* per buffer */
@@ -99,7 +109,11 @@ struct ku_proof {
     uint32_t *pieces;                 /* per buffer: runs written so far; totals: runs to come */
     struct ku_held *begun;            /* per buffer: the value of these runs */
     uint32_t *written;                /* per state: writes in this step */
-    uint32_t *start;            /* per handle: its start instruction + 1; UINT32_MAX: waited */
+    uint32_t *start;          /* per handle: its start instruction + 1; UINT32_MAX: waited */
+    struct ku_flight *flight; /* [n_flights] transfers in flight, and free elements */
+    uint32_t n_flights, cap_flights;
+    uint32_t free_flight;       /* the first free element, + 1; 0: none */
+    uint32_t *in_flight;        /* per buffer of an offload target: the last one in flight, + 1 */
     uint32_t synced[KU_N_AXES]; /* start + 1 of the last complete collective over an axis that
                                        * no rank leaves before all have entered */
     uint32_t *first, *last;     /* per buffer: live range from the instructions */
@@ -143,6 +157,8 @@ void ku_term_draw(struct ku_term_op *x, int micro);
 void ku_term_results(struct ku_proof *c, const struct ku_term_op *x, uint64_t out[KU_MAX_OUT]);
 uint64_t ku_attrs_hash(const struct ku_attrs *a);
 uint64_t ku_shape_hash(const struct ku_shape *s);
+/* The squares of a gradient in the norm, in sums of `chunk` elements. index: of its tensor. */
+uint64_t ku_term_squares(uint64_t gradient, int64_t index, int64_t chunk);
 /* The term of state tensor "param.suffix", or "param" if suffix is NULL, as the step begins. */
 uint64_t ku_term_state(const char *param, const char *suffix);
 
@@ -201,6 +217,10 @@ KU_STATUS ku_proof_scatter(struct ku_proof *c, const struct ku_instr *i,
 KU_STATUS ku_proof_join(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o);
 /* collectives.c: takes a buffer for a collective. */
 KU_STATUS ku_proof_take(struct ku_proof *c, ku_id buffer, uint32_t handle);
+/* offload_transfers.c: a part of a read or write of an offload target starts, and ends. */
+KU_STATUS ku_proof_offload_start(struct ku_proof *c, const struct ku_instr *i,
+                                 const struct ku_operand *o);
+void ku_proof_offload_end(struct ku_proof *c, const struct ku_instr *i, const struct ku_operand *o);
 /* How the results of a node are divided, per value. */
 KU_STATUS ku_tensor_split(struct ku_proof *c, const struct ku_graph *g, ku_id node, char *split);
 /* The same of a state tensor, and of an operand by its placement. */

@@ -49,7 +49,7 @@ int ku_proof_hold(struct ku_proof *c)
         ku_id b = s + 1; /* lowering adds the buffers of the state first */
         if (b >= p->n_buffers || p->buffer[b].arena != x->arena ||
             p->buffer[b].offset != x->offset || p->buffer[b].bytes != x->bytes ||
-            p->buffer[b].dtype != x->dtype)
+            p->buffer[b].dtype != x->dtype || p->buffer[b].is_kept != x->is_kept)
             return ku_proof_refuse(c, b, "is not where the state plan has %s", p->name_of[x->name]);
         if (x->pp >= p->mesh.extent[KU_AX_PP])
             return ku_proof_refuse(c, b, "no coordinate of axis pp stores %s", p->name_of[x->name]);

@@ -35,6 +35,7 @@ int ku_terms_add(struct ku_terms *t, const struct ku_term *x)
     struct ku_term *old = ku_terms_find(t, x->hash);
     if (old) {
         old->is_partial |= x->is_partial;
+        old->is_end |= x->is_end;
         return KUMI_OK;
     }
     if (2 * (t->n + 1) > t->cap) {
@@ -70,6 +71,11 @@ uint64_t ku_term_of(int kind, uint64_t a, uint64_t b)
     int swaps = kind == KU_TERM_ADD || kind == KU_TERM_MAX || kind == KU_TERM_TREE;
     const uint64_t word[3] = {(uint64_t)kind, swaps && b < a ? b : a, swaps && b < a ? a : b};
     return ku_hash64(word, sizeof word) | 1;
+}
+
+uint64_t ku_term_squares(uint64_t gradient, int64_t index, int64_t chunk)
+{
+    return ku_term_of(KU_TERM_SQUARES, gradient, ku_hash64_mix((uint64_t)index, (uint64_t)chunk));
 }
 
 uint64_t ku_term_state(const char *param, const char *suffix)
@@ -191,7 +197,7 @@ void ku_term_results(struct ku_proof *c, const struct ku_term_op *x, uint64_t ou
         batch_norm_results(c, x, out);
         return;
     case KU_OP_sumsq:
-        out[0] = ku_term_of(KU_TERM_SQUARES, x->in[0], (uint64_t)x->a->index);
+        out[0] = ku_term_squares(x->in[0], x->a->index, x->a->chunk);
         return;
     case KU_OP_widen: /* the second operand gives shape and partition only */
         out[0] = plain(x, x->op, x->attr, 1, 0, x->out_dtype[0]);

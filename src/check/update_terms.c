@@ -66,7 +66,8 @@ static int apply_random(struct ku_proof *c, int op, const struct ku_attrs *a, ui
         x.out_dtype[n] = (uint8_t)dtype[n];
     ku_term_results(c, &x, out);
     for (int n = 0; n < n_out - has_sums; n++)
-        KU_TRY(ku_terms_add(&c->terms, &(struct ku_term){.hash = out[n], .dtype = x.out_dtype[n]}));
+        KU_TRY(ku_terms_add(
+            &c->terms, &(struct ku_term){.hash = out[n], .dtype = x.out_dtype[n], .is_end = true}));
     return KUMI_OK;
 }
 

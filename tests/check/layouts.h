@@ -165,7 +165,9 @@ struct layout {
     int hosts; /* whose ranks share one copy each; 0: all ranks have memory of their own */
     int ranks, zero, replicate, mb, vs, by_micro, recompute, group, is_private;
     enum kumi_dtype compute, reduce;
-    int no_master, rounds, optimizer, offload, overlap, clip_value, averages, decay, adapt, groups;
+    int no_master, rounds, optimizer, overlap, clip_value, averages, decay, adapt, groups;
+    int offload; /* 1: optimizer state to a file; 2: activations too */
+    int freeze;  /* 0 or a set of `frozen` */
 };
 
 enum { MAX_PP = 4, MAX_LAYERS = 16 };
@@ -186,6 +188,10 @@ static inline struct ku_compile_opts options(const struct layout *l)
     static const char *const layers[] = {"h.*", NULL}, *const halves[] = {"up", "down", NULL},
                              *const llama[] = {"model.layers.*", NULL},
                              *const biases[] = {"*.bias", NULL}, *const down[] = {"*down*", NULL};
+    static const char *const frozen[3][4][3] = {
+        {{NULL}, {"up.*"}, {"*.bias"}, {"up.weight", "down.bias"}},
+        {{NULL}, {"model.embed_tokens.weight"}, {"*.bias"}, {"model.layers.0.*"}},
+        {{NULL}, {"wte.weight"}, {"*.bias"}, {"wte.weight", "h.0.*"}}};
     const bool is_plain = l->model == mlp || l->model == normed || l->model == synced;
     const bool is_llama = l->model == grouped || l->model == one_key_head;
     const char *const *wrap = is_plain ? halves : is_llama ? llama : layers;
@@ -205,6 +211,10 @@ static inline struct ku_compile_opts options(const struct layout *l)
                                 .decay_patterns = down,
                                 .adapt = l->adapt,
                                 .adapt_patterns = down,
+                                .freeze = frozen[l->pp > 1  ? 2
+                                                 : is_plain ? 0
+                                                 : is_llama ? 1
+                                                            : 2][l->freeze],
                                 .groups = group,
                                 .n_groups = l->groups,
                                 .initial_accumulator_value = 0.125,
@@ -244,8 +254,11 @@ static inline struct ku_compile_opts options(const struct layout *l)
     o.rule.ema = l->averages ? 0.9 : 0;
     o.rule.loss_scale = l->compute == KUMI_F16 ? 1024 : 0;
     if (l->offload)
-        o.offload = (struct ku_offload){
-            .optimizer = KU_OFFLOAD_FILE, .ratio = 1, .buffer_count = 2, .buffer_bytes = 3 * 16384};
+        o.offload = (struct ku_offload){.optimizer = KU_OFFLOAD_FILE,
+                                        .activations = l->offload > 1 ? KU_OFFLOAD_FILE : 0,
+                                        .ratio = 1,
+                                        .buffer_count = 2,
+                                        .buffer_bytes = 3 * 16384};
     return o;
 }
 
@@ -289,7 +302,8 @@ static inline int compile(enum ku_check_kind kind, const struct ku_target *targe
     j->o.is_training = kind != KU_CHECK_EVAL;
     j->n = j->o.mesh.extent[KU_AX_PP];
     assert_int_equal(ku_graph_copy(graph, &j->model), 0);
-    assert_int_equal(ku_compile_graph(j->model, &j->o, target, "slices"), 0);
+    if (ku_compile_graph(j->model, &j->o, target, "slices") < 0)
+        fail_msg("%s", ku_err_get()->text);
     assert_int_equal(ku_trainer_check_opts(&j->o, kind, j->model, &j->check, &j->wire), 0);
     for (int k = 0; k < j->n; k++) {
         struct ku_graph *copy = NULL;
@@ -424,7 +438,14 @@ static inline struct layout random_layout(uint64_t *seed)
     }
     if (DRAW(3) == 0)
         draw_pipeline(&l, seed);
-    return l.pp > 1 && l.tp > 1 && DRAW(2) ? over_sequences(l, l.tp) : l;
+    if (l.pp > 1 && l.tp > 1 && DRAW(2))
+        l = over_sequences(l, l.tp);
+    if ((l.pp > 1 || l.tp > 1) && DRAW(4) == 0)
+        l.offload = 1;
+    if (l.offload && DRAW(3) == 0)
+        l.offload = 2;
+    l.freeze = DRAW(4) == 0 ? 1 + DRAW(3) : 0;
+    return l;
 }
 
 static inline void show(const struct layout *l)
@@ -436,7 +457,7 @@ static inline void show(const struct layout *l)
             "private %d "
             "group "
             "%d compute %d reduce %d no_master %d rounds %d %s offload %d overlap %d clip %d "
-            "averages %d decay %d adapt %d groups %d\n",
+            "averages %d decay %d adapt %d groups %d freeze %d\n",
             l->pp > 1                  ? "residual"
             : l->model == tied         ? "tied"
             : l->model == vocabulary   ? "vocabulary"
@@ -449,7 +470,7 @@ static inline void show(const struct layout *l)
             l->tp_exact, l->tp_reduce, l->sp, l->hosts, l->zero, l->replicate, l->mb, l->vs,
             l->by_micro, l->recompute, l->is_private, l->group, l->compute, l->reduce, l->no_master,
             l->rounds, ku_ops[l->optimizer].name, l->offload, l->overlap, l->clip_value,
-            l->averages, l->decay, l->adapt, l->groups);
+            l->averages, l->decay, l->adapt, l->groups, l->freeze);
 }
 
 #endif

@@ -5,6 +5,7 @@
  * mutations of the programs, one edit each, by class: all must be refused, or leave the digest of
  * the program without the edit. The report by class is printed. KUMI_TEST_SEED=N sets the seed.
  */
+#include "buffers.h"
 #include "edits.h"
 #include "messages.h"
 #include "placements.h"
@@ -715,6 +716,10 @@ static const struct {
     {.name = "live buffers overlap", .run = overlap, .programs = TRAIN | EVAL | INIT},
     {.name = "buffer beyond its arena", .run = beyond, .programs = TRAIN | EVAL | INIT},
     {.name = "buffer too short", .run = too_short, .programs = TRAIN | EVAL | INIT},
+    {.name = "owned chunks for the whole, or the reverse", .run = toggle_kept, .programs = TRAIN},
+    {.name = "copy in the place of a gather", .run = copy_for_gather, .programs = TRAIN | EVAL},
+    {.name = "wait of a transfer too late", .run = late_transfer, .programs = TRAIN},
+    {.name = "read before the write has ended", .run = early_read, .programs = TRAIN},
     {.name = "workspace in use", .run = wrong_workspace, .programs = TRAIN | EVAL},
     {.name = "wrong micro-batch", .run = wrong_micro, .programs = TRAIN | EVAL},
     {.name = "micro-batch not accumulated", .run = no_accumulate, .programs = TRAIN | EVAL},

@@ -37,8 +37,9 @@ static struct ku_graph *sentences(int64_t n)
 
 /* S: two ranks share the state, two micro-batches. Z: ZeRO stage 3 on two ranks, two virtual
  * shards, bf16, clipping by value. Then Z's evaluation and initial values, and generation. DIVIDES:
- * two ranks of axis tp divide sequences. */
-enum { S, Z, EVALUATES, INITIAL, GENERATES, DIVIDES, N_TEXTS };
+ * two ranks of axis tp divide sequences. EXACT: two ranks of axis tp, sums in four slices. OFFLOADS:
+ * masters, optimizer state and averages in a file. */
+enum { S, Z, EVALUATES, INITIAL, GENERATES, DIVIDES, EXACT, OFFLOADS, N_TEXTS };
 static const struct {
     struct layout l;
     enum ku_check_kind kind;
@@ -66,6 +67,27 @@ static const struct {
       .tp = 2,
       .sp = 1,
       .is_private = 1,
+      .optimizer = KU_OP_adamw},
+     KU_CHECK_TRAIN},
+    {{.model = mlp,
+      .ranks = 1,
+      .replicate = 1,
+      .mb = 1,
+      .vs = 1,
+      .tp = 2,
+      .tp_exact = 4,
+      .is_private = 1,
+      .optimizer = KU_OP_adamw},
+     KU_CHECK_TRAIN},
+    {{.model = mlp,
+      .ranks = 1,
+      .replicate = 1,
+      .mb = 1,
+      .vs = 1,
+      .is_private = 1,
+      .compute = KUMI_BF16,
+      .averages = 1,
+      .offload = 1,
       .optimizer = KU_OP_adamw},
      KU_CHECK_TRAIN},
 };
@@ -98,9 +120,17 @@ static const struct {
     {Z, "<out=b21>", "<block=1 out=b21>", "chunks of another partition"},
     {Z, "<out=b22>", "<out=b21>", "another dtype"},
     {Z, "<out=b21>", "<out=b22>", "has 4096 bytes, its value needs 16384"},
+    {Z, "0F0 wait #1 @up\n", "0F0 wait #1 @up\n0F0 cast b21:up@0 <- b5 dtype=bf16 @up\n",
+     "copies a shard in the place of the whole tensor"},
+    {Z, "0F0 wait #1 @up\n",
+     "0F0 wait #1 @up\n0F0 cast b21:up@0[c=1024 f=8] <- b21 dtype=bf16 @up\n",
+     "copies a value into another shape"},
     /* the norm */
     {S, "<word=72>", "<word=73>", "the norm is not the sum of squares of every gradient, once"},
     {S, "<word=72>", "<word=7>", "counts non-finite elements inside the sum"},
+    {EXACT, " chunk=256", " chunk=512",
+     "the norm is not the sum of squares of every gradient, once"},
+    {EXACT, " chunk=256", "", "the norm is not the sum of squares of every gradient, once"},
     {S, "words=76", "words=75", "zeroes another number of words"},
     /* the update */
     {S, "clip=1 shift=5", "clip=1 shift=6", "scales by 2^6, the model needs 2^5"},
@@ -110,12 +140,20 @@ static const struct {
     {S, "b42 weight_decay=0.1", "b42 weight_decay=0.2", "that the update does not have"},
     {S, "b6 b7 b31", "b7 b6 b31", "is not in the bytes of operand"},
     {S, "b31{local:Z} b42", "b31{local:Z}<block=1> b42", "chunks of another partition"},
+    {S,
+     "0O adamw b1:up.weight{local:Z} b6:up.weight.exp_avg b7:up.weight.exp_avg_sq <- b1{local:Z}",
+     "0W adamw b1:up.weight b6:up.weight.exp_avg b7:up.weight.exp_avg_sq <- b1",
+     "computes whole tensors from shards"},
+    {S, "<- b18 b3", "<- b18 b3{local:Z}", "the op cannot run on owned chunks"},
+    {Z, "0O adamw b1:up.weight", "0O adamw b1:up.weight{shard:Z(1)}", "its value needs 32768"},
     {Z, "b66 clip_value=1", "b66 clip_value=2", "that the update does not have"},
     {Z, "0O clip_value b63:up.weight <- b63 b66", "0O clip_value b63:up.weight <- b63 b63",
      "that the update does not have"},
     /* state and ordering */
     {S, "state up.bias param f32[f=1024] host+", "state up.bias param f32[f=1024] host+6",
      "is not where the state plan has up.bias"},
+    {S, " host+0 bytes=32768 %", " host+0 bytes=32768 kept %",
+     "is not where the state plan has up.weight"},
     {S, "0O start barrier #7 local @\n0O wait #7 @\n", "",
      "the step ends with state that is not complete on all ranks"},
     {Z, "0O start barrier #17 shard @\n0O wait #17 @\n", "",
@@ -126,6 +164,7 @@ static const struct {
     {S, "b30@0 <- b27 b19", "b30@0 <- b19 b27", "shares bytes with buffer"},
     {S, "loss@0 <- b20 b15", "loss@0 <- b35 b15", "shares bytes with buffer b20"},
     {S, "wire+57984 bytes=576", "wire+57984 bytes=568", "has 568 bytes, its value needs 576"},
+    {S, "wire+57984 bytes=576", "wire+57984 bytes=576 kept", "has a rank's owned chunks alone"},
     /* evaluation */
     {EVALUATES, "all_reduce #9 shard", "all_reduce #9 local", "are not axes of several ranks"},
     {EVALUATES, "0F1 count_valid", "0F0 count_valid", "that the update does not have"},
