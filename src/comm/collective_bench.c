@@ -26,7 +26,7 @@ enum {
     MIN_SAMPLES = 5,
     ROW_NS = 25 * 1000 * 1000,      /* about 100 rows in 5 s, plus the rows of slow calls */
     FAR_ROW_NS = 100 * 1000 * 1000, /* connections settle within tens of ms */
-    BATCH = 10,                /* a small call takes less time than reading the clock */
+    BATCH = 10,                     /* a small call takes less time than reading the clock */
     SMALL_BYTES = 4096,
     MANY = 1000, /* calls of an operation that does not wait, between two clock reads */
     LINE = 64

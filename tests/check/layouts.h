@@ -183,18 +183,32 @@ struct job {
     signed char *wire;
 };
 
+static inline bool is_plain_of(const struct layout *l)
+{
+    return l->model == mlp || l->model == normed || l->model == synced;
+}
+static inline bool is_llama_of(const struct layout *l)
+{
+    return l->model == grouped || l->model == one_key_head;
+}
+
+/* Frozen: none, a table, all biases, or the first layer. */
+static inline const char *const *frozen_of(const struct layout *l)
+{
+    static const char *const frozen[3][4][3] = {
+        {{NULL}, {"up.*"}, {"*.bias"}, {"up.weight", "down.bias"}},
+        {{NULL}, {"model.embed_tokens.weight"}, {"*.bias"}, {"model.layers.0.*"}},
+        {{NULL}, {"wte.weight"}, {"*.bias"}, {"wte.weight", "h.0.*"}}};
+    const int family = l->pp > 1 ? 2 : is_plain_of(l) ? 0 : is_llama_of(l) ? 1 : 2;
+    return frozen[family][l->freeze];
+}
+
 static inline struct ku_compile_opts options(const struct layout *l)
 {
     static const char *const layers[] = {"h.*", NULL}, *const halves[] = {"up", "down", NULL},
                              *const llama[] = {"model.layers.*", NULL},
                              *const biases[] = {"*.bias", NULL}, *const down[] = {"*down*", NULL};
-    static const char *const frozen[3][4][3] = {
-        {{NULL}, {"up.*"}, {"*.bias"}, {"up.weight", "down.bias"}},
-        {{NULL}, {"model.embed_tokens.weight"}, {"*.bias"}, {"model.layers.0.*"}},
-        {{NULL}, {"wte.weight"}, {"*.bias"}, {"wte.weight", "h.0.*"}}};
-    const bool is_plain = l->model == mlp || l->model == normed || l->model == synced;
-    const bool is_llama = l->model == grouped || l->model == one_key_head;
-    const char *const *wrap = is_plain ? halves : is_llama ? llama : layers;
+    const char *const *wrap = is_plain_of(l) ? halves : is_llama_of(l) ? llama : layers;
     static const struct ku_update_group group[] = {
         {.match = biases,
          .set = {{offsetof(struct ku_attrs, lr_mult), 0.5},
@@ -211,10 +225,7 @@ static inline struct ku_compile_opts options(const struct layout *l)
                                 .decay_patterns = down,
                                 .adapt = l->adapt,
                                 .adapt_patterns = down,
-                                .freeze = frozen[l->pp > 1  ? 2
-                                                 : is_plain ? 0
-                                                 : is_llama ? 1
-                                                            : 2][l->freeze],
+                                .freeze = frozen_of(l),
                                 .groups = group,
                                 .n_groups = l->groups,
                                 .initial_accumulator_value = 0.125,

@@ -37,8 +37,8 @@ static struct ku_graph *sentences(int64_t n)
 
 /* S: two ranks share the state, two micro-batches. Z: ZeRO stage 3 on two ranks, two virtual
  * shards, bf16, clipping by value. Then Z's evaluation and initial values, and generation. DIVIDES:
- * two ranks of axis tp divide sequences. EXACT: two ranks of axis tp, sums in four slices. OFFLOADS:
- * masters, optimizer state and averages in a file. */
+ * two ranks of axis tp divide sequences. EXACT: two ranks of axis tp, sums in four slices.
+ * OFFLOADS: masters, optimizer state and averages in a file. */
 enum { S, Z, EVALUATES, INITIAL, GENERATES, DIVIDES, EXACT, OFFLOADS, N_TEXTS };
 static const struct {
     struct layout l;

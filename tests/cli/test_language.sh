@@ -143,12 +143,12 @@ printf cd >"$dir/prompt"
 printf 'a\nef\nj\n' >"$dir/prompts"
 for options in '--temperature 0' '--temperature 0 --seed 2' '--temperature 9 --top-k 1 --seed 3' '--temperature 9 --top-p 1e-9 --seed 4'; do
     # shellcheck disable=SC2086
-    is ${circle:2:22} --prompt cd --tokens 20 $options
+    is ${circle:2:8} --prompt cd --tokens 6 $options # 8 positions
 done
 for to in seed-2 seed-3 again-2; do text $to --prompt cd --tokens 20 --temperature 9 --seed ${to#*-}; done
 cmp "$dir/seed-2" "$dir/again-2" || say 'one seed, two texts'
 ! cmp -s "$dir/seed-2" "$dir/seed-3" && ! cmp -s "$dir/seed-2" "$dir/got" || say 'another seed, or temperature 9, and the same text'
-is ${circle:2:22} --prompt-file "$dir/prompt" --tokens 20 --temperature 0
+is ${circle:2:8} --prompt-file "$dir/prompt" --tokens 6 --temperature 0
 is cdef --prompt cd --tokens 20 --temperature 0 --stop gh
 is ${circle:2:8} --prompt cd --tokens 6 --temperature 0 --stop gx
 is '==> 1 <==\nabcdefg\n==> 2 <==\nefghijab\n==> 3 <==\njabcdef' --prompts "$dir/prompts" --tokens 6 --temperature 0

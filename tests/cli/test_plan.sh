@@ -216,7 +216,7 @@ P
 # A rank in the middle of a pipeline sends both ways; the head makes the last coordinate slow, the micro-batches in flight the first one large.
 "$kumi" "${layouts[@]}" --layouts --json --set model.tie_word_embeddings=false 2>"$dir/err" | python3 -c 'import json, sys
 row = {r["layout"]: r for r in json.load(sys.stdin)["layouts"]}
-assert row["pp 4"]["pp_bytes"] == 4 * row["pp 2 x dp 2"]["pp_bytes"] > 0, row' || say "--layouts, bytes of a pipeline: $(cat "$dir/err")"
+assert abs(row["pp 4"]["pp_bytes"] / row["pp 2 x dp 2"]["pp_bytes"] - 4) < 0.1, row  # and the sums of the step' || say "--layouts, bytes of a pipeline: $(cat "$dir/err")"
 piped=("${layouts[@]}" --set parallel.pp=4 --set train.micro_batch=1 --set model.tie_word_embeddings=false --set model.vocab_size=512)
 for report in --roofline --memory; do
     "$kumi" "${piped[@]}" $report --json 2>"$dir/err" | python3 -c 'import json, sys; print(json.load(sys.stdin)["coordinate"])' || say "$report: $(cat "$dir/err")"
@@ -226,8 +226,8 @@ done >"$dir/out"
 # What a configuration says of its layout does not count; a row that exceeds a budget says so.
 "$kumi" "${layouts[@]}" --layouts --json --set parallel.pp=2 --set parallel.pp_schedule=gpipe --set parallel.stages='[1, 3]' --set parallel.zero=3 2>"$dir/err" | cmp -s - "$dir/layouts.json" || say "--layouts of another layout: $(cat "$dir/err")"
 "$kumi" "${layouts[@]}" --layouts --json --set parallel.tp=2 --set parallel.sp=true 2>"$dir/err" | cmp -s - "$dir/layouts.json" || say "--layouts of tp 2: $(cat "$dir/err")"
-budget=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["layouts"][3]["rank_bytes"] / 2**30)' "$dir/layouts.json")
-"$kumi" "${layouts[@]}" --layouts --set memory.recompute="{\"budget_gib\": $budget}" >"$dir/out" 2>"$dir/err" && grep -q '^data parallel *refused: memory.recompute: budget_gib' "$dir/out" && grep -q '^zero 3 .*parameters do not either$' "$dir/out" || say "--layouts within a budget: $(cat "$dir/out" "$dir/err")"
+budget=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["layouts"][7]["rank_bytes"] / 2**30)' "$dir/layouts.json")
+"$kumi" "${layouts[@]}" --layouts --set memory.recompute="{\"budget_gib\": $budget}" >"$dir/out" 2>"$dir/err" && grep -q '^data parallel *refused: memory.recompute: budget_gib' "$dir/out" && grep -q '^tp 4 sp .*activations between the layers do not fit$' "$dir/out" || say "--layouts within a budget: $(cat "$dir/out" "$dir/err")"
 "$kumi" plan configs/resnet20-cifar10.json -n 4 --layouts --set train.virtual_shards=4 >"$dir/out" 2>"$dir/err" && grep -q '^tp 4 *refused: placement: parallel.tp: 4: no parameter of this model can be split' "$dir/out" || say "--layouts of a ResNet: $(cat "$dir/out" "$dir/err")"
 for bad in '--limit much' '--limit 1GiB --roofline' '--optimizer adam' '--zero 3' '--params 1e9'; do
     # shellcheck disable=SC2086

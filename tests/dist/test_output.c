@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kumi_trainer_output: an evaluation's rows, each on the ranks whose share they are, with the bits
- * of one rank and the loss of the evaluation in them; of a pipeline on the ranks of the last stage. */
+ * of one rank and the loss of the evaluation in them; of a pipeline on ranks of the last stage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -168,21 +168,10 @@ static void divided_rows(void **state)
     assert_int_equal(kumi_launch(rank_main, by, 2), 0);
 }
 
-/* Of a collective's result only one micro-batch is in memory. */
-static void gathered_rows(void **state)
-{
-    static char by[] = "parallel.plan={\"head\":\"col_gather\"}";
-    (void)state;
-    *shared = (struct shared){.layout = {2, 2, 1}, .micro_batch = 1};
-    assert_int_equal(kumi_launch(rank_main, by, 2), KUMI_EINVAL);
-    assert_non_null(strstr(kumi_last_error()->text, "output logits: with parallel.tp"));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_all_layouts),
-                                       cmocka_unit_test(divided_rows),
-                                       cmocka_unit_test(gathered_rows)};
+                                       cmocka_unit_test(divided_rows)};
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return 1;

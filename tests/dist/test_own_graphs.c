@@ -42,8 +42,7 @@ static kumi_value weight_of(struct kumi_graph *g)
 {
     const struct kumi_init init = {.std = 0.3};
     const int64_t whole[] = {HIDDEN, CLASSES}, left[] = {HIDDEN, 3}, right[] = {3, CLASSES};
-    const kumi_value v =
-        kumi_param(g, plan.model == NORMED ? "norm" : "v", "fv", whole, &init);
+    const kumi_value v = kumi_param(g, plan.model == NORMED ? "norm" : "v", "fv", whole, &init);
     switch (plan.model) {
     case SUM_OF_TWO:
         return kumi_add(g, v, kumi_param(g, "s", "fv", whole, &init));
@@ -70,8 +69,9 @@ static int build(struct kumi_graph *g)
     const int64_t hidden = HIDDEN;
     const kumi_value x = kumi_input(g, "x", KUMI_F32, "nc", (int64_t[]){N, WIDTH});
     const kumi_value y = kumi_input(g, "y", KUMI_I32, "n", (int64_t[]){N});
-    kumi_value h =
-        kumi_linear(g, x, "l.0", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    kumi_value h = kumi_linear(
+        g, x, "l.0",
+        &(struct kumi_linear){.out = plan.model == NORMED ? "h" : "f", .out_count = &hidden});
     if (plan.model == NORMED)
         h = kumi_activate(g, kumi_batch_norm(g, h, "l.0.norm", NULL), KUMI_RELU);
     kumi_graph_enter(g, "l.1");

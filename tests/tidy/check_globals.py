@@ -10,6 +10,7 @@ from run import Skip
 ALLOWED = {
     ("err.c", "last"): "the thread's error record",
     ("err.c", "rank_of_thread"): "the rank that records of this thread carry",
+    ("tick.c", "ku_ticker"): "what the thread's long work calls",
     ("fault.c", "once"): "KUMI_FAULT is read once",
     ("fault.c", "armed"): "the fault that KUMI_FAULT asks for",
     ("fault.c", "calls_left"): "the countdown to it",

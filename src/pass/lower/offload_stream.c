@@ -127,8 +127,9 @@ static int64_t piece_count(const struct stream *s, const struct ku_instr *i, ku_
     return most > count ? count : 0;
 }
 
-/* Operand k of a piece after the first. Sums to which all pieces add (of layer-wise optimizers) have
- * the placement of the result from then on: the first piece made them partial. */
+/* The placement of operand k in a piece after the first. Sums to which all pieces add (of
+ * layer-wise optimizers) have that of the result from then on: the first piece made them partial.
+ */
 static ku_id layout_in_piece(const struct ku_program *p, const struct ku_instr *i, uint32_t k)
 {
     const struct ku_operand *o = &p->operand[i->operand];
