@@ -23,6 +23,7 @@ check: build
 
 install: build
 	@cmake -S . -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+	@ninja -C $(BUILD) -j $(JOBS) --quiet kumi kumi_shared
 	@cmake --install $(BUILD)
 
 clean:
