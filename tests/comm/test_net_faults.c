@@ -6,6 +6,7 @@
 #include "net_mesh.h"
 
 #include "base/fault.h"
+#include "base/os/stream.h"
 
 #include <errno.h>
 #include <net/if.h>
@@ -372,6 +373,34 @@ static void test_options(void **state)
     close(peer);
 }
 
+static bool has_congestion_control(int fd, const char *wanted)
+{
+    char name[17] = "";
+    socklen_t bytes = sizeof name - 1;
+    assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &bytes), 0);
+    return strcmp(name, wanted) == 0;
+}
+
+/* Bursts of collectives do without BBR; another choice of the system's, and control, keep theirs. */
+static void test_bursts(void **state)
+{
+    int pair[2];
+    (void)state;
+    assert_int_equal(make_pair(true, pair), 0);
+    if (setsockopt(pair[0], IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) == 0) {
+        assert_int_equal(ku_os_stream_tune(pair[0], 1, 10000, true), 0);
+        assert_true(has_congestion_control(pair[0], "bbr"));
+        assert_int_equal(ku_os_stream_tune(pair[0], 1, 10000, false), 0);
+        assert_true(has_congestion_control(pair[0], "reno"));
+    }
+    if (setsockopt(pair[1], IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) == 0) {
+        assert_int_equal(ku_os_stream_tune(pair[1], 1, 10000, false), 0);
+        assert_true(has_congestion_control(pair[1], "cubic"));
+    }
+    close(pair[0]);
+    close(pair[1]);
+}
+
 /* A peer that is busy for longer than a dead one is given leaves data unread, and reads it then. */
 static void test_unread(void **state)
 {
@@ -685,14 +714,14 @@ static void test_chaos_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wire),          cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_byte_by_byte),  cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_dial_fails),    cmocka_unit_test(test_arrivals),
-        cmocka_unit_test(test_network_lost),  cmocka_unit_test(test_options),
-        cmocka_unit_test(test_unread),        cmocka_unit_test(test_early),
-        cmocka_unit_test(test_nth),           cmocka_unit_test(test_dropped),
-        cmocka_unit_test(test_chaos),         cmocka_unit_test(test_chaos_kills),
-        cmocka_unit_test(test_chaos_options),
+        cmocka_unit_test(test_wire),         cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_byte_by_byte), cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_dial_fails),   cmocka_unit_test(test_arrivals),
+        cmocka_unit_test(test_network_lost), cmocka_unit_test(test_options),
+        cmocka_unit_test(test_bursts),       cmocka_unit_test(test_unread),
+        cmocka_unit_test(test_early),        cmocka_unit_test(test_nth),
+        cmocka_unit_test(test_dropped),      cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_chaos_kills),  cmocka_unit_test(test_chaos_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

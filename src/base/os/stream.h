@@ -21,8 +21,8 @@ ssize_t ku_os_stream_recv(int fd, struct iovec *v, int n); /* 0: the peer has cl
 
 /*
  * Set up a connection: no delay of small messages, and an error (ETIMEDOUT) when the peer's kernel
- * acknowledges nothing for timeout_ms, probes included. No effect on sockets other than TCP.
- * Returns 0 or -1.
+ * acknowledges nothing for timeout_ms, probes included; data in bursts without BBR where the round
+ * trip is short. No effect on sockets other than TCP. Returns 0 or -1.
  *
  *   keepalive_s      of silence before a probe, and between probes
  *   timeout_ms       of data or probes without an acknowledgement
