@@ -381,7 +381,7 @@ static bool has_congestion_control(int fd, const char *wanted)
     return strcmp(name, wanted) == 0;
 }
 
-/* Bursts of collectives do without BBR; another choice of the system's, and control, keep theirs. */
+/* Data connections leave BBR, and no other congestion control; control connections keep BBR too. */
 static void test_bursts(void **state)
 {
     int pair[2];
