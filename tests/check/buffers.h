@@ -14,7 +14,7 @@ static int toggle_kept(struct ku_program *p, uint64_t *seed)
         if (b == 0 || (p->buffer[b].first == UINT32_MAX && b > p->n_states))
             continue;
         p->buffer[b].is_kept ^= 1;
-        snprintf(last_edit, sizeof last_edit, "b%u %s", b, p->name_of[p->buffer[b].name]);
+        snprintf(last_edit(), EDIT_BYTES, "b%u %s", b, p->name_of[p->buffer[b].name]);
         return 1;
     }
     return 0;

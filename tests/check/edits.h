@@ -5,7 +5,13 @@
 /* What mutations of programs have in common: drawing instructions, editing lists, undoing it. */
 #include "layouts.h"
 
-static char last_edit[256]; /* what the mutation did, for messages */
+/* What the mutation did, for messages. */
+enum { EDIT_BYTES = 256 };
+static inline char *last_edit(void)
+{
+    static char text[EDIT_BYTES];
+    return text;
+}
 
 static inline uint32_t draw(uint64_t *seed, uint32_t n)
 {

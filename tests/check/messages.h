@@ -243,8 +243,7 @@ static int stale_read(struct ku_program *p, uint64_t *seed)
         const ku_id b = stale(p, o->buffer);
         if (b == 0)
             continue;
-        snprintf(last_edit, sizeof last_edit, "instruction %u %s", at,
-                 ku_ops[p->instr[at].op].name);
+        snprintf(last_edit(), EDIT_BYTES, "instruction %u %s", at, ku_ops[p->instr[at].op].name);
         o->buffer = b;
         return 1;
     }

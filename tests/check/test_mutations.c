@@ -192,7 +192,7 @@ static int drop_compute(struct ku_program *p, uint64_t *seed)
     uint32_t at = any(p, KU_COMPUTE, -1, seed);
     if (at == UINT32_MAX)
         return 0;
-    snprintf(last_edit, sizeof last_edit, "drops %u of %u, %s %s", at, p->n_instrs,
+    snprintf(last_edit(), EDIT_BYTES, "drops %u of %u, %s %s", at, p->n_instrs,
              ku_ops[p->instr[at].op].name, p->name_of[p->instr[at].path]);
     erase(p, at);
     return 1;
@@ -349,7 +349,7 @@ static int wrong_input(struct ku_program *p, uint64_t *seed)
     ku_id other = twin(p, o->buffer, seed);
     if (other == 0)
         return 0;
-    snprintf(last_edit, sizeof last_edit, "instruction %u %s: b%u %s -> b%u %s", at,
+    snprintf(last_edit(), EDIT_BYTES, "instruction %u %s: b%u %s -> b%u %s", at,
              ku_ops[p->instr[at].op].name, o->buffer, p->name_of[p->buffer[o->buffer].name], other,
              p->name_of[p->buffer[other].name]);
     o->buffer = other;
@@ -376,7 +376,7 @@ static int wrong_output(struct ku_program *p, uint64_t *seed)
     ku_id other = twin(p, o->buffer, seed);
     if (other == 0)
         return 0;
-    snprintf(last_edit, sizeof last_edit, "instruction %u %s: b%u %s -> b%u %s", at,
+    snprintf(last_edit(), EDIT_BYTES, "instruction %u %s: b%u %s -> b%u %s", at,
              ku_ops[p->instr[at].op].name, o->buffer, p->name_of[p->buffer[o->buffer].name], other,
              p->name_of[p->buffer[other].name]);
     o->buffer = other;
@@ -392,7 +392,7 @@ static int wrong_part(struct ku_program *p, uint64_t *seed)
     ku_id other = twin(p, o->buffer, seed);
     if (other == 0)
         return 0;
-    snprintf(last_edit, sizeof last_edit, "instruction %u %s: b%u %s -> b%u %s", at,
+    snprintf(last_edit(), EDIT_BYTES, "instruction %u %s: b%u %s -> b%u %s", at,
              ku_ops[p->instr[at].op].name, o->buffer, p->name_of[p->buffer[o->buffer].name], other,
              p->name_of[p->buffer[other].name]);
     o->buffer = other;
@@ -523,7 +523,7 @@ static int wrong_partition(struct ku_program *p, uint64_t *seed)
             &p->operand[i->operand + (i->kind == KU_START ? i->n_in : draw(seed, i->n_in))];
         if (i->op != KU_OP_widen &&
             ku_layout_axes(&p->layout[o->layout], KU_Z) & ku_mesh_wide(&p->mesh, KU_DP_AXES)) {
-            snprintf(last_edit, sizeof last_edit, "operand %d of %s %s", (int)(o - p->operand),
+            snprintf(last_edit(), EDIT_BYTES, "operand %d of %s %s", (int)(o - p->operand),
                      i->kind == KU_START ? ku_exchange_name(i->op) : ku_ops[i->op].name,
                      p->name_of[p->buffer[o->buffer].name]);
             o->first_block++;
@@ -783,7 +783,7 @@ static int mutate(const struct layout *l, enum ku_check_kind kind, struct job *j
                   uint64_t seed, struct count *n)
 {
     int is_right = 1;
-    last_edit[0] = 0;
+    last_edit()[0] = 0;
     if (edit(j, k, &seed)) {
         int status = check(j);
         const int which = kind == KU_CHECK_TRAIN ? KU_PROG_TRAIN : KU_PROG_INIT;
@@ -794,7 +794,7 @@ static int mutate(const struct layout *l, enum ku_check_kind kind, struct job *j
             n->harmless += is_right = is_harmless(l, which, j->all);
         if (!is_right) {
             fprintf(stderr, "accepted: program %s, pp %d: %s (%s)\n", j->p->name, j->p->pp,
-                    classes[k].name, last_edit);
+                    classes[k].name, last_edit());
             show(l);
         }
     }
