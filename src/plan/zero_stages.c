@@ -201,7 +201,7 @@ static int print_json(const struct ku_plan_stages *s, char **text)
         text);
 }
 
-/* Plans all stages. *smallest: a rank's memory is the least; NULL: none is planned. */
+/* Plans all stages. *smallest: the stage with the min memory of a rank; NULL: all are refused. */
 static int plan_all(const struct kumi_settings *settings, struct ku_plan_stages *s,
                     const struct ku_plan_stage **smallest)
 {

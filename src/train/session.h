@@ -102,7 +102,7 @@ static inline int ku_session_n_ranks(const struct ku_session *s)
 {
     return s->batch.n_ranks * s->sharding.tp * s->sharding.pp;
 }
-/* The data-parallel ranks of n, for cfg alone; at least 1, also where n is refused later. */
+/* The number of data-parallel ranks among n, from cfg alone: n / (tp pp), min 1. */
 int ku_session_data_ranks(const struct ku_session *s, int n);
 /* The compiler's options. n_steps must be known: call it after open_data, or for plans. */
 KU_STATUS ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
