@@ -42,7 +42,8 @@
  *
  * Two hosts that are one node each need no gather half for an all-reduce: each sends its node of
  * the whole vector, and both add the two (ku_topology_is_mutual). That is one exchange in place of
- * two, with as many bytes, or fewer where the wire is narrower than the sums.
+ * two, with as many bytes, or fewer where the wire is narrower than the sums. (ku_far_is_mutual
+ * says which all-reduces take it.)
  */
 
 /* ---- Where the members are ---- */

@@ -343,23 +343,39 @@ static void tile_lists(const struct ku_kernel *k, int64_t tile, int thread)
         first[row] = (int32_t)i;
     }
 }
+/*
+ * The rows of a table's gradient that no token has, most of it. In a table larger than the caches,
+ * non-temporal stores do not read the lines first.
+ */
+static void clear_row(const struct ku_kernel *k, void *row, const float *zeros)
+{
+    const struct ku_view *dw = &k->call.out[0];
+    const struct ku_finish f = {
+        .out = row, .ld = k->width, .n = k->width, .dtype = dw->dtype, .stream = 1};
+    if (zeros)
+        k->cpu->ops->finish_rows(&f, 1, zeros, k->width);
+    else
+        memset(row, 0, (size_t)k->width * kumi_dtype_bytes(dw->dtype));
+}
 static void tile_embedding_dw(const struct ku_kernel *k, int64_t tile, int thread)
 {
+    enum { MOST = KU_CPU_SCRATCH_BYTES / 2 / sizeof(float) }; /* columns at a time */
     const struct ku_view *dy = &k->call.in[1], *dw = &k->call.out[0];
     const int32_t *first = k->call.workspace, *next = first + dw->shape.dim[0].count;
-    float *sum = ku_cpu_scratch(k, thread);
-    const int64_t most = KU_CPU_SCRATCH_BYTES / (int64_t)sizeof *sum;
+    float *sum = ku_cpu_scratch(k, thread), *zeros = NULL;
+    const int64_t bytes = ku_cpu_count(dw) * (int64_t)kumi_dtype_bytes(dw->dtype);
+    if (k->width <= MOST && bytes > ku_stream_bytes(&k->cpu->caches))
+        zeros = memset(sum + MOST, 0, (size_t)k->width * sizeof *sum);
     int64_t from, n;
     ku_cpu_range(k, tile, &from, &n);
     for (int64_t row = from; row < from + n; row++) {
-        void *to = ku_cpu_at(dw, row * k->width);
         if (first[row] < 0) {
             if (!k->call.accumulate)
-                memset(to, 0, (size_t)k->width * kumi_dtype_bytes(dw->dtype));
+                clear_row(k, ku_cpu_at(dw, row * k->width), zeros);
             continue;
         }
-        for (int64_t j = 0; j < k->width; j += most) {
-            int64_t some = k->width - j < most ? k->width - j : most;
+        for (int64_t j = 0; j < k->width; j += MOST) {
+            int64_t some = k->width - j < MOST ? k->width - j : MOST;
             memset(sum, 0, (size_t)some * sizeof *sum);
             int n_added = 0;
             for (int32_t i = first[row]; i >= 0; i = next[i]) {
@@ -371,6 +387,8 @@ static void tile_embedding_dw(const struct ku_kernel *k, int64_t tile, int threa
                                 k->call.accumulate, some);
         }
     }
+    if (zeros)
+        ku_cpu_fence();
 }
 size_t ku_cpu_workspace_lists(const struct ku_op_case *c)
 {
