@@ -99,7 +99,7 @@ static int plan_others(const struct ku_graph *graph, const struct ku_compile_opt
                        const struct ku_target *target, unsigned which, struct ku_program **program)
 {
     const int n = o->mesh.extent[KU_AX_PP];
-    const uint64_t all = n < 64 ? (UINT64_C(1) << n) - 1 : UINT64_MAX;
+    const uint64_t all = ku_trainer_all_at(n);
     struct ku_graph *copy;
     if (n == 1)
         return KUMI_OK;

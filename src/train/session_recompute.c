@@ -24,36 +24,70 @@ static int bytes_beside(const struct ku_session *s, const struct ku_program *p,
     return KUMI_OK;
 }
 
-/* Bytes of a rank's plan with the current levels: the maximum over all shapes and programs. Hosts
- * of unequal numbers of ranks have the levels of the smallest share. */
+/* What the ranks of one coordinate of axis pp hold: the maximum over all shapes and programs */
+struct need {
+    size_t arena[KU_N_ARENAS], beside;
+};
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* program: [n_pp * KU_N_PROGS], NULL before and after; need: [n_pp] */
+static int plan_shape(const struct planning *p, int shape, struct ku_program **program,
+                      struct need *need, size_t *loader)
+{
+    const struct ku_session *s = p->s;
+    const int n_pp = p->o->mesh.extent[KU_AX_PP];
+    struct ku_graph *g = NULL;
+    KU_TRY(ku_session_graph(s, shape, &g));
+    *loader = larger(*loader, s->source->ops->read_ahead_bytes(s->source, g));
+    int status =
+        ku_trainer_plan_at(g, p->o, ku_trainer_all_at(n_pp), p->t, KU_ALL_PROGS, program);
+    for (int k = 0; k < n_pp && status == KUMI_OK; k++) {
+        size_t beside = 0;
+        status = bytes_beside(s, program[k * KU_N_PROGS + KU_PROG_TRAIN], g, &beside);
+        need[k].beside = larger(need[k].beside, beside);
+    }
+    ku_graph_destroy(g);
+    for (int i = 0; i < n_pp * KU_N_PROGS; i++) {
+        size_t *arena = need[i / KU_N_PROGS].arena;
+        for (int a = 0; a < KU_N_ARENAS && program[i]; a++)
+            arena[a] = larger(arena[a], program[i]->arena_bytes[a]);
+        ku_program_destroy(program[i]);
+        program[i] = NULL;
+    }
+    return status;
+}
+
+/*
+ * Bytes of a rank's plan with the current levels: the maximum over the coordinates of axis pp.
+ * Hosts of unequal numbers of ranks have the levels of the smallest share.
+ */
 static int planned_bytes(void *ctx, double *bytes)
 {
     const struct planning *p = ctx;
     const struct ku_session *s = p->s;
     const int n_local = s->host_ranks ? s->host_ranks : ku_session_n_ranks(s);
-    size_t most[KU_N_ARENAS] = {0}, loader = 0, beside = 0;
-    int status = KUMI_OK;
-    for (int shape = 0; shape < s->source->ops->n_shapes(s->source) && status == KUMI_OK; shape++) {
-        struct ku_program *program[KU_N_PROGS] = {0};
-        struct ku_graph *g = NULL;
-        status = ku_session_graph(s, shape, &g);
-        if (status == KUMI_OK) {
-            loader = s->source->ops->read_ahead_bytes(s->source, g);
-            status = ku_trainer_plan(g, p->o, p->t, KU_ALL_PROGS, program);
-        }
-        if (status == KUMI_OK)
-            status = bytes_beside(s, program[KU_PROG_TRAIN], g, &beside);
-        ku_graph_destroy(g);
-        for (int k = 0; k < KU_N_PROGS; k++) {
-            for (int a = 0; a < KU_N_ARENAS && program[k] && status == KUMI_OK; a++)
-                if (program[k]->arena_bytes[a] > most[a])
-                    most[a] = program[k]->arena_bytes[a];
-            ku_program_destroy(program[k]);
-        }
+    const int n_pp = p->o->mesh.extent[KU_AX_PP];
+    struct ku_program **program = ku_calloc((size_t)n_pp * KU_N_PROGS, sizeof(struct ku_program *));
+    struct need *need = ku_calloc((size_t)n_pp, sizeof *need);
+    size_t loader = 0;
+    int status = program && need ? KUMI_OK : KUMI_ENOMEM;
+    for (int shape = 0; shape < s->source->ops->n_shapes(s->source) && status == KUMI_OK; shape++)
+        status = plan_shape(p, shape, program, need, &loader);
+    *bytes = 0;
+    for (int k = 0; k < n_pp && status == KUMI_OK; k++) {
+        double own = (double)(loader + need[k].beside);
+        for (int a = 0; a < KU_N_ARENAS; a++)
+            own += a == KU_AR_FILE
+                       ? 0
+                       : (double)need[k].arena[a] / (ku_arena_is_common(a) ? n_local : 1);
+        *bytes = own > *bytes ? own : *bytes;
     }
-    *bytes = (double)(loader + beside);
-    for (int a = 0; a < KU_N_ARENAS; a++)
-        *bytes += a == KU_AR_FILE ? 0 : (double)most[a] / (ku_arena_is_common(a) ? n_local : 1);
+    ku_free(program);
+    ku_free(need);
     return status;
 }
 

@@ -153,6 +153,11 @@ KU_STATUS ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *
 KU_STATUS ku_trainer_plan_at(struct ku_graph *graph, const struct ku_compile_opts *o, uint64_t at,
                              const struct ku_target *target, unsigned which,
                              struct ku_program **program);
+/* `at` of all n coordinates, at most 64 */
+static inline uint64_t ku_trainer_all_at(int n)
+{
+    return n < 64 ? (UINT64_C(1) << n) - 1 : UINT64_MAX;
+}
 
 /*
  * Describe the state of a program as files have it: parameters, buffers, optimizer tensors; not

@@ -124,6 +124,17 @@ static void test_recompute_budget(void **state)
     try_budgets(&s, 1, NULL, set);
     assert_int_equal(kumi_plan_memory(&s, 1, 1, &text), KUMI_ENOMEM);
     assert_non_null(strstr(ku_err_get()->text, "with all layers recomputed a rank needs"));
+    /* in a pipeline the coordinate that needs the most, here the last */
+    const char *staged[] = {set,
+                            "model.n_layer=4",
+                            "parallel.pp=2",
+                            "parallel.stages=[1,3]",
+                            "train.global_batch=16",
+                            "train.micro_batch=4",
+                            "data.workers=1",
+                            NULL};
+    s = settings_of(*state, staged);
+    try_budgets(&s, 2, NULL, set);
 }
 
 /* Classes at the peak add up to it, the largest tensors come first, and settings that hold less
