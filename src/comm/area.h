@@ -19,8 +19,10 @@ enum {
     KU_INLINE_BYTES = 88,        /* payload in an arrival: fills its second cache line */
     KU_STAGE_BYTES = 256 * 1024, /* one piece of a staged call: fits L2 together with its source */
     KU_LETTER_BYTES = 96,        /* eager message, without a chunk: fills its second cache line */
-    KU_CHUNK_BYTES = 64 * 1024,  /* piece of a staged send */
-    KU_N_CHUNKS = 8              /* pieces in flight per rank and comm; two per message */
+    KU_CHUNK_BYTES = 64 * 1024,  /* max piece of a staged send */
+    KU_N_CHUNKS = 8,             /* pieces in flight per rank and comm; two per message */
+    KU_PLACE_BYTES = 1 << 30,    /* max piece in an arena: struct ku_post counts in 32 bits */
+    KU_IN_PLACE = KU_N_CHUNKS    /* ku_post.chunk of such a piece */
 };
 
 /*
@@ -56,8 +58,12 @@ struct ku_post {
     uint64_t count;             /* elements of its message */
     /* dtype of its message; the sender's `acked` of the other direction */
     uint32_t what, acked;
-    uint32_t chunk, bytes;
-    unsigned char letter[KU_LETTER_BYTES]; /* eager message; 32 bytes lie in the line of `number` */
+    uint32_t chunk, bytes; /* chunk: or KU_IN_PLACE */
+    union {
+        uint64_t place; /* of a piece in the sender's arena */
+        /* eager message; 32 bytes lie in the line of `number` */
+        unsigned char letter[KU_LETTER_BYTES];
+    };
 };
 /*
  * One direction between two ranks of a comm. An eager message (at most KU_LETTER_BYTES) is posted
@@ -67,6 +73,10 @@ struct ku_post {
  *     what, count, want = message ──>  compares, takes two chunks
  *                                 <──  post[0], post[1]: piece in a chunk
  *     copies, acked++             ──>  next piece
+ *
+ * A message from an arena takes no chunks: its posts say where it lies, and the receiver copies
+ * from there. One post then covers it all (up to KU_PLACE_BYTES), so that the sender need not run
+ * meanwhile.
  *
  * A post also carries the acknowledgements of the other direction, so two ranks that answer each
  * other read no cache line but that of the post.

@@ -366,10 +366,11 @@ struct ku_work {
     int64_t part, at;     /* cursor of MOVE: part, and element in it */
     struct ku_work *next; /* next in the comm's queue */
     struct {
-        uint64_t sequence, n_left; /* sequence number; pieces not yet posted or taken */
-        int64_t at;                /* bytes moved */
+        uint64_t sequence;
+        uint64_t place;    /* send: of a buffer that the receiver reads in place; or KU_PRIVATE */
+        int64_t at, taken; /* bytes moved; receive: of the current piece */
         uint32_t chunk[2];
-        int opened, n_looks;
+        int opened, n_looks, is_posted;
         struct ku_net_req *req; /* KU_PATH_FAR_MESSAGE, while it is posted */
     } p2p;
 };

@@ -105,20 +105,36 @@ unsigned char *ku_move_stage(const struct ku_work *w, int k)
     return ku_move_stage_piece(w, k, w->stage);
 }
 
-/* Address of a member's public buffer from its location: arena << 48 | offset in its part */
-static unsigned char *place_at(const struct ku_work *w, uint64_t place, int member)
+uint64_t ku_move_place(const struct ku_work *w, const void *at)
+{
+    const struct ku_job *job = w->comm->job;
+    const size_t each = kumi_dtype_bytes(w->coll.dtype);
+    for (uint64_t id = 0; id < (uint64_t)job->comm->arenas->n; id++) {
+        const struct ku_arena *a = &job->comm->arenas->arena[id];
+        if (!a->base || !a->part_bytes)
+            continue;
+        const unsigned char *part = ku_arena_part(a, job->local_rank), *p = at;
+        if (p >= part && p < part + a->part_bytes)
+            return (uint64_t)(p - part) % each ? KU_PRIVATE : id << 48 | (uint64_t)(p - part);
+    }
+    return KU_PRIVATE;
+}
+
+unsigned char *ku_move_place_at(const struct ku_job *job, uint64_t place, int local)
 {
     KU_ASSERT(place != KU_PRIVATE && place >> 48 < KU_MAX_ARENAS);
-    const struct ku_arena *a = &w->comm->job->comm->arenas->arena[place >> 48];
-    return ku_arena_part(a, ku_comm_near(w->comm, member)) + (place & ((UINT64_C(1) << 48) - 1));
+    const struct ku_arena *a = &job->comm->arenas->arena[place >> 48];
+    return ku_arena_part(a, local) + (place & ((UINT64_C(1) << 48) - 1));
 }
 static unsigned char *in_of(const struct ku_work *w, int member)
 {
-    return place_at(w, entry_of(w, member)->place.in, member);
+    return ku_move_place_at(w->comm->job, entry_of(w, member)->place.in,
+                            ku_comm_near(w->comm, member));
 }
 static unsigned char *out_of(const struct ku_work *w, int member)
 {
-    return place_at(w, entry_of(w, member)->place.out, member);
+    return ku_move_place_at(w->comm->job, entry_of(w, member)->place.out,
+                            ku_comm_near(w->comm, member));
 }
 
 static bool is_in_place(const struct ku_work *w, const struct operands *o)

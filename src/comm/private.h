@@ -109,6 +109,13 @@ void ku_move_inline(struct ku_work *work);
 void ku_move_payload(struct ku_work *work, struct ku_entry *entry);
 void ku_move_publish(struct ku_work *work);
 KU_STATUS ku_move_counts(struct ku_work *work);
+/*
+ * Location of a public buffer for peers: arena << 48 | offset in this rank's part; KU_PRIVATE if
+ * they cannot access it
+ */
+uint64_t ku_move_place(const struct ku_work *work, const void *at);
+/* Its address in the part of a local rank */
+unsigned char *ku_move_place_at(const struct ku_job *job, uint64_t place, int local);
 /* Address of a reference for a local rank */
 unsigned char *ku_move_ref(const struct ku_job *job, const struct ku_ref *ref, int local);
 /* The current piece of near member k's stage, and the one numbered `stage` */

@@ -323,24 +323,6 @@ static int check_fingerprints(struct ku_comm *c, uint64_t seq)
     return 0;
 }
 
-/*
- * Location of a public buffer for peers: arena << 48 | offset; KU_PRIVATE if they cannot access it
- */
-static uint64_t place_of(const struct ku_work *w, const void *at)
-{
-    struct ku_job *job = w->comm->job;
-    size_t each = kumi_dtype_bytes(w->coll.dtype);
-    for (uint64_t id = 0; id < (uint64_t)job->comm->arenas->n; id++) {
-        const struct ku_arena *a = &job->comm->arenas->arena[id];
-        if (!a->base || !a->part_bytes)
-            continue;
-        const unsigned char *part = ku_arena_part(a, job->local_rank), *p = at;
-        if (p >= part && p < part + a->part_bytes)
-            return (uint64_t)(p - part) % each ? KU_PRIVATE : id << 48 | (uint64_t)(p - part);
-    }
-    return KU_PRIVATE;
-}
-
 /* Publish the locations of the buffers that peers access in the direct form; 0 for unused ones. */
 static void publish_places(struct ku_work *w, struct ku_entry *e)
 {
@@ -348,8 +330,8 @@ static void publish_places(struct ku_work *w, struct ku_entry *e)
     int am_root = w->comm->me == c->root;
     int uses_in = c->kind != KU_COLL_BROADCAST && (c->kind != KU_COLL_SCATTER || am_root);
     int uses_out = (c->kind != KU_COLL_REDUCE && c->kind != KU_COLL_GATHER) || am_root;
-    e->place.in = uses_in ? place_of(w, c->in) : 0;
-    e->place.out = uses_out ? place_of(w, c->out) : 0;
+    e->place.in = uses_in ? ku_move_place(w, c->in) : 0;
+    e->place.out = uses_out ? ku_move_place(w, c->out) : 0;
     /* Scaling, unequal counts and an exchange in place need the stages. */
     if (c->reduce == KUMI_PREMUL_SUM ||
         (c->kind == KU_COLL_ALL_TO_ALL && (c->counts || c->in == c->out)))
@@ -748,14 +730,16 @@ int ku_job_progress(struct ku_job *job)
 static void start_p2p(struct ku_work *w)
 {
     struct ku_p2p_sequences *t = sequences_of(w->comm);
-    int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
+    const int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
     memset(&w->p2p, 0, sizeof w->p2p);
     w->seq = 0;
     if (w->path == KU_PATH_P2P) {
         const int peer = ku_comm_local(w->comm, w->coll.root);
         KU_ASSERT(t->sent != NULL && bytes >= 0);
         w->p2p.sequence = w->coll.kind == KU_COLL_SEND ? ++t->sent[peer] : ++t->received[peer];
-        w->p2p.n_left = bytes ? (uint64_t)((bytes + KU_CHUNK_BYTES - 1) / KU_CHUNK_BYTES) : 1;
+        w->p2p.place = w->coll.kind == KU_COLL_SEND && bytes > KU_LETTER_BYTES
+                           ? ku_move_place(w, w->coll.in)
+                           : KU_PRIVATE;
         w->seq = w->p2p.sequence;
     }
     struct ku_work **link = &w->comm->priv->p2p;

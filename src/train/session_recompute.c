@@ -43,8 +43,7 @@ static int plan_shape(const struct planning *p, int shape, struct ku_program **p
     struct ku_graph *g = NULL;
     KU_TRY(ku_session_graph(s, shape, &g));
     *loader = larger(*loader, s->source->ops->read_ahead_bytes(s->source, g));
-    int status =
-        ku_trainer_plan_at(g, p->o, ku_trainer_all_at(n_pp), p->t, KU_ALL_PROGS, program);
+    int status = ku_trainer_plan_at(g, p->o, ku_trainer_all_at(n_pp), p->t, KU_ALL_PROGS, program);
     for (int k = 0; k < n_pp && status == KUMI_OK; k++) {
         size_t beside = 0;
         status = bytes_beside(s, program[k * KU_N_PROGS + KU_PROG_TRAIN], g, &beside);

@@ -102,8 +102,8 @@ static int raise_message(const struct ku_comm *comm, int from, int64_t sent, uin
 }
 
 /*
- * Open a message if it is its turn; a staged one also needs the receiver and two chunks. Compares
- * the fingerprints of both sides.
+ * Open a message if it is its turn; one that is not eager also needs the receiver, and two chunks
+ * unless it is read in place. Compares the fingerprints of both sides.
  */
 static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int is_letter)
 {
@@ -116,7 +116,7 @@ static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel 
         if (ch->what != (uint64_t)w->coll.dtype || ch->count != (uint64_t)w->total)
             return raise_message(comm, comm->me, w->total, w->coll.dtype, w->coll.root,
                                  (int64_t)ch->count, ch->what);
-        if (!take_chunks(comm->priv, w->p2p.chunk))
+        if (w->p2p.place == KU_PRIVATE && !take_chunks(comm->priv, w->p2p.chunk))
             return 1;
     }
     w->p2p.opened = 1;
@@ -131,25 +131,45 @@ static uint32_t acked_back(const struct ku_comm *comm, const struct ku_work *w)
     return (uint32_t)atomic_load_explicit(&back->acked, memory_order_relaxed);
 }
 
-/* Write the next piece to the channel. */
-static void post(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int64_t left,
-                 int is_letter)
+/*
+ * Bytes of a piece. Two pieces are in flight, so a staged message of four or more is copied in
+ * while it is copied out.
+ */
+static int64_t piece_bytes(const struct ku_work *w, int64_t bytes)
 {
-    uint64_t posted = atomic_load_explicit(&ch->posted, memory_order_relaxed);
+    enum { MIN_BYTES = 8 * 1024 };
+    if (w->p2p.place != KU_PRIVATE)
+        return KU_PLACE_BYTES;
+    int64_t piece = MIN_BYTES;
+    while (piece < KU_CHUNK_BYTES && 4 * piece < bytes)
+        piece *= 2;
+    return piece;
+}
+
+/* Write the next piece to the channel. */
+static void post(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int64_t bytes)
+{
+    const uint64_t posted = atomic_load_explicit(&ch->posted, memory_order_relaxed);
     struct ku_post *p = &ch->post[posted % 2];
     const unsigned char *from = (const unsigned char *)w->coll.in + w->p2p.at;
-    uint32_t now = (uint32_t)(left < KU_CHUNK_BYTES ? left : KU_CHUNK_BYTES);
+    const int64_t left = bytes - w->p2p.at, most = piece_bytes(w, bytes);
+    const uint32_t now = (uint32_t)(left < most ? left : most);
     p->what = (uint32_t)w->coll.dtype;
     p->count = (uint64_t)w->total;
     p->acked = acked_back(comm, w);
     p->bytes = now;
     p->chunk = w->p2p.chunk[posted % 2];
-    if (is_letter && now)
-        memcpy(p->letter, from, now);
-    else if (now)
+    if (w->p2p.place != KU_PRIVATE) {
+        p->chunk = KU_IN_PLACE;
+        p->place = w->p2p.place + (uint64_t)w->p2p.at;
+    } else if (bytes <= KU_LETTER_BYTES) {
+        if (now)
+            memcpy(p->letter, from, now);
+    } else {
         ku_stream_hand_over(
             ku_area_stage(comm->job->seg, comm->slot, comm->job->local_rank)->chunk[p->chunk], from,
             now);
+    }
     w->p2p.at += now;
     atomic_store_explicit(&ch->posted, posted + 1, memory_order_relaxed);
     atomic_store(&p->number, posted + 1);
@@ -160,19 +180,20 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
     struct ku_segment *seg = comm->job->seg;
     int me = comm->job->local_rank, to = ku_comm_local(comm, w->coll.root);
     struct ku_channel *ch = ku_area_channel(seg, comm->slot, me, to);
-    int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
-    int is_letter = bytes <= KU_LETTER_BYTES;
+    const int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
+    const int is_letter = bytes <= KU_LETTER_BYTES;
     if (!w->p2p.opened) {
         int status = open_send(comm, w, ch, is_letter);
         if (status)
             return status;
     }
-    for (; w->p2p.n_left; w->p2p.n_left--) {
+    while (!w->p2p.is_posted) {
         uint64_t posted = atomic_load_explicit(&ch->posted, memory_order_relaxed);
         if (posted - ch->acked_seen >= 2 &&
             posted - (ch->acked_seen = atomic_load(&ch->acked)) >= 2)
             return 1;
-        post(comm, w, ch, bytes - w->p2p.at, is_letter);
+        post(comm, w, ch, bytes);
+        w->p2p.is_posted = w->p2p.at == bytes;
         comm->job->comm->has_moved = 1;
         ring(seg, to);
     }
@@ -180,7 +201,8 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
         ch->acked_seen = atomic_load(&ch->acked);
         if (ch->acked_seen < atomic_load_explicit(&ch->posted, memory_order_relaxed))
             return 1;
-        comm->priv->free_chunks |= 1u << w->p2p.chunk[0] | 1u << w->p2p.chunk[1];
+        if (w->p2p.place == KU_PRIVATE)
+            comm->priv->free_chunks |= 1u << w->p2p.chunk[0] | 1u << w->p2p.chunk[1];
     }
     comm->job->comm->sequences[comm->slot].send_done[to] = w->p2p.sequence;
     return 0;
@@ -215,35 +237,49 @@ static void note_acks(struct ku_comm *comm, const struct ku_work *w, uint32_t ac
         back->acked_seen += more;
 }
 
+/* Copy a piece; at most TAKE_BYTES at a time, as other works go on between. */
+static void take(struct ku_comm *comm, struct ku_work *w, const struct ku_post *p, int from)
+{
+    enum { TAKE_BYTES = 512 * 1024 };
+    const int64_t left = p->bytes - w->p2p.taken, now = left < TAKE_BYTES ? left : TAKE_BYTES;
+    const unsigned char *piece = p->letter;
+    if (p->chunk == KU_IN_PLACE)
+        piece = ku_move_place_at(comm->job, p->place, from);
+    else if (w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype) > KU_LETTER_BYTES)
+        piece = ku_area_stage(comm->job->seg, comm->slot, from)->chunk[p->chunk];
+    if (now)
+        memcpy((unsigned char *)w->coll.out + w->p2p.at, piece + w->p2p.taken, (size_t)now);
+    w->p2p.at += now;
+    w->p2p.taken += now;
+    comm->job->comm->has_moved = 1;
+}
+
 static int shm_recv(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_segment *seg = comm->job->seg;
     int me = comm->job->local_rank, from = ku_comm_local(comm, w->coll.root);
     struct ku_channel *ch = ku_area_channel(seg, comm->slot, from, me);
     struct ku_p2p_sequences *t = &comm->job->comm->sequences[comm->slot];
+    const int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
     uint64_t acked = atomic_load_explicit(&ch->acked, memory_order_relaxed);
     if (t->recv_done[from] + 1 != w->p2p.sequence)
         return 1;
     open_recv(comm, w, ch, atomic_load(&ch->post[acked % 2].number) > acked);
-    for (; w->p2p.n_left; w->p2p.n_left--) {
+    do {
         const struct ku_post *p = &ch->post[acked % 2];
         if (atomic_load(&p->number) <= acked)
             return 1;
         if (p->what != (uint64_t)w->coll.dtype || p->count != (uint64_t)w->total)
             return raise_message(comm, w->coll.root, (int64_t)p->count, p->what, comm->me, w->total,
                                  w->coll.dtype);
-        if (p->bytes)
-            memcpy((unsigned char *)w->coll.out + w->p2p.at,
-                   w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype) <= KU_LETTER_BYTES
-                       ? p->letter
-                       : ku_area_stage(seg, comm->slot, from)->chunk[p->chunk],
-                   p->bytes);
-        w->p2p.at += p->bytes;
+        take(comm, w, p, from);
+        if (w->p2p.taken < p->bytes)
+            return 1;
+        w->p2p.taken = 0;
         note_acks(comm, w, p->acked);
         atomic_store(&ch->acked, ++acked);
-        comm->job->comm->has_moved = 1;
         ring(seg, from);
-    }
+    } while (w->p2p.at < bytes);
     t->recv_done[from] = w->p2p.sequence;
     return 0;
 }
