@@ -42,8 +42,10 @@ struct sample {
     struct ku_infer_opts infer;
     struct ku_tokenizer *tokenizer;
     struct ku_pretrained_ends ends; /* tokens that end a text */
-    int64_t n_ids;                  /* ids that exist in both model and tokenizer */
-    int64_t n;                      /* number of texts */
+    int64_t n_ids;                  /* ids that model and tokenizer have, but for gaps */
+    uint32_t *gap;                  /* [n_gaps]: ids below n_ids without a token */
+    int64_t n_gaps;
+    int64_t n; /* number of texts */
     struct text *text;
     double *logits;         /* [n][vocab_size] */
     uint32_t *id;           /* [n]: newest tokens */
@@ -203,12 +205,24 @@ static int encode_prompts(struct sample *s)
     return KUMI_OK;
 }
 
+static int find_gaps(struct sample *s)
+{
+    for (int64_t v = 0; v < s->n_ids; v++)
+        s->n_gaps += !ku_tokenizer_has(s->tokenizer, (uint32_t)v);
+    s->gap = ku_calloc((size_t)s->n_gaps + 1, sizeof *s->gap);
+    for (int64_t v = 0, n = 0; v < s->n_ids && s->gap; v++)
+        if (!ku_tokenizer_has(s->tokenizer, (uint32_t)v))
+            s->gap[n++] = (uint32_t)v;
+    return s->gap ? KUMI_OK : KUMI_ENOMEM;
+}
+
 static int make_buffers(struct sample *s)
 {
     int64_t vocab = s->model.properties.vocab_size, known = ku_tokenizer_vocab_count(s->tokenizer);
     int64_t most = s->model.properties.max_positions;
     size_t all;
     s->n_ids = known < vocab ? known : vocab;
+    KU_TRY(find_gaps(s));
     s->infer.n_rows = s->n;
     s->infer.max_tokens = 1;
     for (int64_t i = 0; i < s->n; i++) {
@@ -285,6 +299,8 @@ static int add_token(struct sample *s, int64_t i, int64_t number)
 {
     struct text *t = &s->text[i];
     double *logits = s->logits + i * s->model.properties.vocab_size;
+    for (int64_t g = 0; g < s->n_gaps; g++)
+        logits[s->gap[g]] = -HUGE_VAL;
     KU_TRY(ku_sampling_draw(&s->sampling, logits, s->n_ids, s->o->seed + (uint64_t)i, number,
                             &s->id[i]));
     s->is_done[i] = (unsigned char)is_end(s, s->id[i]);
@@ -410,6 +426,7 @@ int kumi_sample(const struct kumi_sample_options *options)
     ku_free(s.id);
     ku_free(s.is_done);
     ku_free(s.sampling.order);
+    ku_free(s.gap);
     ku_tokenizer_destroy(s.tokenizer);
     ku_free(s.weights);
     ku_free(s.checkpoint);

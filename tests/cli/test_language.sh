@@ -124,6 +124,13 @@ for model in gpt2 llama; do
 done
 
 ok sample "$dir/run-yes" --tokens 3
+# a vocabulary of three tokens and 201 gaps: no id without a token is drawn
+mkdir "$dir/gaps" && : >"$dir/gaps/merges.txt"
+printf '{"a": 0, "b": 120, "\\u0120": 203}' >"$dir/gaps/vocab.json"
+for _ in {1..60}; do printf 'ab a b ba '; done >"$dir/gaps.txt"
+ok train "$dir/gpt2.json" --set model.vocab_size=204 --set data.train="$dir/gaps.txt" --set data.tokenizer="$dir/gaps" --set train.steps=1 --out "$dir/gapped"
+ok sample "$dir/gapped" --tokens 12 --prompt a
+ok sample "$dir/gapped" --tokens 12 --prompt a --temperature 0
 # ten letters in a circle: the most likely text is known
 circle=abcdefghijabcdefghijabcdefghij
 for _ in {1..150}; do printf %s $circle; done >"$dir/circle.txt"

@@ -33,12 +33,15 @@ said=$(timeout -k 5 170 bash "$slurm" with 2 timeout -k 5 140 bash -c '
     await "^step 10/" && scancel --signal=USR1 "$job"
     await "Exited with exit code 10" # a requeued job waits for two minutes, unless it is told to start
     for _ in $(seq 100); do [ "$(squeue -h -j "$job" -o %T)" != PENDING ] || break; sleep 0.1; done
+    # a node refuses a job of which it still has a process; two minutes later it has none
+    for _ in $(seq 100); do pgrep -f "^slurmstepd: \[$job\." >/dev/null || break; sleep 0.1; done
     scontrol update "JobId=$job" StartTime=now
     await "^digest: .*" && await "^step 2000/"
     cat "kumi-$job.log"
     for _ in $(seq 100); do squeue -h -j "$job" | grep -q . || break; sleep 0.1; done
     sacct=$(scontrol show job "$job" | grep -o "JobState=[A-Z]* \|Restarts=[0-9]*\|ExitCode=[0-9:]*" | tr "\n" " ")
-    echo "job: $sacct"' 2>&1 </dev/null)
+    echo "job: $sacct"
+    case $sacct in *COMPLETED*) ;; *) tail -n 15 "${SLURM_CONF%/*}"/ctld.log "${SLURM_CONF%/*}"/slurmd-*.log ;; esac' 2>&1 </dev/null)
 code=$?
 [ $code != 77 ] || { echo "$said"; exit 77; }
 failed=0

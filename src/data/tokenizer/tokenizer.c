@@ -293,13 +293,19 @@ int ku_tokenizer_encode(struct ku_tokenizer *t, const void *text, size_t bytes,
     return ku_tokenizer_finish(t, out);
 }
 
+bool ku_tokenizer_has(const struct ku_tokenizer *t, uint32_t id)
+{
+    uint32_t bytes;
+    return t->bpe ? ku_bpe_token(t->bpe, id, &bytes) != NULL : id <= 255;
+}
+
 int ku_tokenizer_decode(const struct ku_tokenizer *t, const uint32_t *id, size_t count,
                         struct ku_str *out)
 {
     uint32_t bytes;
     int64_t vocab_count = ku_tokenizer_vocab_count(t);
     for (size_t i = 0; i < count; i++)
-        if (t->bpe ? !ku_bpe_token(t->bpe, id[i], &bytes) : id[i] > 255)
+        if (!ku_tokenizer_has(t, id[i]))
             return KU_ERR(KUMI_EINVAL,
                           "token id %u at position %zu: not in the vocabulary of %lld; give ids of "
                           "this tokenizer",

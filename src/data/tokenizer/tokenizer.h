@@ -53,6 +53,8 @@ void ku_tokenizer_destroy(struct ku_tokenizer *t);
 
 /* One more than the largest token. */
 int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t);
+/* Whether there is a token with this id: those of a vocabulary may have gaps. */
+bool ku_tokenizer_has(const struct ku_tokenizer *t, uint32_t id);
 /* Finds the token with this text, added or in the vocabulary; returns 1 and the id, or 0. */
 int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *id);
 /*
