@@ -95,7 +95,8 @@ KUMI_API int kumi_comm_free(struct kumi_comm *comm);
 
 /*
  * Allocate memory that the ranks of the host share. Collectives on it move the fewest bytes and
- * need no staging copy. The memory is zeroed and page-aligned.
+ * need no staging copy, and a message that is sent from it is copied once. The memory is zeroed and
+ * page-aligned.
  *
  *   bytes    equal on all ranks
  *   memory   out: freed with kumi_comm_dealloc
