@@ -13,7 +13,7 @@
  *
  *     both halves, drawn for 2 hosts x 2 members; member 1 is the helper of members 1 and 3. (An
  *     all_reduce of just two such hosts sends slices 1 and 3 both ways in FAR_REDUCE, and has no
- *     FAR_GATHER: ku_topology_is_mutual.)
+ *     FAR_GATHER, unless ku_far_is_mutual says no.)
  *
  *     host 0                                     host 1
  *     member 0  member 1                         member 2  member 3
