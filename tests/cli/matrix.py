@@ -98,6 +98,9 @@ def run(name, argv, env, config, more):
     with open(path, "w", encoding="utf-8") as f:
         json.dump(config, f)
     argv = argv + [path, "--out", f"{FOLDER}/{name}"] + more
+    session = f"{FOLDER}/{name}.mpi" # two launchers of Open MPI at once would create and remove one folder
+    os.makedirs(session, exist_ok=True)
+    env = env | {"OMPI_MCA_orte_tmpdir_base": session}
     try:
         p = subprocess.run(["timeout", "-k", "5", str(DEADLINE_S)] + argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                            check=False)
