@@ -33,7 +33,7 @@ said=$(timeout -k 5 170 bash "$slurm" with 2 timeout -k 5 140 bash -c '
     await "^step 10/" && scancel --signal=USR1 "$job"
     await "Exited with exit code 10" # a requeued job waits for two minutes, unless it is told to start
     for _ in $(seq 100); do [ "$(squeue -h -j "$job" -o %T)" != PENDING ] || break; sleep 0.1; done
-    # a node refuses a job of which it still has a process; two minutes later it has none
+    # A job that started again while its first processes were there may have failed; without this update Slurm waits two minutes.
     for _ in $(seq 100); do pgrep -f "^slurmstepd: \[$job\." >/dev/null || break; sleep 0.1; done
     scontrol update "JobId=$job" StartTime=now
     await "^digest: .*" && await "^step 2000/"
