@@ -217,8 +217,10 @@ bool ku_peak_is_due(int n_threads, time_t now)
     const char *last = json_string_value(json_object_get(row, "last"));
     if (row && last) {
         look_at(row, &kept);
-        is_due = strcmp(last, day) < 0 || !kept.figure[KU_PEAK_F32].is_confirmed ||
-                 !kept.figure[KU_PEAK_BF16].is_confirmed;
+        const int is_confirmed =
+            kept.figure[KU_PEAK_F32].is_confirmed && kept.figure[KU_PEAK_BF16].is_confirmed;
+        is_due = strcmp(last, day) < 0 ||
+                 (!is_confirmed && kept.figure[KU_PEAK_F32].n_starts < KU_PEAK_STARTS);
     }
     json_decref(rows);
     ku_free(path);

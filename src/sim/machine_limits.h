@@ -20,7 +20,8 @@
  *
  * A start under other load measures less than the machine allows, and its result does not show
  * that. A limit is therefore the maximum over all starts. It is confirmed when a second start came
- * within 5 % of it. `kumi train` measures at every start until then, and afterwards once per day.
+ * within 5 % of it. `kumi train` measures at every start until then, at most KU_PEAK_STARTS times,
+ * and afterwards once per day.
  */
 enum { KU_PEAK_STARTS = 8, KU_PEAK_DAY_BYTES = 11 };
 enum ku_peak_figure { KU_PEAK_F32, KU_PEAK_BF16, KU_PEAK_STREAM, KU_N_PEAK_FIGURES };

@@ -402,6 +402,14 @@ static void test_peak_starts(void **state)
     assert_int_equal(kept.figure[KU_PEAK_STREAM].n_starts, 2);
     assert_int_equal(kept.figure[KU_PEAK_STREAM].is_confirmed, 0);
     assert_int_equal(ku_peak_is_due(2, DAY), 1);
+    /* values that never come near the maximum: eight starts, then one per day */
+    for (int i = 0; i < KU_PEAK_STARTS; i++) {
+        const struct ku_peak p = {.isa = ku_cpu_isa(), .n_threads = 5, .flops_f32 = 1e9 * (1 << i)};
+        assert_int_equal(ku_peak_is_due(5, DAY), 1);
+        assert_status(ku_peak_write(&p, DAY), KUMI_OK);
+    }
+    assert_int_equal(ku_peak_is_due(5, DAY), 0);
+    assert_int_equal(ku_peak_is_due(5, DAY + 86400), 1);
     /* another machine of this CPU model; a row of an earlier version, which may be repeated */
     static const char others[] =
         "[{\"cpu\":\"%s\",\"machine\":\"another\",\"isa\":\"%s\",\"threads\":3,"
