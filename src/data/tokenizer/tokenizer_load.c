@@ -43,7 +43,9 @@ static void shorten_integers(char *text)
             p++;
         else if (*p == '"')
             in_string = !in_string;
-        size_t n = in_string ? 0 : strspn(p, "0123456789");
+        size_t n = 0;
+        while (!in_string && p[n] >= '0' && p[n] <= '9')
+            n++;
         if (n == 0)
             continue;
         if (n > DIGITS_MAX && (p == text || !strchr(".eE+", p[-1])) && !strchr(".eE", p[n])) {
