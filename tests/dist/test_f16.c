@@ -65,7 +65,7 @@ static void layouts(void **state)
         dist_run(&c);
         expect_equal(&one, &c);
     }
-    struct sample s = {.address = 16};
+    struct sample s = {.address = 32};
     for (int zero = 0; zero <= 3; zero++)
         for (int n = 2; n <= 4 && !sample_races_only(); n *= 2) {
             if (!sample_takes(&s, zero * 8 + n, zero, 4 + n))

@@ -406,7 +406,7 @@ static void check_layout(const struct run *one, const struct layout *l, int i)
 /* Of each numerics at least one layout, and one of each three neighbours in the table. */
 static void check_matrix(const struct model *m)
 {
-    static struct sample s = {.address = 48};
+    static struct sample s = {.address = 96};
     for (int k = 0; k < N_NUMERICS; k++) {
         const struct numerics *x = &numerics[k];
         const int first = m->is_resnet * N_NUMERICS + k;
@@ -441,7 +441,7 @@ static void of_long_sums(void **state)
     struct model m = wide;
     (void)state;
     m.t = sample_count(wide.t, 8); /* threads take parts of 512 tokens as they do of 4,096 */
-    struct sample s = {.address = 16};
+    struct sample s = {.address = 32};
     for (int k = 0; k < N_NUMERICS; k++) {
         struct run one = {.to = 0};
         for (int i = 0; i < 3; i++) {

@@ -32,46 +32,64 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b)
     assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
 }
 
+static const struct layout {
+    const char *schedule;
+    int pp, dp, tp, recompute, zero, replicate;
+    bool sp, end_alone;
+} layouts[] = {
+    {"1f1b", 2, 1, 2, 0, 0, 0, 1, 0},        {"zb-h1", 2, 2, 2, 2, 0, 0, 1, 0},
+    {"zb-v", 2, 1, 2, 0, 0, 0, 1, 0},        {"1f1b", 2, 2, 2, 1, 2, 0, 1, 1},
+    {"interleaved", 2, 1, 2, 0, 0, 0, 1, 1}, {"1f1b", 4, 1, 1, 0, 0, 0, 0, 1},
+    {"zb-v", 2, 2, 1, 2, 1, 0, 0, 1},        {"zb-h1", 2, 1, 2, 0, 0, 0, 0, 1},
+    {"1f1b", 2, 1, 1, 0, 0, 0, 0, 0},        {"gpipe", 2, 1, 1, 0, 0, 0, 0, 0},
+    {"1f1b", 4, 1, 1, 0, 0, 0, 0, 0},        {"1f1b", 2, 2, 1, 0, 0, 0, 0, 0},
+    {"gpipe", 4, 2, 1, 1, 0, 0, 0, 0},       {"zb-h1", 2, 1, 1, 2, 0, 0, 0, 0},
+    {"zb-h2", 2, 2, 1, 0, 0, 0, 0, 0},       {"zb-v", 2, 1, 1, 0, 0, 0, 0, 0},
+    {"interleaved", 2, 2, 1, 2, 0, 0, 0, 0}, {"1f1b", 2, 1, 2, 0, 0, 0, 0, 0},
+    {"zb-h1", 2, 2, 2, 1, 0, 0, 0, 0},       {"1f1b", 2, 2, 1, 0, 1, 0, 0, 0},
+    {"zb-h1", 4, 2, 1, 0, 2, 0, 0, 0},       {"zb-v", 2, 2, 1, 1, 2, 0, 0, 0},
+    {"1f1b", 2, 2, 2, 0, 2, 0, 0, 0},        {"1f1b", 2, 4, 1, 0, 2, 2, 0, 0},
+    {"v-half", 2, 1, 1, 0, 0, 0, 0, 0},      {"v-min", 2, 2, 1, 2, 1, 0, 0, 0},
+};
+enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0] };
+
+/* Under AddressSanitizer each layout comes in one dtype, under ThreadSanitizer each schedule. */
+static int kind_of(int i)
+{
+    int first = 0;
+    if (!sample_races_only())
+        return i;
+    while (strcmp(layouts[first].schedule, layouts[i].schedule) != 0)
+        first++;
+    return first;
+}
+
 static void schedules(void **state)
 {
-    static const struct {
-        const char *schedule;
-        int pp, dp, tp, recompute, zero, replicate;
-        bool sp, end_alone;
-    } row[] = {
-        {"1f1b", 2, 1, 2, 0, 0, 0, 1, 0},        {"zb-h1", 2, 2, 2, 2, 0, 0, 1, 0},
-        {"zb-v", 2, 1, 2, 0, 0, 0, 1, 0},        {"1f1b", 2, 2, 2, 1, 2, 0, 1, 1},
-        {"interleaved", 2, 1, 2, 0, 0, 0, 1, 1}, {"1f1b", 4, 1, 1, 0, 0, 0, 0, 1},
-        {"zb-v", 2, 2, 1, 2, 1, 0, 0, 1},        {"zb-h1", 2, 1, 2, 0, 0, 0, 0, 1},
-        {"1f1b", 2, 1, 1, 0, 0, 0, 0, 0},        {"gpipe", 2, 1, 1, 0, 0, 0, 0, 0},
-        {"1f1b", 4, 1, 1, 0, 0, 0, 0, 0},        {"1f1b", 2, 2, 1, 0, 0, 0, 0, 0},
-        {"gpipe", 4, 2, 1, 1, 0, 0, 0, 0},       {"zb-h1", 2, 1, 1, 2, 0, 0, 0, 0},
-        {"zb-h2", 2, 2, 1, 0, 0, 0, 0, 0},       {"zb-v", 2, 1, 1, 0, 0, 0, 0, 0},
-        {"interleaved", 2, 2, 1, 2, 0, 0, 0, 0}, {"1f1b", 2, 1, 2, 0, 0, 0, 0, 0},
-        {"zb-h1", 2, 2, 2, 1, 0, 0, 0, 0},       {"1f1b", 2, 2, 1, 0, 1, 0, 0, 0},
-        {"zb-h1", 4, 2, 1, 0, 2, 0, 0, 0},       {"zb-v", 2, 2, 1, 1, 2, 0, 0, 0},
-        {"1f1b", 2, 2, 2, 0, 2, 0, 0, 0},        {"1f1b", 2, 4, 1, 0, 2, 2, 0, 0},
-        {"v-half", 2, 1, 1, 0, 0, 0, 0, 0},      {"v-min", 2, 2, 1, 2, 1, 0, 0, 0},
-    };
+    struct sample s = {.address = 32, .thread = 24};
+    struct dist_case ones[2][4]; /* of tp 1 and 2, and of 2 with sequences divided */
     (void)state;
-    for (int dtype = 0; dtype < 2; dtype++) {
-        struct dist_case ones[4]; /* of tp 1 and 2, and of 2 with sequences divided */
+    for (int dtype = 0; dtype < 2; dtype++)
         for (int i = 1; i <= 3; i++) {
-            ones[i] = base_case(dtype ? KUMI_BF16 : KUMI_F32);
-            ones[i].tp = ones[i].n = i < 3 ? i : 2;
-            ones[i].sp = i == 3;
-            dist_run(&ones[i]);
+            ones[dtype][i] = base_case(dtype ? KUMI_BF16 : KUMI_F32);
+            ones[dtype][i].tp = ones[dtype][i].n = i < 3 ? i : 2;
+            ones[dtype][i].sp = i == 3;
+            dist_run(&ones[dtype][i]);
         }
-        for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-            struct dist_case one = ones[row[i].tp + row[i].sp], c = one;
-            c.end_alone = row[i].end_alone;
-            c.pp = row[i].pp, c.n = row[i].pp * row[i].dp * row[i].tp;
-            c.recompute = row[i].recompute, c.schedule = row[i].schedule;
-            c.zero = row[i].zero, c.replicate = row[i].replicate;
-            dist_run(&c);
-            expect_equal(&one, &c);
-        }
+    for (int k = 0; k < 2 * N_LAYOUTS; k++) {
+        const int i = k / 2, dtype = (k + i) % 2;
+        const struct layout *l = &layouts[i];
+        struct dist_case one = ones[dtype][l->tp + l->sp], c = one;
+        if (!sample_takes(&s, k, kind_of(i), -1))
+            continue;
+        c.end_alone = l->end_alone;
+        c.pp = l->pp, c.n = l->pp * l->dp * l->tp;
+        c.recompute = l->recompute, c.schedule = l->schedule;
+        c.zero = l->zero, c.replicate = l->replicate;
+        dist_run(&c);
+        expect_equal(&one, &c);
     }
+    sample_end(&s, "schedules and layouts in a dtype");
 }
 
 /* Stage 3 of ZeRO, offload, sums of each micro-batch, and hosts that stages and slices span. */
@@ -96,6 +114,7 @@ static void beyond(void **state)
         {"1f1b", "2,2,4", 2, 2, 2, 1, 2, 0, 1, NONE, NONE, NONE},
         {"gpipe", "1,3", 1, 2, 2, 0, 3, 0, 0, NONE, NONE, NONE},
     };
+    struct sample s = {.address = 4, .thread = 8};
     struct dist_case ones[3][2];
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -104,8 +123,10 @@ static void beyond(void **state)
         one->tp = one->n = 1 + i / 2, one->by_micro = i % 2;
         dist_run(one);
     }
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+    for (int i = 0; i < (int)(sizeof row / sizeof row[0]); i++) {
         struct dist_case *one = &ones[row[i].tp][row[i].by_micro], c = *one;
+        if (!sample_takes(&s, i, row[i].zero * 2 + (row[i].hosts != NULL), 8 + row[i].optimizer))
+            continue;
         c.pp = row[i].pp, c.n = row[i].pp * row[i].dp * row[i].tp;
         c.recompute = row[i].recompute, c.schedule = row[i].schedule;
         c.zero = row[i].zero, c.group = row[i].group, c.prefetch = 1;
@@ -120,6 +141,7 @@ static void beyond(void **state)
         dist_run(&c);
         expect_equal(one, &c);
     }
+    sample_end(&s, "layouts");
 }
 
 int main(int argc, char **argv)

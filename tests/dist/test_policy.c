@@ -46,7 +46,7 @@ static struct dist_case laid_out(const struct dist_case *one, const struct layou
 /* Each layout, or one in `plain`, of each policy at least one; the digest comes out. */
 static void check_layouts(const char *name, struct dist_case *one, int policy_i, int plain)
 {
-    static struct sample sample = {.address = 6, .thread = 24};
+    static struct sample sample = {.address = 12, .thread = 48};
     sample.plain = plain;
     dist_run(one);
     for (int k = 0; k < N_LAYOUTS; k++) {
@@ -156,7 +156,7 @@ static struct dist_case case_of(const struct policy *p)
  * each dtype of parameters, and a share of the others. */
 static int is_taken(int i)
 {
-    static struct sample sample = {.address = 4, .thread = 6};
+    static struct sample sample = {.address = 8, .thread = 12};
     const struct policy *p = &policy[i];
     return sample_takes(&sample, i, p->reduce,
                         8 + (int)p->compute + 8 * p->no_master + 16 * (p->modules != NULL));

@@ -95,7 +95,7 @@ static const struct row {
 static void one_bit(void **state)
 {
     (void)state;
-    struct sample s = {.address = 2, .thread = 6};
+    struct sample s = {.address = 4, .thread = 12};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         const struct row *r = &row[i];
         struct flip f = {.c = {.n = r->n,

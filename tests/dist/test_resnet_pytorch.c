@@ -326,7 +326,7 @@ enum { N_MODELS = 4 };
 /* Of each model one run, and of each way to compute. */
 static int is_taken(int model, const char *device, enum kumi_dtype compute, int n)
 {
-    static struct sample s = {.address = 8};
+    static struct sample s = {.address = 16};
     const int way = (strcmp(device, "cpu") == 0) * 2 + (compute == KUMI_F64);
     return sample_takes(&s, (model * 4 + way) * 2 + n - 1, model, N_MODELS + way * 2 + n - 1);
 }

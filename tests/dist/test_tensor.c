@@ -84,19 +84,23 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     return c;
 }
 
+/* Half of the layouts, others at the next call. */
 static void equal_bits(int tp, int sp, const char *device, enum kumi_dtype compute, int optimizer)
 {
+    static struct sample pick = {.plain = 2, .address = 6, .thread = 16};
+    static int n_calls;
     struct dist_case one = base_case(tp, sp, device, compute);
-    struct sample pick = {.address = 3, .thread = 8};
     one.optimizer = optimizer;
     dist_run(&one);
     for (int i = 0; i < N_LAYOUTS; i++) {
         struct dist_case c = with(one, &layout[i]);
-        if (!sample_takes(&pick, i, 0, -1))
+        if (!sample_takes(&pick, n_calls * N_LAYOUTS + i, i, -1))
             continue;
         dist_run(&c);
         expect_equal(&one, &c, i);
     }
+    n_calls++;
+    sample_end(&pick, "layouts");
 }
 
 static void layouts(void **state)
@@ -123,7 +127,7 @@ static void hybrid(void **state)
         {.dp = 4, .zero = 3, .replicate = 2},
         {.dp = 4, .zero = 3, .group = 2},
     };
-    struct sample pick = {.address = 2, .thread = 3};
+    struct sample pick = {.address = 4, .thread = 6};
     (void)state;
     for (int k = 0; k < 4; k++) {
         const int by_micro = k % 2;
@@ -167,7 +171,7 @@ static void agrees(void **state)
 {
     (void)state;
     static const int optimizer[] = {KU_OP_adamw, KU_OP_lamb, KU_OP_lars, KU_OP_adafactor};
-    struct sample pick = {.address = 2, .thread = 4};
+    struct sample pick = {.address = 4, .thread = 8};
     for (int i = 0; i < 16; i++) {
         const int tp = i % 2 ? 4 : 2;
         if (!sample_takes(&pick, i, i / 2 % 4, -1))
@@ -194,8 +198,8 @@ static void shared_heads(void **state)
                {1, 2, 0, KU_OP_lars, KUMI_BF16},      {1, 4, 1, KU_OP_lars, KUMI_F32},
                {2, 4, 0, KU_OP_adafactor, KUMI_BF16}, {1, 4, 1, KU_OP_adafactor, KUMI_F32}};
     static const int other[] = {1, 3, 7, 9, 12, 14}; /* of `layout` */
-    struct sample rows = {.address = 2, .thread = 4},
-                  pick = {.plain = 2, .address = 2, .thread = 4};
+    struct sample rows = {.address = 4, .thread = 8},
+                  pick = {.plain = 2, .address = 4, .thread = 8};
     (void)state;
     for (int i = 0; i < (int)(sizeof row / sizeof row[0]); i++) {
         if (!sample_takes(&rows, i, row[i].key_heads, -1))
@@ -235,9 +239,12 @@ static void plans(void **state)
     } row[] = {{2, 1, 1, {NULL, 0}},     {2, 0, 0, {gathered, 2}},   {4, 1, 0, {gathered, 2}},
                {4, 1, 1, {gathered, 2}}, {2, 1, 0, {replicated, 3}}, {2, 0, 1, {replicated, 3}}};
     struct dist_case whole = base_case(1, 0, "ref", KUMI_F64);
+    struct sample s = {.address = 8, .thread = 16};
     (void)state;
     dist_run(&whole);
     for (int i = 0; i < (int)(sizeof row / sizeof row[0]); i++) {
+        if (!sample_takes(&s, i, row[i].plan.n, 4 + row[i].is_whole))
+            continue;
         struct dist_case c = base_case(row[i].tp, row[i].sp, "ref", KUMI_F64);
         c.whole_vocabulary = row[i].is_whole;
         c.plan = row[i].plan;
@@ -251,6 +258,7 @@ static void plans(void **state)
         dist_run(&other);
         expect_equal(&one, &other, i);
     }
+    sample_end(&s, "plans");
 }
 
 /* One layout saves, another loads: the same state, whatever divides it. */
@@ -286,7 +294,7 @@ static void checkpoints(void **state)
     } row[] = {{2, 1, 2, 0}, {1, 0, 2, 0}, {2, 1, 4, 3}, {4, 0, 4, 0}, {2, 0, 4, 1}, {1, 0, 1, 0}};
     static const int key_heads[] = {0, 1}; /* f32: GPT-2; bf16: Llama with one key head */
     enum { N = sizeof row / sizeof row[0] };
-    struct sample pick = {.plain = 2, .address = 4, .thread = 6};
+    struct sample pick = {.plain = 2, .address = 8, .thread = 12};
     (void)state;
     for (int dtype = 0; dtype < 2; dtype++) {
         char dir[] = "/tmp/kumi-tensor-XXXXXX";

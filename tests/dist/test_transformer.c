@@ -88,7 +88,7 @@ static int compare_logits(struct ku_session *s, const struct ku_st *truth, doubl
     const int64_t n_positions = t->dim[1], vocab = t->dim[2];
     double want[256], got;
     int32_t target;
-    struct sample positions = {.address = 8};
+    struct sample positions = {.address = 16};
     assert_true(vocab <= 256);
     for (int64_t at = 0; at < t->dim[0] * n_positions; at++) {
         if (!sample_takes(&positions, (int)at, (int)(at / n_positions), -1))

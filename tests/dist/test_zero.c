@@ -92,7 +92,7 @@ static int class_of(const struct layout *l)
 /* Each layout, or one in `plain`; others at the next call. */
 static void check_layouts(const struct dist_case *one, int plain)
 {
-    static struct sample s = {.address = 16, .thread = 16};
+    static struct sample s = {.address = 32, .thread = 32};
     static int n_calls;
     struct dist_case alone = *one;
     s.plain = plain;
@@ -220,7 +220,7 @@ static void moves_what_is_planned(void **state)
         skip();
     struct dist_case one = base_case("cpu", KUMI_BF16);
     one.steps = 2;
-    struct sample s = {.address = 12, .thread = 16};
+    struct sample s = {.address = 24, .thread = 32};
     for (int i = 0; i < 2 * N_LAYOUTS; i++) {
         if (!sample_takes(&s, i, class_of(&layout[i / 2]), -1))
             continue;
@@ -246,7 +246,7 @@ static void resume_elsewhere(void **state)
     struct dist_case one = base_case("cpu", KUMI_BF16);
     dist_run(&one);
     const struct layout alone = {.n = 1, .sharing = 1};
-    struct sample s = {.address = 16, .thread = 16};
+    struct sample s = {.address = 32, .thread = 32};
     for (int i = 0; i <= N_LAYOUTS; i++) {
         if (!sample_takes(&s, i, i < N_LAYOUTS ? layout[i].zero : 0, -1))
             continue;
@@ -264,7 +264,7 @@ static void processes(void **state)
         skip();
     struct dist_case one = base_case("cpu", KUMI_BF16);
     dist_run(&one);
-    struct sample s = {.plain = 2, .address = 16, .thread = 16};
+    struct sample s = {.plain = 2, .address = 32, .thread = 32};
     for (int i = 0; i < N_LAYOUTS; i++)
         if (sample_takes(&s, i, layout[i].zero, -1))
             dist_processes(&one, laid_out(&one, &layout[i]), i);

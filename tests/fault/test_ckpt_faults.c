@@ -13,6 +13,7 @@
 
 #include "base/hash.h"
 #include "memory_folder.h"
+#include "sample.h"
 
 enum { WRONG = 100, LEFTOVER = 101 };
 
@@ -137,8 +138,8 @@ static void fail_each(const char *kind, int on_disk, int max_n, int expected)
     struct trial t;
     int n_failed = 0, n_good = 0;
     trial_init(&t, on_disk);
-    for (int n = 1; n_good < 12;
-         n++) { /* some calls may fail unharmed; twelve in a row: none is left */
+    /* some calls may fail unharmed; twelve in a row: none is left */
+    for (int n = 1; n_good < 12; n += sample_count(1, 2)) {
         char fault[32];
         assert_true(n < max_n);
         snprintf(fault, sizeof fault, "%s:%d", kind, n);
@@ -163,7 +164,7 @@ static void fail_each(const char *kind, int on_disk, int max_n, int expected)
         }
     }
     print_message("%s: %d places\n", kind, n_failed);
-    assert_true(n_failed > 10);
+    assert_true(n_failed > sample_count(10, 5));
     assert_int_equal(child(NULL, remove_all, &t), 0);
 }
 
@@ -255,7 +256,7 @@ static void killed_at_each_call(void **unused)
     trial_init(&t, 0);
     for (int i = 0; i < 3; i++, t.step++)
         assert_int_equal(child(NULL, save_step, &t), 0);
-    for (int n = 1; status != 0; n++) {
+    for (int n = 1; status != 0; n += sample_count(1, 3)) {
         char fault[32];
         assert_true(n < 400);
         snprintf(fault, sizeof fault, "kill:%d", n);
@@ -266,7 +267,7 @@ static void killed_at_each_call(void **unused)
         assert_int_equal(child(NULL, resume, &t), 0); /* this step, or the one before */
     }
     print_message("killed in %d places\n", n_killed);
-    assert_true(n_killed > 50);
+    assert_true(n_killed > sample_count(50, 16));
     assert_int_equal(child(NULL, remove_all, &t), 0);
 }
 

@@ -428,7 +428,7 @@ static inline void check_row(struct op_devices *devs, const struct op_row *row, 
 /* Every row in every dtype, under AddressSanitizer in at least one; every op must have been run. */
 static inline void check_table(struct op_devices *devs, const enum kumi_dtype *dtype, int n_dtypes)
 {
-    struct sample s = {.address = 8};
+    struct sample s = {.address = 16};
     devs->is_covered[KU_OP_NONE] = devs->is_covered[KU_OP_convert] = 1;
     for (int i = 0; i < N_OP_ROWS; i++)
         for (int k = 0; k < n_dtypes; k++) {

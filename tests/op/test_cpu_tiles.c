@@ -31,7 +31,7 @@ static void test_attention(void **state)
 {
     struct op_devices devs = {.n = 1};
     struct op_threads *t = &devs.of[0];
-    struct sample s = {.address = 4};
+    struct sample s = {.address = 8};
     (void)state;
     for (t->n = 0; t->n < 2; t->n++) {
         t->dev[t->n] = device_open(&ku_device_cpu, KU_ISA_AMX, t->n + 1);
