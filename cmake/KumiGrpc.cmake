@@ -4,8 +4,7 @@ set(KUMI_GRPC AUTO CACHE STRING "the parameter server over gRPC (kumi ps), with 
 set_property(CACHE KUMI_GRPC PROPERTY STRINGS AUTO ON OFF)
 set(KUMI_GRPC_LIBS "")
 
-# pkg_check_modules(grpc) would ask pkg-config some twenty times, each of which reads a hundred files of Abseil: 15 s.
-# Its static libraries, which it would find, a program in C does not need.
+# pkg_check_modules(grpc) runs pkg-config some twenty times, and each run reads about a hundred files of Abseil: 15 s.
 function(kumi_find_grpc)
     foreach(query --modversion --variable=libdir)
         execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} ${query} grpc OUTPUT_VARIABLE answer ERROR_QUIET
@@ -24,10 +23,10 @@ function(kumi_find_grpc)
         endif()
     endif()
     if(NOT KUMI_GRPC STREQUAL AUTO)
-        message(FATAL_ERROR "KUMI_GRPC=${KUMI_GRPC} needs gRPC with a core of version 26 or later; pkg-config knows "
-            "\"${version}\"")
+        message(FATAL_ERROR "KUMI_GRPC=${KUMI_GRPC} needs libgrpc and libgpr with a core of version 26 or later; "
+            "pkg-config finds version \"${version}\" in \"${folder}\"; install libgrpc-dev")
     endif()
-    message(STATUS "No package 'grpc' found")
+    message(STATUS "gRPC is not found: kumi ps is not built")
 endfunction()
 if(KUMI_GRPC)
     kumi_find_grpc()

@@ -52,7 +52,7 @@ static void legal(void **state)
         "legal: %d layouts, of them %d pipelines, of these %d with axes tp and dp; %d programs, "
         "refused %d\n",
         n_layouts, n_pipelines, n_3d, n, n_refused);
-    assert_true(n_layouts == all && n_pipelines >= all / 4 && n_3d >= all / 20);
+    assert_true(n_pipelines >= all / 4 && n_3d >= all / 20);
     assert_int_equal(n_refused, 0);
 }
 

@@ -441,7 +441,7 @@ static void sync_is_all_reduce(void **state)
 
 static void check_sampled(struct sample *s, struct remote r)
 {
-    if (sample_takes(s, s->n_rows, -1, -1))
+    if (sample_takes(s, s->n_rows, 0, -1))
         check_equal(r);
 }
 
@@ -748,16 +748,14 @@ static void compressed(void **state)
         }
         x.dir = dir, x.restart = 2;
         check_digest(x, r.c.digest, "started again");
-        if (sample_races_only()) {
-            ku_os_rmtree(dir);
-            continue;
+        if (!sample_races_only()) {
+            x.forgets = true;
+            run_remote(&x); /* with zeros, which it says */
+            assert_string_not_equal(x.c.digest, r.c.digest);
+            x = r, x.compression = KU_REMOTE_DENSE;
+            run_remote(&x);
+            assert_string_not_equal(x.c.digest, r.c.digest);
         }
-        x.forgets = true;
-        run_remote(&x); /* with zeros, which it says */
-        assert_string_not_equal(x.c.digest, r.c.digest);
-        x = r, x.compression = KU_REMOTE_DENSE;
-        run_remote(&x);
-        assert_string_not_equal(x.c.digest, r.c.digest);
         ku_os_rmtree(dir);
     }
     struct remote r = compressed_case(GPT2, KU_REMOTE_TOPK, 2), again = r; /* the order is all */

@@ -84,7 +84,7 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     return c;
 }
 
-/* Half of the layouts, others at the next call. */
+/* Every layout at the first call, half of them at each of the others. */
 static void equal_bits(int tp, int sp, const char *device, enum kumi_dtype compute, int optimizer)
 {
     static struct sample pick = {.plain = 2, .address = 6, .thread = 16};

@@ -129,7 +129,8 @@ static void trial_init(struct trial *t, int on_disk)
 }
 
 /*
- * Fail the n-th call of a kind while saving, for all n, until no call is left to fail.
+ * Fail the n-th call of a kind while saving, for all n (every second one under a sanitizer), until
+ * no call is left to fail.
  *
  *   expected   what a save that failed must return (0: any of storage, memory)
  */
@@ -246,8 +247,8 @@ static void killed(void **unused)
     assert_int_equal(child(NULL, remove_all, &t), 0);
 }
 
-/* Killed in place of each system call of a save, which removes an old snapshot, too; from its
- * commit on it is one that replaces its own step. */
+/* Killed in place of each system call (of every third under a sanitizer) of a save, which removes
+ * an old snapshot, too; from its commit on it is one that replaces its own step. */
 static void killed_at_each_call(void **unused)
 {
     (void)unused;

@@ -10,9 +10,9 @@
 #include "base/os/os.h"
 
 /*
- * What a fuzz_<name>.c defines: takes any bytes and asserts what must hold. It is linked twice,
- * with replay.c (a test: the files of corpus/<name> and mutations of them) and, with
- * -DKUMI_FUZZ=ON, with libFuzzer:
+ * What a fuzz_<name>.c defines: takes any bytes and asserts what must hold. It is linked with
+ * replay.c (a test: the files of corpus/<name> and mutations of them), or, with -DKUMI_FUZZ=ON,
+ * with libFuzzer:
  *
  *     tools/fuzz.sh 20             every target for 20 seconds
  *     tools/fuzz.sh 3600 tokens    fuzz_tokens.c for an hour

@@ -44,7 +44,7 @@ struct factors {
 static double add_products(double sum, const struct factors *of, int64_t from, int64_t to)
 {
     const struct factors f = *of;
-    if (f.x->dtype == KUMI_F32 && f.w->dtype == KUMI_F32) { /* most of the time of tests is here */
+    if (f.x->dtype == KUMI_F32 && f.w->dtype == KUMI_F32) { /* no look at dtypes in the loop */
         const float *x = (const float *)f.x->data + f.x_at, *w = (const float *)f.w->data + f.w_at;
         for (int64_t i = from; i < to; i++)
             sum += (double)x[i * f.x_step] * (double)w[i * f.w_step];
