@@ -92,12 +92,24 @@ static int fail(struct ku_ps_journal *j)
     return j->status;
 }
 
+/* Of the next record */
+static uint32_t n_unsynced(struct ku_ps_journal *j)
+{
+    if (j->o.sync == KU_PS_SYNC_NONE)
+        return 0;
+    pthread_mutex_lock(&j->lock);
+    const uint64_t n = j->last + 1 - j->synced;
+    pthread_mutex_unlock(&j->lock);
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX; /* more would state less */
+}
+
 /* Writes a record at `end`, the head last: before that nothing there is valid. */
 static int append(struct ku_ps_journal *j, struct ku_ps_head *h, const void *body)
 {
     KU_TRY(failure_of(j));
     h->magic = KU_PS_MAGIC;
     h->number = j->last + 1;
+    h->unsynced = n_unsynced(j);
     h->salt = j->salt;
     h->sum = ku_ps_head_sum(h, body);
     KU_ASSERT(h->bytes <= KU_PS_MAX_BODY_BYTES);
@@ -129,7 +141,7 @@ static int write_segment(struct ku_ps_journal *j)
                            .a = (uint64_t)id->server,
                            .b = id->n_workers,
                            .c = (uint64_t)l->version,
-                           .bytes = words * sizeof *body};
+                           .bytes = (uint32_t)(words * sizeof *body)};
     const int status = append(j, &h, body);
     ku_free(body);
     return status;
@@ -233,6 +245,8 @@ static void drop_closed(struct ku_ps_journal *j, uint32_t i)
 static int next_segment(struct ku_ps_journal *j)
 {
     const int fd = j->fd;
+    if (ku_os_ftruncate(fd, (off_t)j->end) < 0) /* what a failed write may have left */
+        return cannot(j, "cut");
     if (j->o.sync != KU_PS_SYNC_NONE && ku_os_fsync(fd) < 0) {
         pthread_mutex_lock(&j->lock);
         const int status = fail(j);
@@ -257,7 +271,8 @@ int ku_ps_journal_push(struct ku_ps_journal *j, int worker, uint64_t incarnation
                            .a = incarnation,
                            .b = step,
                            .c = offset,
-                           .bytes = bytes};
+                           .bytes = (uint32_t)bytes};
+    KU_ASSERT(bytes <= KU_PS_MAX_BODY_BYTES);
     if (j->end >= j->o.segment_bytes)
         KU_TRY(next_segment(j));
     return append(j, &h, data);
@@ -297,7 +312,7 @@ int ku_ps_journal_update(struct ku_ps_journal *j, int64_t version, int n, const 
                          const int64_t *step)
 {
     struct ku_ps_head h = {
-        .kind = KU_PS_UPDATE, .a = (uint64_t)version, .b = n, .bytes = 16 * (uint64_t)n};
+        .kind = KU_PS_UPDATE, .a = (uint64_t)version, .b = n, .bytes = 16 * (uint32_t)n};
     int64_t *body = ku_calloc(2 * (size_t)n, sizeof *body);
     if (body == NULL)
         return KUMI_ENOMEM;
@@ -364,7 +379,10 @@ void ku_ps_journal_cover(struct ku_ps_journal *j, int64_t version)
         KU_LOG(TRAIN, WARN, "%s; the journal grows", ku_err_get()->text);
 }
 
-/* Cuts off what is torn. */
+/*
+ * Cuts off what is torn. The rest is synced: a killed process may not have done so, and its records
+ * are acknowledged from now on.
+ */
 static int cut(struct ku_ps_journal *j, const struct ku_ps_end *end)
 {
     char *path = ku_ps_journal_file(j->dir, end->last);
@@ -385,7 +403,7 @@ static int open_it(struct ku_ps_journal *j, const struct ku_ps_end *end)
 {
     if (ku_os_mkdirs(j->dir) < 0)
         return KU_ERR(KUMI_ESTORAGE, "journal: %s: cannot be created: %s", j->dir, ku_os_why());
-    if (end->last && end->torn_bytes)
+    if (end->last && (end->torn_bytes || j->o.sync != KU_PS_SYNC_NONE))
         KU_TRY(cut(j, end));
     if (end->last && end->bytes == 0) { /* not even its head was written */
         remove_file(j, end->last);

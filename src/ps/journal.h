@@ -29,7 +29,8 @@
  *       24    u64   a                                server       incarn.  version   incarn.
  *       32    i64   b                                workers      step     pushes    first step
  *       40    u64   c                                updates      offset   0         0
- *       48    u64   bytes of the body | 0 of the padding
+ *       48    u32   bytes of the body
+ *       52    u32   records not yet synced, this one included; 0: syncing is left to the system
  *       56    u64   checksum of bytes 0 to 55 and of the body
  *
  *     body of a segment   u64 checksum of the layout, u64 servers, u64 1 in mode sync;
@@ -40,9 +41,17 @@
  *     of a worker         none: pushes of this worker from the first step on are discarded if
  *                         incomplete, and in any case if that step is not -1
  *
- * The body is written before the head. A record that is incomplete at the end of the last segment
- * was never acknowledged: recovery cuts it off. Anything else that does not fit is damage, an error
- * with file and offset.
+ * The body is written before the head. What a killed process leaves is torn at the end of the last
+ * segment alone. A host that loses power may also lose records before others that it keeps, since
+ * between two syncs the system writes in any order; none of these was acknowledged. So recovery
+ * cuts the last segment at the first record that does not fit, unless a later one states that it
+ * was synced:
+ *
+ *     record      7    8    9   10   11
+ *     unsynced    1    2    3    1    2      10 states that records up to 9 were synced
+ *
+ * Without 10, the journal ends at 9. Without 9, it is damaged: an error with file and offset, as is
+ * anything else that does not fit.
  */
 enum ku_ps_kind { KU_PS_SEGMENT = 1, KU_PS_PUSH, KU_PS_UPDATE, KU_PS_WORKER, KU_PS_ROWS };
 enum {

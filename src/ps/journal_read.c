@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a journal. The first record that does not fit decides: at the end of the last segment,
- * with nothing valid after it, it is torn. If a later record is valid, or another segment follows,
- * the bytes in between were acknowledged once and are damaged.
+ * Reading a journal. The first record that does not fit decides: in the last segment, if no later
+ * record states that it was synced, the journal ends before it. Else, or if another segment
+ * follows, the bytes in between may have been acknowledged and are damaged.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -117,14 +117,17 @@ static int visit(struct reader *r, const struct ku_ps_head *h)
     return r->visit(r->ctx, &x);
 }
 
-/* Whether a valid record of this segment follows after the one that does not fit. */
-static int has_later(struct reader *r)
+/* Whether a later record of this segment states that the one that does not fit was synced. */
+static int was_synced(struct reader *r)
 {
     struct ku_ps_head h;
     for (uint64_t at = r->at + KU_PS_HEAD_BYTES; at < r->bytes; at += KU_PS_HEAD_BYTES) {
         const int is = read_at(r, at, &h);
-        if (is < 0 || (is && h.salt == r->salt && h.number > r->number))
+        if (is < 0)
             return is;
+        if (is && h.salt == r->salt && h.number > r->number &&
+            (h.unsynced == 0 || h.number - h.unsynced >= r->number))
+            return 1;
     }
     return 0;
 }
@@ -142,9 +145,9 @@ static int read_segment(struct reader *r, bool is_last, struct ku_ps_end *end)
         const bool is_next = is && h.salt == r->salt && h.number == r->number && fits(&h) &&
                              (h.kind == KU_PS_SEGMENT) == is_first;
         if (!is_next && is_last && !is) {
-            const int later = is_first ? 0 : has_later(r);
-            KU_TRY(later);
-            if (!later)
+            const int is_damaged = is_first ? 0 : was_synced(r);
+            KU_TRY(is_damaged);
+            if (!is_damaged)
                 break;
         }
         if (!is_next)

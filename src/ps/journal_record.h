@@ -10,7 +10,9 @@ struct ku_ps_head {
     uint16_t kind, worker;
     uint64_t number, salt, a;
     int64_t b;
-    uint64_t c, bytes, sum;
+    uint64_t c;
+    uint32_t bytes, unsynced;
+    uint64_t sum;
 };
 _Static_assert(sizeof(struct ku_ps_head) == KU_PS_HEAD_BYTES, "no padding");
 enum { KU_PS_MAGIC = 0x314a504b, KU_PS_FORMAT = 1, KU_PS_SEGMENT_WORDS = 3 };

@@ -62,6 +62,10 @@ static int meet(struct ku_ps_service *s, const struct ku_ps_hello *in)
 {
     struct ku_ps_ledger *l = &s->ledger;
     bool is_new = false;
+    if (s->server == 0 && in->begin >= 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "ps: worker %d begins at step %lld; server 0 decides the step, give -1",
+                      in->worker, (long long)in->begin);
     if (in->worker >= 0 && in->worker < l->n_workers &&
         in->incarnation > l->worker[in->worker].incarnation)
         KU_TRY(ku_ps_journal_worker(s->journal, in->worker, in->incarnation, in->begin));
@@ -118,7 +122,8 @@ static int take(struct ku_ps_service *s, const struct ku_ps_hello *from,
     s->state.repeated += !is_new;
     if (!is_new)
         return KUMI_OK;
-    KU_TRY(ku_remote_check(s->engine, from->worker, p->offset, p->data, extent, p->is_sparse));
+    KU_TRY(ku_remote_check(s->engine, from->worker, p->step, p->offset, p->data, extent,
+                           p->is_sparse));
     KU_TRY(ku_ps_journal_push(s->journal, from->worker, from->incarnation, p->step, p->offset,
                               p->data, p->bytes, p->is_sparse));
     if (p->is_sparse)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "base/hash.h"
 #include "base/mem.h"
@@ -320,7 +321,7 @@ int ku_remote_residual_save(struct ku_remote_residual *r, int keep)
     if (path == NULL)
         return KUMI_ENOMEM;
     const int fd = ku_os_temporary(path, 0, &name);
-    if (fd < 0 || write_saved(r, fd) < 0 || ku_os_rename(name, path) < 0)
+    if (fd < 0 || fchmod(fd, 0600) < 0 || write_saved(r, fd) < 0 || ku_os_rename(name, path) < 0)
         status = cannot(path, "written");
     if (status < 0 && name)
         ku_os_unlink(name);

@@ -281,15 +281,18 @@ static int failure_of(const struct ku_remote_engine *e)
     return e->status < 0 ? KU_ERR(e->status, "%s", e->error.text) : KUMI_OK;
 }
 
-/* Notes that bytes arrive; *at NULL: they came too late and are dropped. lock is held. */
-static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
-                 size_t counted, unsigned char **at)
+/* A push that came after the update it was for: dropped. lock is held. */
+static bool is_late(const struct ku_remote_engine *e, int worker, int64_t step)
 {
-    struct slot *x = &e->slot[worker];
-    const bool is_late = step < x->next && e->o.mode == KU_REMOTE_SYNC && e->o.backup > 0;
-    *at = NULL;
+    return step < e->slot[worker].next && e->o.mode == KU_REMOTE_SYNC && e->o.backup > 0;
+}
+
+/* Whether bytes of a push may arrive. lock is held. */
+static int check_step(const struct ku_remote_engine *e, int worker, int64_t step, size_t counted)
+{
+    const struct slot *x = &e->slot[worker];
     KU_TRY(failure_of(e));
-    if (is_late)
+    if (is_late(e, worker, step))
         return KUMI_OK;
     if (step < x->next || (x->received > 0 && step != x->step))
         return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes step %lld; server %d expects step %lld",
@@ -298,8 +301,6 @@ static int admit(struct ku_remote_engine *e, int worker, int64_t step, size_t of
     if (x->received + counted > e->payload)
         return KU_ERR(KUMI_EINVAL, "ps: worker %d pushes more than the %zu bytes of step %lld",
                       worker, e->payload, (long long)step);
-    x->step = step;
-    *at = x->data + offset;
     return KUMI_OK;
 }
 
@@ -344,9 +345,26 @@ static int check_dense(const struct ku_remote_engine *e, int worker, size_t offs
     return KUMI_OK;
 }
 
-int ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset, const void *data,
-                    size_t bytes, bool is_sparse)
+static int check_range(const struct ku_remote_engine *e, int worker, size_t offset, size_t bytes)
 {
+    const size_t space = e->layout->push_bytes[e->server];
+    if (worker < 0 || worker >= e->n_workers)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d; there are %d", worker, e->n_workers);
+    if (offset > space || bytes > space - offset)
+        return KU_ERR(KUMI_EINVAL, "ps: bytes %zu to %zu of a push of %zu bytes", offset,
+                      offset + bytes, space);
+    return KUMI_OK;
+}
+
+int ku_remote_check(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
+                    const void *data, size_t bytes, bool is_sparse)
+{
+    KU_TRY(check_range(e, worker, offset, bytes));
+    pthread_mutex_lock(&e->lock);
+    const int is_ready = check_step(
+        e, worker, step, ku_remote_bytes_in(e->extent, e->n_extents, offset, offset + bytes));
+    pthread_mutex_unlock(&e->lock);
+    KU_TRY(is_ready);
     if (!e->has_topk)
         return KUMI_OK;
     if (!is_sparse)
@@ -364,25 +382,23 @@ int ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset,
 static int receive(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                    const void *data, size_t bytes, bool is_sparse)
 {
-    const size_t space = e->layout->push_bytes[e->server];
-    unsigned char *at;
-    if (worker < 0 || worker >= e->n_workers)
-        return KU_ERR(KUMI_EINVAL, "ps: worker %d; there are %d", worker, e->n_workers);
-    if (offset > space || bytes > space - offset)
-        return KU_ERR(KUMI_EINVAL, "ps: bytes %zu to %zu of a push of %zu bytes", offset,
-                      offset + bytes, space);
+    KU_TRY(check_range(e, worker, offset, bytes));
+    struct slot *x = &e->slot[worker];
+    unsigned char *at = x->data + offset;
     pthread_mutex_lock(&e->lock);
     const size_t counted = ku_remote_bytes_in(e->extent, e->n_extents, offset, offset + bytes);
-    int status = admit(e, worker, step, offset, counted, &at);
+    const int status = check_step(e, worker, step, counted);
+    const bool is_dropped = status == KUMI_OK && is_late(e, worker, step);
+    if (status == KUMI_OK && !is_dropped)
+        x->step = step;
     pthread_mutex_unlock(&e->lock);
-    if (status < 0 || at == NULL)
+    if (status < 0 || is_dropped)
         return status;
     if (is_sparse)
         ku_sparse_expand(data, at);
     else
         memcpy(at, data, bytes); /* the slot is not read before it is complete */
     pthread_mutex_lock(&e->lock);
-    struct slot *x = &e->slot[worker];
     if (x->step == step && x->next <= step) {
         x->received += counted;
         if (x->received == e->payload)

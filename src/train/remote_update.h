@@ -225,14 +225,14 @@ KU_STATUS ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step
 KU_STATUS ku_remote_receive_sparse(struct ku_remote_engine *e, int worker, int64_t step,
                                    size_t offset, const void *body, size_t extent);
 /*
- * Whether bytes of a push can be received: whole records of compressed tensors, with indices that
- * are within the chunk. Before a push is logged.
+ * Whether bytes of a push can be received: the step is the one that the engine expects, compressed
+ * tensors come in whole records, whose indices are within the chunk. Before a push is logged.
  *
  *   data        bytes, or a body of remote/sparse.h that stands for them
  *
  * Threads: any. Errors: KUMI_EINVAL, ENOMEM.
  */
-KU_STATUS ku_remote_check(const struct ku_remote_engine *e, int worker, size_t offset,
+KU_STATUS ku_remote_check(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
                           const void *data, size_t bytes, bool is_sparse);
 /*
  * Before any push: the workers' first steps, where they differ from the version of the options

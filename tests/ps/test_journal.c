@@ -291,6 +291,74 @@ static void damaged(void **state)
     assert_non_null(strstr(ku_err_get()->text, path));
 }
 
+/*
+ * After a loss of power a record may be missing before others that are there. The journal ends
+ * before it, unless a later record states that it was synced.
+ */
+static void lost(void **state)
+{
+    enum { FIRST = 128, EACH = 192 }; /* bytes of the segment's record, of a push */
+    static const struct {
+        enum ku_ps_sync sync;
+        int push, status, n;
+    } row[] = {
+        {KU_PS_SYNC_EVERY, 0, KUMI_EINPUT, 1}, {KU_PS_SYNC_EVERY, 1, KUMI_OK, 2},
+        {KU_PS_SYNC_EVERY, 2, KUMI_OK, 3},     {KU_PS_SYNC_GROUP, 1, KUMI_OK, 2},
+        {KU_PS_SYNC_NONE, 1, KUMI_EINPUT, 2},
+    };
+    const struct ku_ps_end none = {.next_number = 1};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct ku_ps_end end;
+        char path[96], *data;
+        size_t bytes;
+        struct text t = {0};
+        start();
+        struct ku_ps_journal *j = open_at(&none, row[i].sync);
+        assert_int_equal(push(j, 0, 0, 0, 100), 0);
+        assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), 0);
+        assert_int_equal(push(j, 0, 0, 128, 124), 0);
+        assert_int_equal(push(j, 1, 0, 0, 100), 0);
+        ku_ps_journal_close(j);
+        read_all(&end);
+        snprintf(path, sizeof path, "%s/%08u.journal", dir, end.last);
+        assert_int_equal(ku_os_slurp(path, 1 << 20, &data, &bytes), 0);
+        assert_true(bytes > FIRST + 2 * EACH);
+        memset(data + FIRST + row[i].push * EACH, 0, 64);
+        assert_int_equal(ku_os_replace(path, data, bytes), 0);
+        ku_free(data);
+        if (ku_ps_journal_read(dir, note, &t, &end) != row[i].status || t.n != row[i].n)
+            fail_msg("row %zu: %d records, %s", i, t.n, ku_err_get()->text);
+        if (row[i].status < 0)
+            continue;
+        ku_ps_journal_close(open_at(&end, row[i].sync));
+        assert_int_equal(read_all(NULL).n, t.n + 1);
+    }
+}
+
+/* What a failed write leaves after the last record is not there once another segment follows. */
+static void cut_off(void **state)
+{
+    const struct ku_ps_end none = {.next_number = 1};
+    struct ku_ps_end end;
+    char path[96], junk[500];
+    (void)state;
+    start();
+    struct ku_ps_journal *j = open_at(&none, KU_PS_SYNC_EVERY);
+    assert_int_equal(push(j, 0, 0, 0, 100), 0);
+    const struct text want = read_all(&end);
+    snprintf(path, sizeof path, "%s/%08u.journal", dir, end.last);
+    const int fd = ku_os_open(path, O_WRONLY | O_APPEND, 0);
+    memset(junk, 7, sizeof junk);
+    assert_int_equal(ku_os_write_full(fd, junk, sizeof junk), 0);
+    ku_os_close(fd);
+    ku_ps_journal_cover(j, 0);
+    assert_int_equal(push(j, 0, 0, 128, 124), 0);
+    ku_ps_journal_close(j);
+    assert_int_equal(read_all(&end).n, want.n + 2);
+    assert_true(end.last > end.first);
+}
+
 /* The n-th write fails: the record is not there, the call may be repeated, and nothing is lost. */
 static void disk_full(void **state)
 {
@@ -337,7 +405,8 @@ static void failed_sync(void **state)
         start();
         struct ku_ps_journal *j = open_at(&none, KU_PS_SYNC_EVERY);
         assert_int_equal(push(j, 0, 0, 0, 64), 0);
-        ku_fault_set(k < 2 ? "os:1" : "os:2"); /* fsync, open */
+        static const char *const fault[] = {"os:1", "os:2", "os:3"}; /* fsync; cut, fsync, open */
+        ku_fault_set(fault[k]);
         if (k == 0)
             assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), KUMI_ESTORAGE);
         else
@@ -465,10 +534,10 @@ static void policy(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(once),      cmocka_unit_test(gaps),
-                                       cmocka_unit_test(torn),      cmocka_unit_test(damaged),
-                                       cmocka_unit_test(disk_full), cmocka_unit_test(failed_sync),
-                                       cmocka_unit_test(covered),   cmocka_unit_test(needed),
-                                       cmocka_unit_test(together),  cmocka_unit_test(policy)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(once),      cmocka_unit_test(gaps),        cmocka_unit_test(torn),
+        cmocka_unit_test(damaged),   cmocka_unit_test(lost),        cmocka_unit_test(cut_off),
+        cmocka_unit_test(disk_full), cmocka_unit_test(failed_sync), cmocka_unit_test(covered),
+        cmocka_unit_test(needed),    cmocka_unit_test(together),    cmocka_unit_test(policy)};
     return cmocka_run_group_tests(tests, NULL, finish);
 }

@@ -97,13 +97,18 @@ static int call(const char *path, const uint64_t *field, uint32_t n, uint64_t *r
     return status;
 }
 
-static int hello(uint64_t worker, uint64_t incarnation, uint64_t layout)
+static int hello_at(uint64_t worker, uint64_t incarnation, uint64_t layout, uint64_t begin)
 {
     const uint64_t field[KU_PS_N_REQUEST] = {[KU_PS_Q_WORKER] = worker,
                                              [KU_PS_Q_INCARNATION] = incarnation,
                                              [KU_PS_Q_LAYOUT] = layout,
-                                             [KU_PS_Q_BEGIN] = UINT64_MAX};
+                                             [KU_PS_Q_BEGIN] = begin};
     return call(KU_PS_SERVICE "Connect", field, KU_PS_N_REQUEST, welcome, KU_PS_N_REPLY);
+}
+
+static int hello(uint64_t worker, uint64_t incarnation, uint64_t layout)
+{
+    return hello_at(worker, incarnation, layout, UINT64_MAX);
 }
 
 static uint64_t state_of(enum ku_ps_state_field field)
@@ -208,7 +213,7 @@ static void refused(void **state)
         const char *text;
     } row[] = {
         {{.worker = 1, .incarnation = 5, .bytes = 64}, KUMI_EINVAL, "worker 1 is unknown"},
-        {{.worker = 1 << 20, .incarnation = 5, .bytes = 64}, KUMI_EINVAL, "worker -1 is unknown"},
+        {{.worker = 1 << 20, .incarnation = 5, .bytes = 64}, KUMI_EINVAL, "worker 1048576 is"},
         {{.incarnation = 4, .bytes = 64}, KUMI_EINVAL, "incarnation 4 was replaced by 5"},
         {{.incarnation = 6, .bytes = 64}, KUMI_EINVAL, "incarnation 6 has not connected"},
         {{.incarnation = 5, .step = 1, .bytes = 64},
@@ -237,6 +242,8 @@ static void refused(void **state)
     assert_int_equal(hello(0, 5, layout + 1), KUMI_EMISMATCH);
     assert_non_null(strstr(ku_err_get()->text, "differ from the servers' (layout "));
     assert_int_equal(hello(9, 5, layout), KUMI_EINVAL);
+    assert_int_equal(hello_at(0, 9, layout, 0), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "begins at step 0; server 0 decides the step"));
     assert_int_equal(hello(0, 5, layout), 0);
     assert_int_equal(welcome[KU_PS_R_BEGIN], 0);
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
@@ -337,7 +344,9 @@ static void changes(void **state)
     const size_t all = welcome[KU_PS_R_PULL_BYTES];
     unsigned char *image = ku_calloc(all, 1), *before = ku_calloc(all, 1), *is = ku_calloc(all, 1);
     struct ku_rpc_stream *s = open_pull();
+    struct ku_rpc_msg none = {0};
     int n_sparse;
+    bool is_end;
     (void)state;
     assert_int_equal(pull(s, 3, true, image, &n_sparse), all);
     assert_int_equal(n_sparse, 0); /* the first one of the stream */
@@ -356,6 +365,8 @@ static void changes(void **state)
     struct ku_rpc_stream *other = open_pull();
     assert_int_equal(pull(other, 4, false, is, &n_sparse), all);
     assert_int_equal(n_sparse, 0);
+    assert_int_equal(ku_rpc_stream_recv(s, &none, &is_end, 30 * SECOND), KUMI_EPEER);
+    assert_non_null(strstr(ku_err_get()->text, "worker 0 has opened another stream"));
     assert_memory_equal(image, is, all);
     assert_int_equal(pull(other, 4, false, is, &n_sparse), all);   /* it did not ask for changes */
     assert_in_range(pull(other, 4, true, is, &n_sparse), 1, 2000); /* there are none */

@@ -87,10 +87,11 @@ static int failure_of(const struct ku_ps_link *l)
     return l->status < 0 ? ku_err_put(&l->error) : KUMI_OK;
 }
 
-/* Whether a call may succeed when it is repeated: no connection, or a full disk. */
+/* Whether a call may succeed when it is repeated: no connection, a full disk, a busy server. */
 static bool is_passing(int status)
 {
-    return status == KUMI_EPEER || status == KUMI_ESTORAGE;
+    return status == KUMI_EPEER || status == KUMI_ESTORAGE || status == KUMI_EBUSY ||
+           status == KUMI_ENOMEM;
 }
 
 /* Tries again with back-off, until a deadline. */

@@ -105,19 +105,42 @@ static void on_close(void *ctx, struct ku_rpc_call *call, int status)
     ku_free(x);
 }
 
+/*
+ * A worker that connects again has one stream of a method: an older one, whose peer may not read,
+ * would hold its frames. lock is held.
+ */
+static void end_older(const struct stream *x, const struct ku_ps_hello *from)
+{
+    for (struct stream *old = x->server->stream; old; old = old->next) {
+        if (old == x || old->method != x->method || !old->is_known ||
+            old->from.worker != from->worker || old->from.incarnation != from->incarnation)
+            continue;
+        old->is_pulling = false;
+        old->complete = -1;
+        ku_rpc_finish(old->call,
+                      KU_ERR(KUMI_EPEER, "ps: worker %d has opened another stream", from->worker),
+                      NULL);
+    }
+}
+
 /* The first message of a stream says whose it is; others say the same. */
 static int identify(struct stream *x, const uint64_t *field)
 {
-    const struct ku_ps_hello from = {
-        .worker = field[KU_PS_F_WORKER] < KU_REMOTE_MAX_WORKERS ? (int)field[KU_PS_F_WORKER] : -1,
-        .incarnation = field[KU_PS_F_INCARNATION]};
+    const struct ku_ps_hello from = {.worker = (int32_t)field[KU_PS_F_WORKER],
+                                     .incarnation = field[KU_PS_F_INCARNATION]};
     if (x->is_known && from.worker == x->from.worker && from.incarnation == x->from.incarnation)
         return KUMI_OK;
     if (x->is_known)
-        return KU_ERR(KUMI_EINVAL, "ps: a stream of worker %d has a message of worker %d",
-                      x->from.worker, from.worker);
+        return KU_ERR(KUMI_EINVAL,
+                      "ps: a stream of worker %d, incarnation %llu, has a message of worker %d, "
+                      "incarnation %llu",
+                      x->from.worker, (unsigned long long)x->from.incarnation, from.worker,
+                      (unsigned long long)from.incarnation);
+    pthread_mutex_lock(&x->server->lock);
+    end_older(x, &from);
     x->from = from;
     x->is_known = true;
+    pthread_mutex_unlock(&x->server->lock);
     ku_ps_present(x->server->service, &from, true);
     return KUMI_OK;
 }
@@ -388,11 +411,10 @@ static int on_connect(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
     uint64_t field[KU_PS_N_REQUEST];
     struct ku_ps_welcome w;
     KU_TRY(ku_ps_message_get(m, field, KU_PS_N_REQUEST, 0, NULL));
-    const struct ku_ps_hello in = {
-        .worker = field[KU_PS_Q_WORKER] < KU_REMOTE_MAX_WORKERS ? (int)field[KU_PS_Q_WORKER] : -1,
-        .incarnation = field[KU_PS_Q_INCARNATION],
-        .layout = field[KU_PS_Q_LAYOUT],
-        .begin = (int64_t)field[KU_PS_Q_BEGIN]};
+    const struct ku_ps_hello in = {.worker = (int32_t)field[KU_PS_Q_WORKER],
+                                   .incarnation = field[KU_PS_Q_INCARNATION],
+                                   .layout = field[KU_PS_Q_LAYOUT],
+                                   .begin = (int64_t)field[KU_PS_Q_BEGIN]};
     KU_TRY(ku_ps_connect(s->service, &in, &w));
     const uint64_t out[KU_PS_N_REPLY] = {[KU_PS_R_LAYOUT] = w.layout,
                                          [KU_PS_R_SERVER] = (uint64_t)w.server,
