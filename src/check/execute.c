@@ -356,6 +356,8 @@ static int of_model(struct ku_proof *c, const struct ku_operand *o, const struct
         if (t->shape && c->shape_hash[to->shape] != t->shape && to->slot == 0 && !t->is_partial)
             return ku_proof_refuse(c, to->buffer, "result has another shape than in the model");
         const struct ku_held *old = &c->held[to->buffer];
+        if (i->accumulate && !(ku_ops[i->op].traits & KU_OP_ACCUM))
+            return ku_proof_refuse(c, to->buffer, "%s has no accumulate form", ku_ops[i->op].name);
         if (i->accumulate || to->slot) {
             if (!(old->flags & KU_HELD_DEFINED) || old->partial != out[n].partial)
                 return ku_proof_refuse(c, to->buffer, "accumulates on a buffer without a sum");

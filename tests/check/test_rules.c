@@ -102,6 +102,7 @@ static const struct {
     {S, "act=relu", "act=silu", "computes a value that the model does not have"},
     {S, "0F1 linear", "0F0 linear", "computes a value that the model does not have"},
     {S, "0W1 linear_dw+ b28", "0W1 linear_dw b28", "the norm is not the sum of squares"},
+    {S, "0F1 linear ", "0F1 linear+ ", "linear has no accumulate form"},
     /* collectives */
     {S, "#1 local b23", "#1 shard b23", "are not axes of several ranks"},
     {S, "reduce_scatter #3", "reduce_scatter #2", "handle #2 is used twice"},

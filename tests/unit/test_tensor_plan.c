@@ -66,6 +66,40 @@ static int classifier(struct kumi_graph *g, int width)
     return kumi_mlp_build(g, &c, &batch);
 }
 
+/* An attention whose queries and keys are normalized per head, and layers that can be divided. */
+static int normalized_heads(struct kumi_graph *g, int heads)
+{
+    const int64_t ids[] = {N_SAMPLES, N_TOKENS}, table[] = {40, 24}, out[] = {heads, 8};
+    const struct kumi_linear project = {.out = "hd", .out_count = out, .out_in = 1};
+    const struct kumi_linear up = {.out = "f", .out_count = (int64_t[]){48}, .out_in = 1};
+    struct kumi_linear down = {.out = "c", .out_count = table + 1, .contract = 2, .out_in = 1};
+    kumi_value wte = kumi_param(g, "wte.weight", "vc", table, &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(g, wte, kumi_input(g, "tokens", KUMI_I32, "nt", ids));
+    kumi_value q = kumi_rms_norm(g, kumi_linear(g, x, "q", &project), "q_norm", 1e-6);
+    kumi_value k = kumi_rms_norm(g, kumi_linear(g, x, "k", &project), "k_norm", 1e-6);
+    kumi_value v = kumi_linear(g, x, "v", &project);
+    const struct kumi_attention_kv causal = {.causal = 1};
+    x = kumi_linear(g, kumi_attention_kv(g, q, k, v, &causal), "o", &down);
+    down.contract = 1;
+    x = kumi_linear(g, kumi_linear(g, x, "up", &up), "down", &down);
+    kumi_value y = kumi_linear(g, x, "head", &(struct kumi_linear){.out_in = 1, .weight = wte});
+    return kumi_loss_cross_entropy(g, y, kumi_input(g, "targets", KUMI_I32, "nt", ids), -100);
+}
+
+/* Layers of a transformer with a batch norm after them. */
+static int batch_norms(struct kumi_graph *g, int size)
+{
+    const int64_t ids[] = {N_SAMPLES, N_TOKENS}, table[] = {40, 24};
+    const struct kumi_linear up = {.out = "f", .out_count = (int64_t[]){12 * size}};
+    const struct kumi_linear down = {.out = "c", .out_count = table + 1};
+    kumi_value wte = kumi_param(g, "wte.weight", "vc", table, &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(g, wte, kumi_input(g, "tokens", KUMI_I32, "nt", ids));
+    x = kumi_add(g, x, kumi_linear(g, kumi_linear(g, x, "up", &up), "down", &down));
+    x = kumi_batch_norm(g, x, "norm", NULL);
+    kumi_value y = kumi_linear(g, x, "head", &(struct kumi_linear){.out_in = 1, .weight = wte});
+    return kumi_loss_cross_entropy(g, y, kumi_input(g, "targets", KUMI_I32, "nt", ids), -100);
+}
+
 typedef int build_fn(struct kumi_graph *g, int size);
 
 static struct ku_compile_opts opts_of(int tp, enum kumi_dtype compute)
@@ -308,6 +342,9 @@ static void parameters(void **state)
         {mlp, "layers.1.weight", 'f'},
         {mlp, "layers.1.bias", 'C'},
         {mlp, "layers.3.weight", 'f'},
+        {normalized_heads, "q.weight", 'C'},
+        {normalized_heads, "k.weight", 'C'},
+        {normalized_heads, "up.weight", 'f'},
     };
     struct ku_compile_opts o = opts_of(2, KUMI_BF16);
     (void)state;
@@ -351,6 +388,69 @@ static void refusals(void **state)
             fail_msg("%s", ku_err_get()->text);
         ku_graph_destroy(g);
     }
+}
+
+/*
+ * With tp_exact and sp the gradient of a parameter may not be a sum over the tokens of a rank,
+ * whichever parameter of its node is frozen.
+ */
+static void frozen(void **state)
+{
+    static const char *const none[] = {NULL}, *const weights[] = {"*.weight", NULL},
+                             *const all[] = {"*.weight", "*dense.bias", NULL};
+    static const struct {
+        const char *const *freeze;
+        const char *want; /* NULL: accepted */
+    } row[] = {
+        {none, "the gradient of bert.embeddings.token_type_embeddings.weight"},
+        {weights, "the gradient of cls.predictions.transform.dense.bias"},
+        {all, NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_compile_opts o = opts_of(2, KUMI_F32);
+        struct ku_graph *g;
+        o.sequence = 1, o.tp_exact = 2, o.freeze = row[i].freeze;
+        const int status = compile(bert, 4, &o, &g);
+        if (status != (row[i].want ? KUMI_EINVAL : KUMI_OK) ||
+            (row[i].want && strstr(ku_err_get()->text, row[i].want) == NULL))
+            fail_msg("row %zu: %d %s", i, status, ku_err_get()->text);
+        ku_graph_destroy(g);
+    }
+}
+
+/* offload.ratio of the optimizer state is offloaded, and no parameter is left out that fits. */
+static void ratios(void **state)
+{
+    (void)state;
+    for (int k = 0; k <= 10; k++) {
+        struct ku_compile_opts o = opts_of(1, KUMI_F32);
+        struct ku_graph *g;
+        double all = 0, taken = 0, left_out = 1e30;
+        o.offload.optimizer = KU_OFFLOAD_HOST, o.offload.ratio = 0.1 * k;
+        o.offload.buffer_count = 2, o.offload.buffer_bytes = 1 << 16;
+        assert_int_equal(compile(gpt2, 4, &o, &g), 0);
+        for (ku_id t = 1; t < g->n_tensors; t++)
+            if (g->tensor[t].kind == KU_T_OPTIMIZER) { /* two per parameter */
+                const double count = (double)ku_shape_count(&g->shape[g->tensor[t].shape]);
+                all += count;
+                taken += g->tensor[t].offload ? count : 0;
+                if (!g->tensor[t].offload && count < left_out)
+                    left_out = count;
+            }
+        if (taken > 0.1 * k * all + 1e-6 || taken + 2 * left_out < 0.1 * k * all)
+            fail_msg("ratio %.1f: %.3f", 0.1 * k, taken / all);
+        ku_graph_destroy(g);
+    }
+}
+
+/* Statistics over batch and sequence are computed where the sequence is whole. */
+static void batch_norm(void **state)
+{
+    struct ku_compile_opts o = opts_of(2, KUMI_F32);
+    (void)state;
+    o.sequence = 1;
+    ku_program_destroy(program_of(batch_norms, &o));
 }
 
 /* A plan of the user: where a parameter lies under it, or why it is refused. */
@@ -430,6 +530,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives), cmocka_unit_test(sequences), cmocka_unit_test(activations),
         cmocka_unit_test(parameters),  cmocka_unit_test(refusals),  cmocka_unit_test(plans),
+        cmocka_unit_test(frozen),      cmocka_unit_test(ratios),    cmocka_unit_test(batch_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

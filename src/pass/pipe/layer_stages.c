@@ -214,9 +214,13 @@ static int parse_stage(const struct ku_graph *g, const struct ku_layers *l, cons
         *first = next, *last = next + n - 1;
         return KUMI_OK;
     }
-    snprintf(name, sizeof name, "%.*s", dash ? (int)(dash - text) : (int)strlen(text), text);
-    *first = *last = find_layer(g, l, name);
-    if (dash && *first >= 0) {
+    snprintf(name, sizeof name, "%s", text);
+    *first = *last = find_layer(g, l, name); /* whose name may have a dash */
+    if (dash && *first < 0 && dash - text < KU_NAME_BYTES) {
+        name[dash - text] = '\0';
+        *first = find_layer(g, l, name);
+    }
+    if (dash && *first >= 0 && *last < 0) {
         const char *dot = strrchr(name, '.');
         snprintf(end, sizeof end, "%.*s%s", (int)(dot - name) + 1, name, dash + 1);
         *last = find_layer(g, l, end);

@@ -125,6 +125,9 @@ static ku_id shared(struct ku_sequence *s, ku_id *made, ku_id value, struct ku_p
 static bool passes(const struct ku_graph *g, ku_id node)
 {
     const struct ku_op_info *op = &ku_ops[g->node[node].op];
+    /* Statistics of a micro-batch are summed over data-parallel ranks, not over parts of samples */
+    if (g->node[node].op == KU_OP_batch_norm_sums || (op->traits & KU_OP_MICRO))
+        return false;
     for (int o = 0; o < g->node[node].n_out; o++) {
         const char *letters = dim_of(g, ku_out(g, node, o)) >= 0 ? op->map : op->sum;
         if (strcmp(letters, "*") != 0 && strchr(letters, 't') == NULL)

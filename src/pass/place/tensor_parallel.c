@@ -161,9 +161,11 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
         return leave_whole(p, id, "has a whole weight");
     if (split) {
         bool passes = strcmp(op->map, "*") == 0 || strchr(op->map, split);
-        for (int i = 0; i < n->n_in; i++) /* a gain of batch norm, say, is whole */
+        /* A gain of batch norm is whole; one of all heads would have a gradient on each rank. */
+        for (int i = 0; i < n->n_in; i++)
             if (p->split[ku_in(g, n, i)] == 0 &&
-                ku_shape_find(shape_of(g, ku_in(g, n, i)), split) >= 0)
+                (parameter_of(g, ku_in(g, n, i)) ||
+                 ku_shape_find(shape_of(g, ku_in(g, n, i)), split) >= 0))
                 passes = false;
         for (int o = 0; o < n->n_out; o++)
             if (n->op == KU_OP_linear || !passes ||
@@ -535,11 +537,12 @@ static int before_on_sequence(struct ku_tensor_plan *p, ku_id node)
     KU_TRY(ku_sequence_before(p->seq, node));
     const struct ku_node *n = &g->node[node];
     const ku_id x = n->n_in ? ku_in(g, n, 0) : 0;
-    ku_id param = 0;
-    for (int i = 0; i < n->n_in && param == 0; i++)
-        param = parameter_of(g, ku_in(g, n, i));
-    const bool has_gradient = param && !ku_is_frozen(p->o, g->tensor[param].name);
-    for (int i = 0; i < n->n_in && has_gradient && p->o->tp_exact; i++) {
+    ku_id param = 0; /* one that has a gradient */
+    for (int i = 0; i < n->n_in && param == 0; i++) {
+        const ku_id is = parameter_of(g, ku_in(g, n, i));
+        param = is && !ku_is_frozen(p->o, g->tensor[is].name) ? is : 0;
+    }
+    for (int i = 0; i < n->n_in && param && p->o->tp_exact; i++) {
         const int t = tokens_of(g, ku_in(g, n, i));
         if (t < 0)
             continue;

@@ -18,26 +18,52 @@
 struct targets {
     const struct ku_graph *g;
     const struct ku_compile_opts *o;
-    unsigned char *reads; /* ku_zero_note_reads */
-    double *so_far, all;  /* elements of all parameters up to each tensor; of all */
+    unsigned char *reads;    /* ku_zero_note_reads */
+    unsigned char *is_taken; /* per parameter: its optimizer state is offloaded */
 };
 
-static int note(struct targets *x)
+static double count_of(const struct ku_graph *g, ku_id t)
 {
-    x->reads = ku_zero_note_reads(x->g);
-    x->so_far = ku_calloc(x->g->n_tensors, sizeof *x->so_far);
-    if (!x->reads || !x->so_far)
+    return (double)ku_shape_count(&g->shape[g->tensor[t].shape]);
+}
+
+/*
+ * offload.ratio of the optimizer state of each pipeline stage: the first parameters that fit in it,
+ * and frozen ones, whose masters no update reads. A function of the model alone, so the choice is
+ * the same in every program of a job.
+ */
+static int choose(struct targets *x)
+{
+    const struct ku_graph *g = x->g;
+    int n_stages = 1;
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        n_stages = g->tensor[t].stage >= n_stages ? g->tensor[t].stage + 1 : n_stages;
+    double *limit = ku_calloc((size_t)n_stages, sizeof *limit);
+    x->reads = ku_zero_note_reads(g);
+    x->is_taken = ku_calloc(g->n_tensors, 1);
+    if (!limit || !x->reads || !x->is_taken) {
+        ku_free(limit);
         return KUMI_ENOMEM;
-    for (ku_id t = 1; t < x->g->n_tensors; t++) {
-        if (x->g->tensor[t].kind == KU_T_PARAM)
-            x->all += (double)ku_shape_count(&x->g->shape[x->g->tensor[t].shape]);
-        x->so_far[t] = x->all;
     }
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        if (g->tensor[t].kind != KU_T_PARAM)
+            continue;
+        KU_ASSERT(g->tensor[t].stage >= 0);
+        x->is_taken[t] = ku_is_frozen(x->o, g->tensor[t].name);
+        if (!x->is_taken[t])
+            limit[g->tensor[t].stage] += x->o->offload.ratio * count_of(g, t);
+    }
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const double count = g->tensor[t].kind == KU_T_PARAM ? count_of(g, t) : 0;
+        if (count == 0 || x->is_taken[t] || count > limit[g->tensor[t].stage])
+            continue;
+        limit[g->tensor[t].stage] -= count;
+        x->is_taken[t] = 1;
+    }
+    ku_free(limit);
     return KUMI_OK;
 }
 
-/* offload.ratio of the optimizer state is offloaded, starting with the first parameters: the same
- * choice in every program of a job. */
 static enum ku_offload_target target_of(const struct targets *all, ku_id t)
 {
     const struct ku_graph *g = all->g;
@@ -49,8 +75,7 @@ static enum ku_offload_target target_of(const struct targets *all, ku_id t)
         (x->kind == KU_T_PARAM && ku_zero_is_master(g, all->reads, t))) {
         if (ku_state_is_common(&g->mesh) && (all->reads[t] & KU_READ_WHOLE))
             return KU_OFFLOAD_NONE;
-        return all->so_far[x->of ? x->of : t] <= o->offload.ratio * all->all ? o->offload.optimizer
-                                                                             : KU_OFFLOAD_NONE;
+        return all->is_taken[x->of ? x->of : t] ? o->offload.optimizer : KU_OFFLOAD_NONE;
     }
     if (x->kind != KU_T_PARAM && x->kind != KU_T_DERIVED)
         return KU_OFFLOAD_NONE;
@@ -81,10 +106,10 @@ int ku_pass_offload(struct ku_graph *g, const struct ku_compile_opts *o, const s
     (void)t;
     if (!o->offload.optimizer && !o->offload.params)
         return KUMI_OK;
-    int status = note(&all);
+    int status = choose(&all);
     if (status == KUMI_OK)
         status = assign(g, &all);
     ku_free(all.reads);
-    ku_free(all.so_far);
+    ku_free(all.is_taken);
     return status;
 }
