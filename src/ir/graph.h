@@ -260,7 +260,7 @@ KU_STATUS ku_graph_drop_dead(struct ku_graph *g);
  *   - types are those of inference
  *   - after placement: placements follow the ops' placement rules
  *   - no P remains where a complete sum is required
- *   - after autodiff: every use of a trainable tensor has a gradient
+ *   - after autodiff: every trainable tensor has a gradient, of the uses that reach the loss
  *   - a version of a state tensor is not read after its bytes are overwritten
  *
  * A node is not inferred again if its op, types and placements are unchanged since the last check.

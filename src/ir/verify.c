@@ -242,6 +242,24 @@ static uint64_t fingerprint(const struct ku_graph *g, ku_id id)
     return ku_hash64(word, (size_t)at * sizeof *word);
 }
 
+static int verify_gradients(const struct ku_graph *g)
+{
+    unsigned char *has = ku_calloc(g->n_tensors, 1);
+    int status = has ? KUMI_OK : KUMI_ENOMEM;
+    for (ku_id u = 1; u < g->n_uses && status == KUMI_OK; u++) {
+        has[g->use[u].tensor] |= g->use[u].grad != 0;
+        if ((g->has & KU_HAS_PLACEMENT) && !(g->has & KU_HAS_ZERO))
+            status = verify_dual(g, &g->use[u]);
+    }
+    for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++)
+        if (g->tensor[t].kind == KU_T_PARAM && g->tensor[t].trainable && g->tensor[t].used &&
+            !has[t])
+            status = KU_ERR(KUMI_EBUG, "verify: %s: this trainable tensor has no gradient",
+                            g->tensor[t].name);
+    ku_free(has);
+    return status;
+}
+
 int ku_graph_verify(struct ku_graph *g)
 {
     for (ku_id id = 1; id < g->n_nodes; id++) {
@@ -257,15 +275,7 @@ int ku_graph_verify(struct ku_graph *g)
         g->node[id].verified = now;
     }
     if (g->has & KU_HAS_GRADIENTS)
-        for (ku_id u = 1; u < g->n_uses; u++) {
-            const struct ku_tensor *t = &g->tensor[g->use[u].tensor];
-            if (t->trainable && t->used && g->use[u].grad == 0)
-                return KU_ERR(KUMI_EBUG,
-                              "verify: %s: a use of this trainable tensor has no gradient",
-                              t->name);
-            if ((g->has & KU_HAS_PLACEMENT) && !(g->has & KU_HAS_ZERO))
-                KU_TRY(verify_dual(g, &g->use[u]));
-        }
+        KU_TRY(verify_gradients(g));
     if (g->has & KU_HAS_PLACEMENT)
         KU_TRY(verify_sources(g));
     if ((g->has & KU_HAS_UPDATE) && (g->has & KU_HAS_PLACEMENT))

@@ -159,8 +159,54 @@ static void tensors(void **state)
     }
 }
 
+/*
+ * A head whose result does not reach the loss: its weight has no optimizer state, and no gradient
+ * of the table comes from there.
+ */
+static void unreached(void **state)
+{
+    const int64_t n = 8, width = C;
+    struct ku_compile_opts o = {.compute = KUMI_BF16,
+                                .is_training = 1,
+                                .optimizer = KU_OP_adamw,
+                                .rule = ku_attrs_default,
+                                .bucket_bytes = 1 << 20,
+                                .first_bucket_bytes = 64};
+    const struct kumi_linear up = {.out = "f", .out_count = (int64_t[]){F}};
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    struct ku_program *p;
+    int n_moments = 0;
+    (void)state;
+    for (int a = 0; a < KU_N_AXES; a++)
+        o.mesh.extent[a] = 1;
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, "n", &n);
+    kumi_value table =
+        kumi_param(b, "wte.weight", "vc", (int64_t[]){32, width}, &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(b, table, ids);
+    assert_int_equal(kumi_graph_output(b, "side", kumi_linear(b, x, "side", &up)), 0);
+    kumi_value logits =
+        kumi_linear(b, x, "head", &(struct kumi_linear){.out_in = 1, .weight = table});
+    assert_int_equal(kumi_graph_output(b, "tied", logits), 0);
+    kumi_value y = kumi_input(b, "targets", KUMI_I32, "n", &n);
+    assert_int_equal(kumi_loss_cross_entropy(b, kumi_linear(b, x, "up", &up), y, -100), 0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    if (ku_compile_graph(g, &o, NULL, NULL) < 0 || ku_compile_program(g, "train", &o, NULL, &p) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    for (uint32_t s = 0; s < p->n_states; s++) {
+        const char *name = p->name_of[p->state[s].name];
+        assert_true(strcmp(name, "side.weight.exp_avg") != 0);
+        n_moments += strstr(name, ".exp_avg") != NULL;
+    }
+    assert_int_equal(n_moments, 6); /* two of wte.weight, up.weight and up.bias */
+    ku_program_destroy(p);
+    ku_graph_destroy(g);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tensors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tensors), cmocka_unit_test(unreached)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -497,6 +497,26 @@ static int seed(struct diff *d, const struct ku_compile_opts *o)
     return ku_place_node(g, node);
 }
 
+/* Parameters from which no path leads to the loss are left as they are, like frozen ones. */
+static int leave_unreached(struct ku_graph *g)
+{
+    unsigned char *is_reached = ku_calloc(g->n_tensors, 1);
+    if (is_reached == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id u = 1; u < g->n_uses; u++)
+        is_reached[g->use[u].tensor] |= g->use[u].grad != 0;
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        struct ku_tensor *x = &g->tensor[t];
+        if (x->kind != KU_T_PARAM || !x->trainable || !x->used || is_reached[t])
+            continue;
+        x->trainable = 0;
+        KU_LOG(PASS, WARN,
+               "parameter %s does not reach the loss: it gets no gradient and no update", x->name);
+    }
+    ku_free(is_reached);
+    return KUMI_OK;
+}
+
 int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
 {
     (void)t;
@@ -518,6 +538,8 @@ int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const 
         status = seed(&d, o);
     for (ku_id n = n_forward - 1; n > 0 && status == KUMI_OK; n--)
         status = differentiate(&d, n);
+    if (status == KUMI_OK)
+        status = leave_unreached(g);
     ku_free(d.adjoint);
     ku_free(d.first_use);
     ku_free(d.next_use);
