@@ -52,6 +52,7 @@ struct run {
     char *stored;                   /* its model/ folder */
     struct ku_run_report report;
     int64_t step, last_saved, saving_step, end, begin_ns;
+    int64_t gathered; /* step of the checkpoint whose weights this process put into DIR/weights */
     int n_skipped, stop_word;
     /* A step was done, or none is left to do: files of this run are written into the directory. */
     int has_begun;
@@ -341,9 +342,14 @@ static int prepare(struct run *r)
     return KUMI_OK;
 }
 
-/* Replace DIR/weights by the weights of a checkpoint in 16 bit. Collective. */
-static int gather_16bit(const struct run *r, int64_t step)
+/*
+ * Replace DIR/weights by the weights of a checkpoint in 16 bit, if the configuration asks for it.
+ * Collective.
+ */
+static int gather_16bit(struct run *r, int64_t step)
 {
+    if (!r->s.cfg.parallel_gather_16bit_on_save || r->gathered == step)
+        return KUMI_OK;
     const int is_f16 = strcmp(r->s.cfg.precision_compute, "f16") == 0;
     const struct kumi_weights_options o = {.dtype = is_f16 ? "f16" : "bf16"};
     int status = KUMI_OK;
@@ -354,7 +360,10 @@ static int gather_16bit(const struct run *r, int64_t step)
         ku_free(from);
         ku_free(to);
     }
-    return ku_agree_worst(r->job, status);
+    status = ku_agree_worst(r->job, status);
+    if (status == KUMI_OK)
+        r->gathered = step;
+    return status;
 }
 
 /*
@@ -367,7 +376,7 @@ static int note_saved(struct run *r, int64_t step, int status, int is_final)
         r->last_saved = step;
     if (status == KUMI_OK && r->server && r->server->saved)
         r->server->saved(r->server->ctx, step);
-    if (status == KUMI_OK && r->s.cfg.parallel_gather_16bit_on_save)
+    if (status == KUMI_OK)
         status = gather_16bit(r, step);
     if (status != KUMI_ESTORAGE || is_final || ku_job_has_failed(r->job))
         return status;
@@ -387,13 +396,17 @@ static int look_after(struct run *r, int waits)
     return note_saved(r, r->saving_step, status, 0);
 }
 
+/*
+ * A run that ended after its last checkpoint, but before DIR/weights was written, makes up for that
+ * after the resume.
+ */
 static int save(struct run *r, int is_final)
 {
     if (r->o->is_trial)
         return KUMI_OK;
     KU_TRY(look_after(r, 1));
     if (r->last_saved == r->step)
-        return KUMI_OK;
+        return is_final ? gather_16bit(r, r->step) : KUMI_OK;
     r->saving_step = r->step;
     int64_t begin_ns = ku_clock_ns();
     int status = is_final ? ku_session_save(&r->s, r->checkpoints, r->step)
@@ -634,6 +647,7 @@ int ku_run_rank(struct ku_job *job, int heeds_signals, const struct kumi_train_o
                     .job = job,
                     .dir = {.lock_fd = -1},
                     .last_saved = -1,
+                    .gathered = -1,
                     .begin_ns = ku_clock_ns()};
     ku_run_report_init(&r.report, job, &r.s, options, result);
     int status = heeds_signals ? ku_job_heed_signals(job) : KUMI_OK;

@@ -50,6 +50,12 @@ for run in "shared", "stage0", "stage2", "stage3", "step":
         sys.exit(f"{run}: {step}")
 P
 
+# a run that was killed after its last checkpoint writes them after the resume
+rm -r "$dir/stage3/weights" "$dir/stage3/summary.json"
+train stage3 4 "${micro[@]}" "${own[@]}" --set parallel.zero=3 --set parallel.gather_16bit_on_save=true --resume
+cmp -s "$dir/export/model.safetensors" "$dir/stage3/weights/model.safetensors" || say "weights are missing after a resume with no step left"
+same micro stage3
+
 # the other order of sums is no continuation
 "$kumi" train "${config[@]}" -n 2 --out "$dir/micro" --set train.steps=4 --resume >"$dir/log" 2>&1 && say "grad_sync changed, and was resumed"
 grep -q 'parallel.grad_sync (was "micro", is "step")' "$dir/log" || say "resume: $(cat "$dir/log")"
