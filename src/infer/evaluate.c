@@ -12,11 +12,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ckpt/snapshot/directory.h"
+#include "ckpt/snapshot/provenance.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
 #include "batch/text_source.h"
 #include "config/keys.h"
+#include "data/image/image.h"
 #include "job/hosts.h"
 #include "model/model.h"
 #include "train/session.h"
@@ -28,7 +30,7 @@ struct evaluation {
     struct kumi_eval_result *result;
     struct ku_job *job;
     struct ku_session s;
-    char *set[N_SETS]; /* overrides of the run's configuration */
+    char *set[N_SETS]; /* overrides of the configuration; data.train, if there, is the last */
     int n_sets;
     int is_directory;     /* a directory of weights, not a run */
     int32_t *token_bytes; /* [vocab_size] bytes per token; NULL: unknown */
@@ -39,16 +41,40 @@ struct found {
     char path[4096];
 };
 
-static int find(struct evaluation *e, int64_t before, const struct kumi_error *damage,
+/*
+ * Opens the newest checkpoint before a step whose companions are intact; the other files are
+ * checked while they are read. damage: that of the newest, which is more informative than "no
+ * checkpoint before".
+ */
+static int find_intact(const char *run, int64_t before, struct kumi_error *damage,
+                       struct ku_ckpt *c)
+{
+    for (;;) {
+        int status = ku_ckpt_find(run, before, c);
+        if (status == KUMI_ENOCKPT && damage->status < 0)
+            return ku_err_put(damage);
+        KU_TRY(status);
+        status = ku_ckpt_check_companions(c);
+        if (status == KUMI_OK)
+            return KUMI_OK;
+        before = c->step;
+        ku_ckpt_close(c);
+        if (status != KUMI_ENOCKPT)
+            return status;
+        KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", ku_err_get()->text);
+        if (damage->status == KUMI_OK)
+            *damage = *ku_err_get();
+    }
+}
+
+static int find(struct evaluation *e, int64_t before, struct kumi_error *damage,
                 struct found *found)
 {
     struct ku_ckpt c;
     int status = KUMI_OK;
     memset(found, 0, sizeof *found);
     if (e->job->rank == 0) {
-        status = ku_ckpt_find(e->o->run, before, &c);
-        if (status == KUMI_ENOCKPT && damage->status < 0)
-            status = ku_err_put(damage); /* more informative than "no checkpoint before" */
+        status = find_intact(e->o->run, before, damage, &c);
         if (status == KUMI_OK) {
             size_t bytes = strlen(c.path);
             if (bytes < sizeof found->path)
@@ -76,6 +102,16 @@ static void share_state(struct evaluation *e)
 }
 
 /*
+ * The number of overrides for a run. Image data keep their data.train, which other files do not
+ * replace: classes of a folder are numbered by it, and it gives the images' form.
+ */
+static int n_sets_of(const struct evaluation *e, const struct ku_ckpt *c)
+{
+    const json_t *kind = ku_json_at(c->manifest.root, "config.data.kind");
+    return e->n_sets - (e->o->n_data > 0 && ku_image_is_kind(json_string_value(kind)));
+}
+
+/*
  * The batch of an evaluation: each rank runs one micro-batch at a time, and V is the number of
  * ranks. The result has the same bits for any number of ranks: the global batch is cut into
  * micro-batches in order, so a micro-batch holds the same samples for any V; its size, on which
@@ -90,7 +126,7 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
     struct ku_session *s = &e->s;
     json_t *numerics = json_object_get(c->manifest.root, "numerics");
     int64_t micro, global;
-    KU_TRY(ku_pretrained_config(c, (const char *const *)e->set, e->n_sets, &s->cfg));
+    KU_TRY(ku_pretrained_config(c, (const char *const *)e->set, n_sets_of(e, c), &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     if (ku_json_int(json_object_get(numerics, "train.micro_batch"), &micro) < 0 || micro < 1 ||
         ku_json_int(json_object_get(numerics, "train.global_batch"), &global) < 0 ||
@@ -163,6 +199,29 @@ static bool is_held_out(const struct evaluation *e)
     return e->o->n_data > 0 || e->o->stride > 0;
 }
 
+/* Rejects files that the run's kind of data cannot take in place of its own. */
+static int check_data(const struct evaluation *e)
+{
+    const struct ku_session *s = &e->s;
+    const char *kind = s->cfg.data_kind;
+    if (e->o->n_data > 0 && s->model.properties.is_pairs)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: data: %s: a run of sentence pairs is evaluated on its "
+                      "own data.val",
+                      e->o->data[0]);
+    if (e->o->n_data > 0 && kind && strcmp(kind, "npy") == 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: data: %s: a run of npy images is evaluated on its own data.val: "
+                      "other images would need files of labels, and there is no option for them",
+                      e->o->data[0]);
+    if (e->o->stride > s->seq_len)
+        return KU_ERR(
+            KUMI_EINVAL,
+            "eval: stride %lld: a window has %lld tokens (data.seq_len); give at most as many",
+            (long long)e->o->stride, (long long)s->seq_len);
+    return KUMI_OK;
+}
+
 /* Opens the data: the run's own samples, or a whole held-out stream. */
 static int open_data(struct evaluation *e)
 {
@@ -176,16 +235,7 @@ static int open_data(struct evaluation *e)
                       "eval: stride %lld: only gpt2 and llama on text have windows, and this is a "
                       "%s; omit it",
                       (long long)e->o->stride, ku_model_type(&s->model));
-    if (e->o->n_data > 0 && s->model.properties.is_pairs)
-        return KU_ERR(KUMI_EINVAL,
-                      "eval: data: %s: a run of sentence pairs is evaluated on its "
-                      "own data.val",
-                      e->o->data[0]);
-    if (e->o->stride > s->seq_len)
-        return KU_ERR(
-            KUMI_EINVAL,
-            "eval: stride %lld: a window has %lld tokens (data.seq_len); give at most as many",
-            (long long)e->o->stride, (long long)s->seq_len);
+    KU_TRY(check_data(e));
     if (is_held_out(e) && is_text)
         ku_text_hold_out(s->source, &held);
     KU_TRY(ku_batch_source_open(s->source, &progress));
@@ -262,10 +312,28 @@ static int evaluate(struct evaluation *e)
     return KUMI_OK;
 }
 
+/*
+ * Warns if the run's own files are not those of the training. The loss is then another one; of
+ * vocabularies that are counted from the files, the tokens have other ids, and it has no meaning.
+ */
+static void warn_of_changes(const struct evaluation *e, const struct ku_ckpt *c)
+{
+    struct ku_origin was;
+    const char *is = e->s.source->data->fingerprint;
+    ku_origin_of(c, &was);
+    if (is_held_out(e) || e->job->rank != 0 || was.data[0] == '\0' || strcmp(was.data, is) == 0)
+        return;
+    KU_MESSAGE(WARN,
+               "kumi: eval: %s: the data differ from the training's (fingerprint was %.12s.., is "
+               "%.12s..); the loss is not the training's val_loss",
+               c->path, was.data, is);
+}
+
 static int evaluate_checkpoint(struct evaluation *e, const struct ku_ckpt *c)
 {
     KU_TRY(configure(e, c));
     KU_TRY(open_data(e));
+    warn_of_changes(e, c);
     KU_TRY(ku_session_create_trainer(&e->s, e->job));
     KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
     if (e->o->ema)
@@ -325,11 +393,7 @@ static int add_set(struct evaluation *e, const char *key, json_t *value)
     return e->set[e->n_sets++] ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/*
- * Overrides of the configuration. data.last_batch wrap: the training split is not read, so a batch
- * larger than it must not be an error.
- */
-static int make_sets(struct evaluation *e)
+static int check_options(const struct evaluation *e)
 {
     const struct kumi_eval_options *o = e->o;
     if (o->stride < 0)
@@ -352,6 +416,18 @@ static int make_sets(struct evaluation *e)
             KUMI_EINVAL,
             "eval: %s: a directory of weights has no data of its own; give files with --data",
             o->run);
+    return KUMI_OK;
+}
+
+/*
+ * Overrides of the configuration. data.last_batch wrap: the training split is not read, so a batch
+ * larger than it must not be an error.
+ */
+static int make_sets(struct evaluation *e)
+{
+    const struct kumi_eval_options *o = e->o;
+    int status;
+    KU_TRY(check_options(e));
     KU_TRY(add_set(e, "data.last_batch", json_string("wrap")));
     KU_TRY(add_set(e, "memory", json_object()));
     if (o->n_data == 0)
@@ -363,9 +439,13 @@ static int make_sets(struct evaluation *e)
         json_decref(files);
         return KU_ERR(KUMI_EINVAL, "eval: a file name is not valid UTF-8");
     }
-    KU_TRY(add_set(e, "data.weights", json_null()));
-    KU_TRY(add_set(e, "data.train", json_incref(files)));
-    return add_set(e, "data.val", files);
+    KU_TRY_OUT(add_set(e, "data.weights", json_null()));
+    KU_TRY_OUT(add_set(e, "data.val_labels", json_null())); /* those are of the run's own images */
+    KU_TRY_OUT(add_set(e, "data.val", json_incref(files)));
+    status = add_set(e, "data.train", json_incref(files));
+out:
+    json_decref(files);
+    return status;
 }
 
 int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,

@@ -26,6 +26,18 @@ def png(path, label):
         f.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) +
                 chunk(b"IEND", b""))
 
+def idx(path, shape, data):
+    open(f"{dir}/{path}", "wb").write(bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + data)
+
+def npy(path, shape, data):
+    head = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {tuple(shape)}, }}\n".encode()
+    open(f"{dir}/{path}", "wb").write(b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head + data)
+
+def arrays(images, labels, n):
+    for write, end in (idx, ""), (npy, ".npy"):
+        write(images + end, [n, 3, 32, 32], b"".join(planes(i % 2) for i in range(n)))
+        write(labels + end, [n], bytes(i % 2 for i in range(n)))
+
 cifar("train", 128)
 cifar("test", 40)
 os.makedirs(dir + "/short")
@@ -38,6 +50,9 @@ for split, n in ("train", 16), ("val", 4):
         os.makedirs(f"{dir}/{split}/{name}")
         for i in range(n):
             png(f"{dir}/{split}/{name}/{i:02d}.png", label)
+arrays("fit", "fit-labels", 16)
+arrays("own", "own-labels", 4)
+arrays("held-images-idx3-ubyte", "held-labels-idx1-ubyte", 6)
 os.makedirs(dir + "/hollow/blue")
 os.makedirs(dir + "/hollow/red")
 png(dir + "/hollow/blue/0.png", 1)
@@ -132,6 +147,20 @@ done
 folder=(--set data.kind=folder --set data.train="$dir/train" --set data.val="$dir/val" --set train.epochs=2 -n 2)
 if "$kumi" info | grep -q '^ *libpng *[0-9]'; then
     train folder "${folder[@]}" || say "folder: $(tail -1 "$dir/folder.err")"
+    # of other files a class has the number that it has in data.train, whichever classes there are
+    for class in red blue; do mkdir "$dir/only-$class" && cp -r "$dir/val/$class" "$dir/only-$class"; done
+    for held in val only-red only-blue; do
+        "$kumi" eval "$dir/folder" --data "$dir/$held" --json >"$dir/$held.json" 2>"$dir/log" || say "eval --data $held: $(cat "$dir/log")"
+    done
+    python3 - "$dir" <<'END' || say "eval --data: classes: $(cat "$dir/val.json" "$dir/only-red.json" "$dir/only-blue.json")"
+import json, sys
+both, red, blue = (json.load(open(f"{sys.argv[1]}/{held}.json")) for held in ("val", "only-red", "only-blue"))
+assert (both["samples"], red["samples"], blue["samples"]) == (8, 4, 4)
+assert abs(2 * both["val_loss"] - red["val_loss"] - blue["val_loss"]) < 1e-6
+END
+    mv "$dir/only-blue/blue" "$dir/only-blue/green"
+    "$kumi" eval "$dir/folder" --data "$dir/only-blue" >"$dir/log" 2>&1
+    [ $? = 3 ] && grep -q "only-blue/green: not a class of $dir/train; " "$dir/log" || say "another class: $(cat "$dir/log")"
     head -c 300 "$dir/train/red/03.png" >"$dir/cut" && cp "$dir/cut" "$dir/train/red/03.png"
     train bad "${folder[@]}"
     code=$?
@@ -140,6 +169,19 @@ if "$kumi" info | grep -q '^ *libpng *[0-9]'; then
     [ "$(grep -c 'a row of zeros, which counts in the statistics of batch norm' "$dir/skip.err")" = 1 ] || say "skip: no warning: $(cat "$dir/skip.err")"
     grep -q 'red/03.png' "$dir/skip.err" && [ "$(grep -c '2 samples could not be read' "$dir/skip.err")" = 1 ] && grep -q '"skipped_samples": 2' "$dir/skip/summary.json" || say "skipped samples: $(cat "$dir/skip.err")"
 fi
+# the label files of a run are of its own images: those of other IDX files are found by their names, NumPy files have none
+for kind in idx npy; do
+    end=
+    [ $kind = npy ] && end=.npy
+    train $kind --set data.kind=$kind --set data.train="$dir/fit$end" --set data.train_labels="$dir/fit-labels$end" --set data.val="$dir/own$end" \
+        --set data.val_labels="$dir/own-labels$end" --until 1 || say "$kind: $(tail -1 "$dir/$kind.err")"
+    "$kumi" eval "$dir/$kind" --data "$dir/held-images-idx3-ubyte$end" --json >"$dir/held.json" 2>"$dir/log"
+    code=$?
+    case $kind in
+    idx) [ $code = 0 ] && grep -q '"samples":6,' "$dir/held.json" ;;
+    npy) [ $code = 2 ] && grep -q 'a run of npy images is evaluated on its own data.val' "$dir/log" ;;
+    esac || say "eval --data, $kind: code $code: $(cat "$dir/log" "$dir/held.json")"
+done
 refuses() { # CODE TEXT ARGS..
     local code=$1 text=$2 got
     shift 2
