@@ -90,8 +90,11 @@ KUMI_API int kumi_train_in_threads(const struct kumi_settings *settings);
  */
 struct kumi_eval_options {
     const char *run; /* run directory or checkpoint; with data, also a Hugging Face directory */
-    const char *const
-        *data; /* [n_data] files or globs that replace the run's data.val; NULL: none */
+    /*
+     * [n_data] files or globs that replace the run's data.val; NULL: none. Of images data.train
+     * stays the run's own: it numbers the classes.
+     */
+    const char *const *data;
     int n_data;
     /* Only for a Hugging Face directory: */
     const char *tokenizer; /* as data.tokenizer; NULL: its own, or bytes if vocab_size is 256 */
@@ -180,6 +183,7 @@ struct kumi_translate_options {
      * own, or that in an exported directory. With one vocabulary the first is for both.
      */
     const char *tokenizer, *target_tokenizer;
+    /* [n]; blanks at the end of a sentence do not count, as in training */
     const char *const *source;
     int64_t n;      /* sentences; an empty sentence gives an empty text */
     int64_t beam;   /* beam width; 0, 1: greedy */
@@ -200,7 +204,8 @@ KUMI_API int kumi_translate(const struct kumi_translate_options *options);
 
 /*
  * Compute corpus BLEU and chrF of translations as sacreBLEU defines them with tok=none (words are
- * separated by blanks), against one reference per line.
+ * separated by blanks), against one reference per line. Of the validation split, pairs that are
+ * empty or too long are left out as in training, with a warning.
  *
  * Errors: those of kumi_translate; KUMI_EINPUT (files that cannot be read or have different numbers
  * of lines).

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "data/pairs/buckets.h"
@@ -135,26 +136,46 @@ static const char *tokenizer(const struct ku_config *c)
     return c->data_target_tokenizer ? NULL : c->data_tokenizer;
 }
 
+/* The options of a corpus without its files. */
+static struct ku_parallel_opts opts_of(const struct ku_config *c, const struct ku_vocab_pair *vocab)
+{
+    const char *on_long = c->data_on_long;
+    const bool is_error = strcmp(c->data_on_empty, "error") == 0;
+    return (struct ku_parallel_opts){
+        .src_vocab = vocab->src,
+        .tgt_vocab = vocab->tgt,
+        .src_len_max = c->data_max_source_len,
+        .tgt_len_max = c->data_max_target_len,
+        .on_empty = is_error ? KU_ODD_ERROR : KU_ODD_DROP,
+        .on_long = on_long && strcmp(on_long, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP};
+}
+
+static struct ku_parallel_files files_of(const struct ku_list *src, const struct ku_list *tgt)
+{
+    return (struct ku_parallel_files){(const char *const *)src->item,
+                                      (const char *const *)tgt->item, src->n};
+}
+
 static int open_data(struct ku_batch_source *s)
 {
     const struct ku_config *c = s->cfg;
     struct ku_vocab_pair *vocab = &of(s)->vocab;
-    const struct ku_list *src[] = {&c->data_train, &c->data_val};
-    const struct ku_list *tgt[] = {&c->data_train_target, &c->data_val_target};
-    struct ku_parallel_opts o = {.src_len_max = c->data_max_source_len,
-                                 .tgt_len_max = c->data_max_target_len,
-                                 .progress = s->progress};
     KU_TRY(check_files(c));
     KU_TRY(open_vocabs(c, &s->progress, vocab));
-    o.src_vocab = vocab->src;
-    o.tgt_vocab = vocab->tgt;
-    o.on_empty = strcmp(c->data_on_empty, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
-    o.on_long =
-        c->data_on_long && strcmp(c->data_on_long, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
-    for (int i = 0; i < KU_N_SPLITS; i++)
-        o.files[i] = (struct ku_parallel_files){(const char *const *)src[i]->item,
-                                                (const char *const *)tgt[i]->item, src[i]->n};
+    struct ku_parallel_opts o = opts_of(c, vocab);
+    o.progress = s->progress;
+    o.files[KU_SPLIT_TRAIN] = files_of(&c->data_train, &c->data_train_target);
+    o.files[KU_SPLIT_VAL] = files_of(&c->data_val, &c->data_val_target);
     return ku_parallel_open(&o, &s->data);
+}
+
+int ku_parallel_open_val(const struct ku_config *c, const struct ku_vocab_pair *vocab,
+                         struct ku_data **out)
+{
+    KU_TRY(check_files(c));
+    struct ku_parallel_opts o = opts_of(c, vocab);
+    o.files[KU_SPLIT_TRAIN] = files_of(&c->data_val, &c->data_val_target);
+    return ku_parallel_open(&o, out);
 }
 
 static int open_buckets(struct ku_batch_source *s)
@@ -395,37 +416,57 @@ static int save(const struct ku_batch_source *s, const char *dir)
     return p->tgt == p->src ? KUMI_OK : save_one(p->tgt, dir, file_names[1]);
 }
 
+/* *path: the vocabulary file in the first directory that has it; NULL: none */
+static int find_stored(const char *const dir[2], int which, char **path)
+{
+    struct stat info;
+    *path = NULL;
+    for (int i = 0; i < 2 && *path == NULL; i++) {
+        char *at = dir[i] ? ku_asprintf("%s/%s", dir[i], file_names[which]) : NULL;
+        if (dir[i] && at == NULL)
+            return KUMI_ENOMEM;
+        if (at && ku_os_stat(at, &info) == 0)
+            *path = at;
+        else
+            ku_free(at);
+    }
+    return KUMI_OK;
+}
+
 /*
  * Open the run's own vocabulary file, or what the configuration names. A word vocabulary without
  * its file is counted again.
  */
-static int open_stored(const struct ku_config *c, const char *dir, const char *const wanted[2],
-                       int which, struct ku_vocab **out)
+static int open_stored(const struct ku_config *c, const char *const dir[2],
+                       const char *const wanted[2], int which, struct ku_vocab **out)
 {
     static const struct ku_progress no_progress;
-    const char *tokenizer = wanted[which] ? wanted[which]
-                            : which       ? c->data_target_tokenizer
-                                          : c->data_tokenizer;
-    struct stat info;
-    char *path = ku_asprintf("%s/%s", dir, file_names[which]);
-    if (path == NULL)
-        return KUMI_ENOMEM;
-    int is_there = wanted[which] == NULL && ku_os_stat(path, &info) == 0;
+    const char *tokenizer = which ? c->data_target_tokenizer : c->data_tokenizer;
+    char *path = NULL;
+    if (wanted[which])
+        tokenizer = wanted[which];
+    else
+        KU_TRY(find_stored(dir, which, &path));
+    if (path == NULL && wanted[which] == NULL && strcmp(tokenizer, "word") == 0)
+        KU_LOG(DATA, WARN,
+               "%s: %s of its run is not found: the words of data.train are counted again, and "
+               "their ids are wrong if those files have changed since the training",
+               dir[0], file_names[which]);
     int status =
-        open_vocab(c, is_there ? path : tokenizer, which ? &c->data_train_target : &c->data_train,
+        open_vocab(c, path ? path : tokenizer, which ? &c->data_train_target : &c->data_train,
                    c->data_target_tokenizer ? NULL : &c->data_train_target, &no_progress, out);
     ku_free(path);
     return status;
 }
 
-int ku_vocab_pair_open(const struct ku_config *c, const char *dir, const char *const tokenizer[2],
-                       struct ku_vocab_pair *p)
+int ku_vocab_pair_open(const struct ku_config *c, const char *const dir[2],
+                       const char *const tokenizer[2], struct ku_vocab_pair *p)
 {
     if (tokenizer[1] && c->data_target_tokenizer == NULL)
         return KU_ERR(KUMI_EINVAL,
                       "translate: --target-tokenizer: %s: %s has one vocabulary for both sides; "
                       "give --tokenizer alone",
-                      tokenizer[1], dir);
+                      tokenizer[1], dir[0]);
     int status = open_stored(c, dir, tokenizer, 0, &p->src);
     p->tgt = p->src;
     if (status == KUMI_OK && c->data_target_tokenizer)

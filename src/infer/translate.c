@@ -72,7 +72,8 @@ static int check_vocab(const struct ku_vocab *v, const char *what, int64_t model
                                          what, (long long)count, (long long)model_count);
 }
 
-static int use_config(struct translate *t, const struct ku_config *c)
+/* home: the run's directory, if t->o->run is a checkpoint in it, or NULL */
+static int use_config(struct translate *t, const struct ku_config *c, const char *home)
 {
     int64_t threads = c->train_threads == KU_NULL ? ku_os_n_cpus() : c->train_threads;
     KU_TRY(ku_model_read(c, &t->model));
@@ -82,7 +83,7 @@ static int use_config(struct translate *t, const struct ku_config *c)
             "translate: %s: a model of type %s cannot translate; give a run of sentence pairs",
             t->o->run, ku_model_type(&t->model));
     const char *const tokenizer[] = {t->o->tokenizer, t->o->target_tokenizer};
-    KU_TRY(ku_vocab_pair_open(c, t->o->run, tokenizer, &t->vocab));
+    KU_TRY(ku_vocab_pair_open(c, (const char *const[]){t->o->run, home}, tokenizer, &t->vocab));
     KU_TRY(check_vocab(t->vocab.src, "--tokenizer", t->model.properties.src_vocab_size));
     KU_TRY(check_vocab(t->vocab.tgt, "--target-tokenizer", t->model.properties.vocab_size));
     t->how.n_tokens = ku_vocab_count(t->vocab.tgt);
@@ -101,16 +102,20 @@ static int use_config(struct translate *t, const struct ku_config *c)
 static int open_run(struct translate *t)
 {
     struct ku_ckpt c;
+    char *home = NULL;
     KU_TRY(ku_pretrained_find(t->o->run, &c));
     int status = ku_pretrained_config(&c, NULL, 0, &t->cfg);
     if (status == KUMI_OK)
-        status = use_config(t, &t->cfg);
+        status = ku_pretrained_home(&c, &home);
+    if (status == KUMI_OK)
+        status = use_config(t, &t->cfg, home);
     if (status == KUMI_OK) {
         t->weights = ku_asprintf("%s/model", c.path);
         t->checkpoint = ku_strdup(c.path);
         t->how.averages = t->o->ema ? t->checkpoint : NULL;
         status = t->weights && t->checkpoint ? KUMI_OK : KUMI_ENOMEM;
     }
+    ku_free(home);
     ku_ckpt_close(&c);
     return status;
 }
@@ -140,7 +145,7 @@ static int open_directory(struct translate *t)
     if (o->target_tokenizer)
         KU_TRY(ku_config_set_text(&t->cfg, "data.target_tokenizer", o->target_tokenizer));
     KU_TRY(ku_config_finish(&t->cfg));
-    KU_TRY(use_config(t, &t->cfg));
+    KU_TRY(use_config(t, &t->cfg, NULL));
     t->src_max = t->tgt_max = t->model.properties.max_positions;
     t->weights = ku_strdup(o->run);
     return t->weights ? KUMI_OK : KUMI_ENOMEM;
@@ -164,9 +169,11 @@ static int encode(struct translate *t)
         struct sentence *s = &t->sentence[i];
         s->line = i;
         s->text = t->text + i * t->n_best;
-        const size_t bytes = strlen(t->o->source[i]);
+        /* as in training: "\r" and blanks at the end are tokens of a byte tokenizer */
+        const size_t bytes = ku_line_trim(t->o->source[i], strlen(t->o->source[i]));
         KU_TRY(ku_line_check("sentences", i + 1, t->o->source[i], bytes));
-        KU_TRY(ku_vocab_encode(t->vocab.src, t->o->source[i], bytes, &s->source));
+        if (bytes > 0)
+            KU_TRY(ku_vocab_encode(t->vocab.src, t->o->source[i], bytes, &s->source));
         if ((int64_t)s->source.count > t->src_max)
             return KU_ERR(KUMI_EINPUT,
                           "translate: line %lld: %zu tokens; at most %lld (data.max_source_len) "

@@ -66,6 +66,22 @@ static int holds(const char *dir, const char *name)
     return found;
 }
 
+/* A copy of the checkpoint elsewhere has another directory two levels above it. */
+int ku_pretrained_home(const struct ku_ckpt *c, char **home)
+{
+    struct stat info;
+    char *above = ku_asprintf("%s/../..", c->path);
+    char *listed =
+        ku_asprintf("%s/../../checkpoints/step-%08lld/manifest.json", c->path, (long long)c->step);
+    const int status = above && listed ? KUMI_OK : KUMI_ENOMEM;
+    const bool is_home = status == KUMI_OK && ku_os_stat(listed, &info) == 0;
+    *home = is_home ? above : NULL;
+    if (!is_home)
+        ku_free(above);
+    ku_free(listed);
+    return status;
+}
+
 bool ku_pretrained_is_weights(const char *dir)
 {
     return holds(dir, "config.json") &&

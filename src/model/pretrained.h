@@ -21,6 +21,15 @@
 KU_STATUS ku_pretrained_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
                                struct ku_config *cfg);
 
+/*
+ * Find the directory of the run that has a checkpoint in its checkpoints/.
+ *
+ *   home   out: its path, freed by the caller; NULL: the checkpoint lies elsewhere
+ *
+ * Errors: ENOMEM.
+ */
+KU_STATUS ku_pretrained_home(const struct ku_ckpt *c, char **home);
+
 /* Whether dir has config.json and model.safetensors or its index, as transformers loads. */
 bool ku_pretrained_is_weights(const char *dir);
 /*

@@ -97,6 +97,26 @@ cmp -s "$dir/ema" "$dir/greedy" && say 'averages translate as the weights do'
 bleu_of() { "$kumi" eval "$dir/pairs" --bleu --json "$@" | python3 -c 'import json, sys; print(json.load(sys.stdin)["bleu"])'; }
 [ "$(bleu_of --ema)" = "$(bleu_of --ema --source "$dir/val.en" --reference "$dir/val.ja")" ] && [ "$(bleu_of --ema)" != "$(bleu_of)" ] || say "eval --bleu --ema: $(bleu_of --ema), $(bleu_of)"
 
+# sentences end as those of training do, without blanks; BLEU of the run's own split leaves out what training leaves out
+{ cat "$dir/val.en"; echo; echo 'e1 e2'; echo 'e3'; } >"$dir/odd.en"
+{ cat "$dir/val.ja"; echo '日7'; echo; echo '日21 日21'; } >"$dir/odd.ja"
+paste -d '\t' "$dir/odd.en" "$dir/odd.ja" | awk -F '\t' 'length($1) > 0 && length($1) <= 12 && length($2) > 0' >"$dir/kept"
+cut -f 1 "$dir/kept" >"$dir/kept.en"
+cut -f 2 "$dir/kept" >"$dir/kept.ja"
+timeout 60 "$kumi" train "$dir/pairs.json" --set data.val="$dir/odd.en" --set data.val_target="$dir/odd.ja" --set data.tokenizer=byte --set data.target_tokenizer=null \
+    --set data.batch_tokens=2000 --set data.max_target_len=90 --set model.max_positions=91 --set train.steps=2 --out "$dir/bytes" >"$dir/log" 2>&1 || say "bytes: $(tail -1 "$dir/log")"
+printf '%s\n' 'e1 e2 e3 e44' | timeout 60 "$kumi" translate "$dir/bytes" >"$dir/out" 2>"$dir/log" || say "bytes: $(cat "$dir/log")"
+printf '%s\n' $'e1 e2 e3 e44 \t\r' | timeout 60 "$kumi" translate "$dir/bytes" 2>"$dir/log" | cmp -s - "$dir/out" || say "blanks at the end: $(cat "$dir/log")"
+own=$("$kumi" eval "$dir/bytes" --bleu --json 2>"$dir/log") || say "BLEU of a split with odd pairs: $(cat "$dir/log")"
+[ "$(grep -cE "$dir/odd.en: [0-9]+ of 40 pairs are skipped: (empty lines|above the length limit)" "$dir/log")" = 2 ] || say "skipped pairs: $(cat "$dir/log")"
+kept=$("$kumi" eval "$dir/bytes" --bleu --json --source "$dir/kept.en" --reference "$dir/kept.ja")
+python3 - "$own" "$kept" "$(wc -l <"$dir/kept")" <<'P' || say "BLEU of a split with odd pairs: $own, without them $kept"
+import json, sys
+own, kept = map(json.loads, sys.argv[1:3])
+assert own["sentences"] == kept["sentences"] == int(sys.argv[3]) < 38
+assert all(own[key] == kept[key] for key in ("bleu", "chrf", "brevity_penalty", "precision"))
+P
+
 no() { # code text input command..: one line
     local code=$1 text=$2 input=$3 got is
     shift 3
@@ -146,6 +166,17 @@ for option in '--beam 4' '--alpha 1' '--source x' '--reference x'; do
     # shellcheck disable=SC2086
     no 2 'kumi eval: --beam, --alpha, --source, --reference go with --bleu' '' eval "$dir/pairs" $option
 done
+# files that changed after the training are named; a checkpoint of a run has the vocabularies of the run
+step=$dir/pairs/checkpoints/step-00000400
+"$kumi" eval "$dir/pairs" >"$dir/out" 2>"$dir/log" && [ ! -s "$dir/log" ] || say "eval: $(cat "$dir/log")"
+for _ in {1..400}; do echo 'e7 e7 e6' >>"$dir/train.en" && echo '日18 日18 日11' >>"$dir/train.ja"; done
+"$kumi" eval "$dir/pairs" >"$dir/out" 2>"$dir/log" && grep -q "^kumi: eval: $step: the data differ from the training's (fingerprint was " "$dir/log" || say "other data: $(cat "$dir/log")"
+for of in "$dir/pairs" "$dir/pairs/checkpoints" "$step" "$step/"; do
+    timeout 60 "$kumi" translate "$of" <"$dir/val.en" 2>"$dir/log" | cmp -s - "$dir/greedy" || say "translate $of: another text: $(cat "$dir/log")"
+done
+cp -r "$step" "$dir/step"
+timeout 60 "$kumi" translate "$dir/step" <"$dir/val.en" >"$dir/out" 2>"$dir/log"
+grep -q "$dir/step: source.vocab of its run is not found: the words of data.train are counted again" "$dir/log" || say "a checkpoint alone: $(cat "$dir/log")"
 mv "$dir/val.ja" "$dir/moved"
 no 3 "data: $dir/val.ja: No such file or directory" '' "${bleu[@]}"
 exit $failed
