@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "batch/fixed_shape.h"
+#include "data/input_file.h"
 #include "data/text/jsonl.h"
 #include "data/text/masked.h"
 #include "data/text/token_files.h"
@@ -184,6 +185,27 @@ bool ku_text_is_tokenized(const struct ku_config *c)
             if (ends_in(list[i]->item[k], ".bin"))
                 return 0;
     return !is_jsonl(c);
+}
+
+/* Sets *form from the first match of a glob, and ends the matching. */
+static int take_form(void *form, const char *name)
+{
+    const int status = ku_jsonl_form_of(name, form);
+    return status < 0 ? status : 1;
+}
+
+int ku_text_find_ids(const struct ku_config *c, const char **file)
+{
+    const char *first = c->data_train.n > 0 ? c->data_train.item[0] : "";
+    enum ku_jsonl_form form = KU_JSONL_UNKNOWN;
+    *file = NULL;
+    if (strcmp(c->data_tokenizer, "byte") != 0)
+        return KUMI_OK;
+    if (is_jsonl(c) && ku_input_glob(first, take_form, &form) == KUMI_ENOMEM)
+        return KUMI_ENOMEM;
+    if (is_jsonl(c) ? form == KU_JSONL_IDS : ends_in(first, ".bin"))
+        *file = first;
+    return KUMI_OK;
 }
 
 int ku_text_token_bytes(const struct ku_config *c, int64_t vocab_count, int32_t **bytes)

@@ -30,6 +30,16 @@ bool ku_text_is_kind(const struct ku_config *c);
 bool ku_text_is_tokenized(const struct ku_config *c);
 
 /*
+ * Whether the data are token ids of another tokenizer than data.tokenizer "byte": the first entry
+ * of data.train is a token file, or documents of which the first has input_ids.
+ *
+ *   *file   out: that entry, borrowed from c; NULL: no, or documents that are not there any more
+ *
+ * Errors: KUMI_ENOMEM.
+ */
+KU_STATUS ku_text_find_ids(const struct ku_config *c, const char **file);
+
+/*
  * Bytes of text that each token below vocab_count stands for; -1 for ids that the tokenizer does
  * not have.
  *

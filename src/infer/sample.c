@@ -90,18 +90,18 @@ static int open_directory(struct sample *s, const char *dir)
 }
 
 /*
- * Rejects a run on token files whose configuration names no tokenizer: the meaning of its tokens is
+ * Rejects a run on token ids whose configuration names no tokenizer: the meaning of its tokens is
  * unknown.
  */
 static int check_tokens_are_text(const struct ku_config *cfg, const char *run, int64_t vocab_count)
 {
-    const char *file = cfg->data_train.n > 0 ? cfg->data_train.item[0] : "";
-    size_t bytes = strlen(file);
-    if (strcmp(cfg->data_tokenizer, "byte") != 0 || vocab_count <= BYTE_VOCAB || bytes < 4 ||
-        strcmp(file + bytes - 4, ".bin") != 0)
+    const char *file = NULL;
+    if (vocab_count > BYTE_VOCAB)
+        KU_TRY(ku_text_find_ids(cfg, &file));
+    if (file == NULL)
         return KUMI_OK;
     return KU_ERR(KUMI_EINVAL,
-                  "sample: %s: trained on token files (%s), and data.tokenizer does not name their "
+                  "sample: %s: trained on token ids (%s), and data.tokenizer does not name their "
                   "tokenizer; name it with --tokenizer",
                   run, file);
 }

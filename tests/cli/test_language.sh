@@ -91,6 +91,20 @@ no 2 'data.separator: null; the tokenizer has no end-of-text token' train "$dir/
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.bin" --out "$dir/bin"
 [ "$("$kumi" ckpt digest "$dir/bin")" = "$("$kumi" ckpt digest "$dir/without")" ] || say "a text and its token file train differently"
 
+# ids are not printed as bytes, those of documents as little as those of token files; texts under "byte" are
+ok train "$dir/gpt2.json" --set model.vocab_size=657 --set data.train="$dir/id?.jsonl" --out "$dir/numbers"
+no 2 "trained on token ids ($dir/id?.jsonl), and data.tokenizer does not name their tokenizer; name it with --tokenizer" sample "$dir/numbers" --tokens 3
+ok sample "$dir/numbers" --tokens 3 --tokenizer "$dir/pair"
+ok train "$dir/gpt2.json" --set model.vocab_size=657 --set data.train="$dir/texts.jsonl" --out "$dir/letters"
+ok sample "$dir/letters" --tokens 3
+
+# evaluation skips a checkpoint whose tokenizer is damaged
+ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.txt" --set checkpoint.every=3 --set checkpoint.keep=2 --out "$dir/two"
+echo >>"$dir/two/checkpoints/step-00000006/model/vocab.json"
+got=$("$kumi" eval "$dir/two" --json 2>"$dir/log")
+[[ $got == *'"step":3,'* ]] && grep -q 'step-00000006.*vocab.json.*; taking the previous checkpoint' "$dir/log" || say "a damaged tokenizer: $got $(cat "$dir/log")"
+no 4 'vocab.json' eval "$dir/two/checkpoints/step-00000006"
+
 # a checkpoint has a copy of its tokenizer, and says which token ends a text
 ok ckpt export "$dir/without" --to "$dir/hf-without"
 grep -q '"eos_token_id": 656' "$dir/hf-without/config.json" || say "eos_token_id: $(cat "$dir/hf-without/config.json")"

@@ -279,25 +279,23 @@ struct opening {
     char *cache;
 };
 
-/*
- * Detects whether the first document of a file is a string. Faults of the document are reported
- * when it is read.
- */
-static int begins_with_text(const char *name, int *is_text)
+int ku_jsonl_form_of(const char *name, enum ku_jsonl_form *form)
 {
     struct ku_lines *lines;
     struct ku_json doc;
     const char *line;
     size_t bytes = 0;
     int found;
-    *is_text = 0;
+    *form = KU_JSONL_UNKNOWN;
     KU_TRY(ku_lines_open(name, 0, &lines));
     do
         found = ku_lines_next(lines, &line, &bytes);
     while (found > 0 && ku_line_trim(line, bytes) == 0);
     int status = found > 0 ? ku_json_parse("line", line, bytes, &doc) : found;
     if (found > 0 && status == KUMI_OK) {
-        *is_text = json_object_get(doc.root, "text") && !json_object_get(doc.root, "input_ids");
+        *form = json_object_get(doc.root, "input_ids") ? KU_JSONL_IDS
+                : json_object_get(doc.root, "text")    ? KU_JSONL_TEXT
+                                                       : KU_JSONL_UNKNOWN;
         ku_json_fini(&doc);
     }
     ku_lines_close(lines);
@@ -322,11 +320,11 @@ static int open_source(void *ctx, const char *name, struct ku_source *s)
     struct encoding e = {.feed = {.path = name, .each = encode_line},
                          .vocab_count = o->opts->vocab_count};
     char fingerprint[160];
-    int is_text;
+    enum ku_jsonl_form form;
     e.feed.ctx = &e;
     snprintf(fingerprint, sizeof fingerprint, "jsonl 1 %lld", (long long)o->opts->vocab_count);
-    KU_TRY(begins_with_text(name, &is_text));
-    if (is_text) {
+    KU_TRY(ku_jsonl_form_of(name, &form));
+    if (form == KU_JSONL_TEXT) {
         KU_TRY(open_tokenizer(o));
         e.tokenizer = o->tokenizer;
         e.separator = o->separator;

@@ -55,6 +55,16 @@ struct ku_jsonl_opts {
  * outside the vocabulary, fewer than two tokens), EINVAL, ENOMEM.
  */
 KU_STATUS ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out);
+/*
+ * Detect the form of a file from its first document. Faults of the document are reported when it is
+ * read, as one of token ids.
+ *
+ *   form   out: UNKNOWN for a first line that is not JSON or has neither member
+ *
+ * Errors: EINPUT, the file cannot be opened; ENOMEM.
+ */
+enum ku_jsonl_form { KU_JSONL_UNKNOWN, KU_JSONL_IDS, KU_JSONL_TEXT };
+KU_STATUS ku_jsonl_form_of(const char *path, enum ku_jsonl_form *form);
 /* Number of documents that were cut, over both splits. */
 int64_t ku_jsonl_n_cut(const struct ku_data *d);
 
