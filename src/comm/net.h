@@ -108,7 +108,8 @@ struct ku_net_ops {
     void (*close)(struct ku_net *net, bool has_failed);
     /*
      * The stream of comm slot `slot` and generation `stream` (the same on both sides, never reused
-     * in a job) to rank `rank` of the job. Does not wait for the peer: the connection is made when
+     * in a job) to rank `rank` of the job. A slot has at most two streams to a rank at a time, one
+     * of even generation and one of odd. Does not wait for the peer: the connection is made when
      * the first message needs it. Errors: ENOMEM.
      */
     int (*link)(struct ku_net *net, uint32_t slot, uint64_t stream, int rank,

@@ -160,6 +160,41 @@ static inline int net_late(struct side *s)
     return 0;
 }
 
+/*
+ * The two streams of a slot: what rank 0 receives first on one comes after what rank 1 sends on the
+ * other, as where a receive is pending while a collective runs.
+ */
+static inline int net_two_streams(struct side *s)
+{
+    enum { STREAMS = 2, BYTES = 5000 };
+    for (int round = 0; round < 4; round++) {
+        const size_t bytes = round % 2 ? BYTES : 100;
+        const int first = round / 2;
+        struct ku_net_link *link[STREAMS];
+        struct ku_net_req r[STREAMS];
+        unsigned char data[STREAMS][BYTES];
+        for (int i = 0; i < STREAMS; i++) {
+            const uint64_t key = (uint64_t)(round * STREAMS + i);
+            NET_TRY(s->net->ops->link(s->net, 2, key, 1 - s->rank, &link[i]));
+            fill(data[i], bytes, s->rank ? key : 77);
+            make_request(&r[i], data[i], bytes, key);
+        }
+        for (int i = 0; i < STREAMS; i++) {
+            const int at = (i + first + s->rank) % STREAMS;
+            bool has_moved = false;
+            NET_TRY((s->rank ? s->net->ops->send : s->net->ops->recv)(link[at], &r[at]));
+            NET_TRY(s->net->ops->progress(s->net, -1, &has_moved));
+        }
+        for (int i = 0; i < STREAMS; i++)
+            NET_TRY(net_wait(s, &r[i]));
+        for (int i = 0; i < STREAMS; i++) {
+            NET_CHECK(is_filled(data[i], bytes, (uint64_t)(round * STREAMS + i)));
+            s->net->ops->unlink(link[i], false);
+        }
+    }
+    return 0;
+}
+
 /* Ranks asleep in poll are woken by a message, and by the connection that it needs. */
 static inline int net_wakes(struct side *s)
 {
@@ -285,13 +320,11 @@ static const struct {
     net_body *body;
     int n;
     bool is_tcp; /* expects what tcp alone promises: payloads of a mismatch, ends of connections */
-} net_bodies[] = {{"all_to_all", net_all_to_all, 2, false},
-                  {"all_to_all", net_all_to_all, 5, false},
-                  {"outstanding", net_outstanding, 2, false},
-                  {"late", net_late, 2, false},
-                  {"wakes", net_wakes, 2, false},
-                  {"mismatch", net_mismatch, 2, true},
-                  {"leaves", net_leaves, 2, true}};
+} net_bodies[] = {
+    {"all_to_all", net_all_to_all, 2, false},   {"all_to_all", net_all_to_all, 5, false},
+    {"outstanding", net_outstanding, 2, false}, {"late", net_late, 2, false},
+    {"two_streams", net_two_streams, 2, false}, {"wakes", net_wakes, 2, false},
+    {"mismatch", net_mismatch, 2, true},        {"leaves", net_leaves, 2, true}};
 enum { N_NET_BODIES = sizeof net_bodies / sizeof *net_bodies };
 
 #endif

@@ -360,7 +360,7 @@ static void foreign_messages(void **state)
         if (row[i].at >= 0)
             wire[row[i].at] ^= 0x40;
         my_rank = 1;
-        assert_int_equal(fake_send(&piece, 1, 0, 2, &unused, 0), 0);
+        assert_int_equal(fake_send(&piece, 1, 0, 6, &unused, 0), 0); /* slot 1, odd stream */
         my_rank = 0;
         expect_break(p, false, "bytes is not of stream 9 in slot 1");
     }

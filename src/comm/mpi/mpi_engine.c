@@ -14,10 +14,11 @@
  *       tag 2s+1   ┌ 64 MiB ┬ 64 MiB ┬ rest ┐ ──>
  *                  └────────┴────────┴──────┘
  *
- * s is the slot of the communicator. MPI delivers messages of one tag in order, and the receives of
- * a stream are posted in order, so a message needs no number. A receive is posted only for a
- * pending request: none is left when the slot gets its next stream. The wire header names the
- * stream, in case a sender got ahead of itself.
+ * s is twice the slot of the communicator, plus one for a stream of odd number: a slot has two
+ * streams to a rank at a time, one of even and one of odd number. MPI delivers messages of one tag
+ * in order, and the receives of a stream are posted in order, so a message needs no number. A
+ * receive is posted only for a pending request: none is left when the next stream takes the tags.
+ * The wire header names the stream, in case a sender got ahead of itself.
  *
  * The requests of MPI lie in one array of the network, which one MPI_Testsome tests. Its size and
  * the bounce buffers are reserved when a link is made: posting, moving and ending allocate nothing.
@@ -206,7 +207,7 @@ static void mpi_failed(struct mpi_link *link, const char *what, int error)
 
 static int tag_of(const struct mpi_link *link, bool is_payload)
 {
-    return (int)link->base.slot * 2 + is_payload;
+    return ((int)link->base.slot * 2 + (int)(link->base.stream & 1)) * 2 + is_payload;
 }
 
 static int take_bounce(struct side *side)
@@ -527,7 +528,7 @@ static int make_link(struct ku_net *base, uint32_t slot, uint64_t stream, int ra
     struct mpi_net *net = (struct mpi_net *)(void *)base;
     KU_ASSERT(rank >= 0 && rank < net->n && rank != net->rank);
     /* The largest tag is left to MPI_Iprobe, which shall find nothing. */
-    KU_ASSERT((int64_t)slot * 2 + 1 < net->table->process->max_tag);
+    KU_ASSERT((int64_t)slot * 4 + 3 < net->table->process->max_tag);
     KU_TRY(reserve(net, net->stats.n_links + 1));
     struct mpi_link *link = ku_malloc(sizeof *link);
     if (!link)
