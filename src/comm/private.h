@@ -82,7 +82,19 @@ struct ku_comm_private {
     struct ku_comm *next;
 };
 
-/* wait.c: state of one wait */
+/* wait.c: a chain of waits beyond this host, whose ranks are asked one after the other */
+struct ku_far_chain {
+    int first, asked; /* where it begins, -1: on this host; the rank whose answer comes next */
+    int n_asked;      /* ranks before that one; the max: of a cycle, whose first rank counts */
+    bool has_answer;
+    bool is_leaving;     /* the first rank is in kumi_comm_leave */
+    int64_t answered_ns; /* stood_ns when the last answer came */
+    int64_t left_ns;     /* waited since is_leaving, without a byte */
+    /* Of the end that was found last: the rank that it waits for, -1: none; its last operation */
+    int end_awaits;
+    char end_last[160];
+};
+/* State of one wait */
 struct ku_waiter {
     int n_yields, awaited;
     /* `looks` and `progress` are those of the awaited rank when it stopped making progress. */
@@ -90,6 +102,7 @@ struct ku_waiter {
     uint64_t progress;
     int64_t spin_ns, stood_ns; /* start of spinning; time without progress of the awaited rank */
     int64_t slept_ns;          /* since the last check of the other ranks */
+    struct ku_far_chain far;
 };
 /*
  * Wait until something may have changed for `work`. Returns 0, or the root cause.

@@ -12,8 +12,13 @@
  *
  * After each 25 ms of sleep the rank checks the abort flag, the life mutexes and the states of all
  * other ranks. A deadline counts the time in which the awaited rank makes no progress. If the
- * awaited rank waits itself, the last rank of that chain counts. One sleep counts at most 50 ms, so
- * a rank that was stopped itself does not blame another.
+ * awaited rank waits itself, the last rank of that chain counts, also where the chain goes on to
+ * other hosts:
+ *
+ *     rank 3  waits for  rank 2  waits for  rank 0  waits for  rank 1, which reads a checkpoint
+ *     └───── this host: segment ─────┘        └──── another host: questions (job/control.h) ────┘
+ *
+ * One sleep counts at most 50 ms, so a rank that was stopped itself does not blame another.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -24,20 +29,32 @@
 
 #include <poll.h>
 #include <stdio.h>
+#include <string.h>
 
 enum {
     N_YIELDS = 20,
     SPIN_NS = 2 * 1000 * 1000,
     SPINS_PER_LOOK = 64,
     ASK_NS = 500 * 1000 * 1000, /* wait before another host is asked for a rank's progress */
-    POLL_FDS = 64,              /* more connections than that are looked at after each sleep */
-    BLIND_NS = 200 * 1000       /* sleep while an engine cannot say when it has something */
+    MAX_ASKED = 16, /* ranks of a chain that are asked; one that is longer is taken for a cycle */
+    POLL_FDS = 64,  /* more connections than that are looked at after each sleep */
+    BLIND_NS = 200 * 1000 /* sleep while an engine cannot say when it has something */
 };
 /*
  * Added to the time-out for ranks of other hosts. Their own hosts see more and report first, within
  * 1 s also where the first rank of all hosts is the one that stands still.
  */
 static const int64_t far_grace_ns = INT64_C(3000000000);
+/*
+ * Wait without an answer after which a host counts as silent. An answer takes milliseconds, and a
+ * question that was lost is asked again after 1 s.
+ */
+static const int64_t silence_ns = INT64_C(2000000000);
+/*
+ * Wait without a byte after which a rank of another host that leaves has sent nothing more: TCP
+ * repeats a lost segment three times in 1.4 s.
+ */
+static const int64_t leaver_ns = INT64_C(2000000000);
 
 int ku_job_check(struct ku_job *job)
 {
@@ -80,14 +97,14 @@ static struct ku_rank_line *line_of(const struct ku_job *job, int rank)
     return local >= 0 && local < job->local_n ? ku_segment_line(job->seg, local) : NULL;
 }
 
-/* The last rank of this host on the chain of waits that begins at `rank` */
+/* The end of the chain of waits that begins at `rank`, or its first rank of another host */
 static int end_of_chain(const struct ku_job *job, int rank)
 {
     int at = rank;
     for (int hops = 0; line_of(job, rank) && hops < job->local_n; hops++) {
         const int next = (int)atomic_load(&line_of(job, at)->awaits) - 1;
         if (next < 0 || !line_of(job, next))
-            return at;
+            return next < 0 ? at : next;
         at = next;
     }
     return rank; /* a cycle */
@@ -105,24 +122,24 @@ static int stopped_on_chain(const struct ku_job *job, int rank)
 }
 
 /*
- * The awaited rank is on another host, which says what the rank does. If it does not, the host's
+ * The chain goes on to other hosts, which say what their ranks do. If one does not, the host's
  * first rank, which answers for it, stands still or is out of reach, whatever rank is awaited.
  */
 static int raise_far_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
     char mine[160], text[160];
-    struct ku_progress p = {.awaits = -1};
-    const int is_known = ku_control_ask(job, w->awaited, &p);
-    const int host = ku_segment_host_of(job->seg, w->awaited);
+    const bool is_known = w->far.has_answer && w->stood_ns - w->far.answered_ns < silence_ns;
+    const char *last = is_known ? w->far.end_last : "";
+    const int host = ku_segment_host_of(job->seg, w->far.asked);
     const int culprit = is_known ? w->awaited : ku_segment_hosts(job->seg)[host].first_rank;
     ku_work_describe(work, mine, sizeof mine);
     ku_segment_rank_text(job->seg, culprit, text, sizeof text);
     KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
                  "time-out: %s: no progress for %.1f s while rank %d waited in %s%s%s%s", text,
                  (double)w->stood_ns * 1e-9, job->rank, mine,
-                 p.last[0] ? "; its last operation: " : "", p.last,
+                 last[0] ? "; its last operation: " : "", last,
                  !is_known ? "; its host does not answer"
-                 : p.awaits >= 0
+                 : w->far.end_awaits >= 0
                      ? "; it waits too: check that all ranks call collectives in the same order"
                      : "");
     return ku_job_raise(job, culprit);
@@ -131,9 +148,10 @@ static int raise_far_timeout(struct ku_job *job, struct ku_waiter *w, const stru
 static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
     char last[160], mine[160], text[160], hint[160] = "";
-    if (!line_of(job, w->awaited))
+    const int stopped = stopped_on_chain(job, awaited_by(work));
+    if (stopped < 0 && w->far.first >= 0)
         return raise_far_timeout(job, w, work);
-    int stopped = stopped_on_chain(job, w->awaited), culprit = stopped < 0 ? w->awaited : stopped;
+    const int culprit = stopped < 0 ? w->awaited : stopped;
     struct ku_rank_line *line = line_of(job, culprit);
     ku_flight_last(job->seg, job->priv->host->client, culprit - job->first_rank, last, sizeof last);
     ku_work_describe(work, mine, sizeof mine);
@@ -152,51 +170,81 @@ static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct k
 }
 
 /*
- * Progress of a rank on another host, by its answers; asked once the wait is a long one. What the
- * rank waits for itself is judged on its own host, which therefore times out first.
+ * Follow a chain of waits beyond this host: its ranks are asked one after the other, once the wait
+ * is a long one, and again from the first when the end is found. Of a cycle the first rank counts.
+ * Returns the end that was found last, with its progress.
  */
-static void far_progress(struct ku_job *job, const struct ku_waiter *w, int rank,
-                         uint64_t *progress)
+static int end_of_far_chain(struct ku_job *job, struct ku_waiter *w, int first, uint64_t *progress)
 {
+    struct ku_far_chain *f = &w->far;
     struct ku_progress p;
-    *progress = w->awaited == rank ? w->progress : 0;
-    if (w->stood_ns >= ASK_NS && ku_control_ask(job, rank, &p))
+    if (f->first != first) {
+        *f = (struct ku_far_chain){.first = first, .asked = first, .end_awaits = -1};
+        *progress = 0;
+        return first;
+    }
+    *progress = w->progress;
+    if (w->stood_ns < ASK_NS || !ku_control_ask(job, f->asked, &p))
+        return w->awaited;
+    f->answered_ns = w->stood_ns;
+    f->has_answer = true;
+    f->is_leaving |= f->asked == first && p.state == KU_RANK_LEAVING;
+    if (p.awaits < 0 || p.awaits >= job->n || f->n_asked == MAX_ASKED) {
+        const int end = f->asked;
+        _Static_assert(sizeof f->end_last == sizeof p.last, "one text");
+        f->end_awaits = p.awaits;
+        memcpy(f->end_last, p.last, sizeof f->end_last);
+        f->asked = first;
+        f->n_asked = 0;
         *progress = p.progress;
+        return end;
+    }
+    const bool is_cycle = p.awaits == first || p.awaits == job->rank || f->n_asked + 1 == MAX_ASKED;
+    f->n_asked = is_cycle ? MAX_ASKED : f->n_asked + 1;
+    f->asked = is_cycle ? first : p.awaits;
+    return w->awaited;
 }
 
 /* Count `ns` of waiting against the deadline. */
 static int count_time(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work,
                       int64_t ns)
 {
-    int awaited = awaited_by(work);
-    atomic_store(&job->priv->line->awaits, (uint32_t)(awaited + 1));
+    const int first = awaited_by(work);
+    atomic_store(&job->priv->line->awaits, (uint32_t)(first + 1));
     atomic_fetch_add(&job->priv->line->looks, 1);
-    if (awaited < 0)
+    if (first < 0)
         return 0;
-    if (awaited != job->rank)
-        awaited = end_of_chain(job, awaited);
+    int awaited = first == job->rank ? first : end_of_chain(job, first);
     const struct ku_rank_line *line = line_of(job, awaited);
     uint64_t progress = 0, looks = 0;
     int64_t timeout_ns = job->priv->timeout_ns;
     if (line) {
         progress = atomic_load_explicit(&line->progress, memory_order_relaxed);
         looks = atomic_load(&line->looks);
-        const int next = (int)atomic_load(&line->awaits) - 1;
-        if (awaited != job->rank && next >= 0 && !line_of(job, next))
-            timeout_ns += 2 * far_grace_ns; /* it waits for another host, and knows more */
-    } else {
-        far_progress(job, w, awaited, &progress);
-        timeout_ns += far_grace_ns;
+        w->far.first = -1;
+    } else { /* a rank of this host that waits for another host itself knows more */
+        timeout_ns += awaited == first ? far_grace_ns : 2 * far_grace_ns;
+        awaited = end_of_far_chain(job, w, awaited, &progress);
     }
+    ns = ns < KU_SLEEP_NS ? ns : KU_SLEEP_NS;
+    w->far.left_ns += w->far.is_leaving ? ns : 0;
     if (awaited != w->awaited || progress != w->progress) {
         w->awaited = awaited;
         w->progress = progress;
         w->looks = (uint32_t)looks;
-        w->stood_ns = 0;
+        w->stood_ns = w->far.answered_ns = 0;
         return 0;
     }
-    w->stood_ns += ns < KU_SLEEP_NS ? ns : KU_SLEEP_NS;
+    w->stood_ns += ns;
     return w->stood_ns >= timeout_ns ? raise_timeout(job, w, work) : 0;
+}
+
+/* Whether a rank says that it is in kumi_comm_leave; one of another host, for a while by now */
+static bool is_leaver(const struct ku_job *job, const struct ku_waiter *w, int rank)
+{
+    struct ku_rank_line *line = line_of(job, rank);
+    return line ? atomic_load(&line->state) == KU_RANK_LEAVING
+                : w->far.first == rank && w->far.left_ns >= leaver_ns;
 }
 
 /*
@@ -204,18 +252,18 @@ static int count_time(struct ku_job *job, struct ku_waiter *w, const struct ku_w
  * fingerprints report it. Elsewhere it is an error, unless the leaver arrived at the work before it
  * left: its flags are tested once more.
  */
-static int look_for_leavers(struct ku_job *job, const struct ku_work *work, const char *text)
+static int look_for_leavers(struct ku_job *job, const struct ku_waiter *w,
+                            const struct ku_work *work, const char *text)
 {
-    int awaited = awaited_by(work);
-    if (awaited < 0 || awaited == job->rank || !line_of(job, awaited) ||
-        (work->comm == job->world && work->path != KU_PATH_P2P))
+    const int awaited = awaited_by(work);
+    if (awaited < 0 || awaited == job->rank || !is_leaver(job, w, awaited) ||
+        (work->comm == job->world && !is_message(work)))
         return 0;
-    if (atomic_load(&line_of(job, awaited)->state) != KU_RANK_LEAVING)
-        return 0;
+    job->comm->has_moved = 0;
     KU_TRY(ku_job_advance(job));
-    return work->state == KU_WORK_FINISHED || awaited_by(work) != awaited
+    return work->state == KU_WORK_FINISHED || awaited_by(work) != awaited || job->comm->has_moved
                ? 0
-               : ku_job_raise_left(job, awaited - job->first_rank, text);
+               : ku_job_raise_left(job, awaited, text);
 }
 
 static void pause_cpu(void)
@@ -301,7 +349,7 @@ int ku_job_idle(struct ku_job *job, struct ku_waiter *w, const struct ku_work *w
         w->slept_ns = 0;
         ku_work_describe(work, text, sizeof text);
         KU_TRY(ku_job_look(job, text));
-        KU_TRY(look_for_leavers(job, work, text));
+        KU_TRY(look_for_leavers(job, w, work, text));
     }
     return count_time(job, w, work, slept);
 }

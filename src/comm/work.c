@@ -799,7 +799,7 @@ int ku_work_test(struct ku_work *w)
 static int wait_for(struct ku_work *w)
 {
     struct ku_job *job = w->comm->job;
-    struct ku_waiter waiter = {.awaited = -1};
+    struct ku_waiter waiter = {.awaited = -1, .far = {.first = -1}};
     int status;
     for (;;) {
         job->comm->has_moved = 0;
@@ -809,6 +809,7 @@ static int wait_for(struct ku_work *w)
         if (job->comm->has_moved) {
             waiter.spin_ns = waiter.n_spins = 0; /* moving data is not waiting */
             waiter.n_yields = 0;
+            waiter.far.left_ns = 0;
             continue;
         }
         status = ku_job_idle(job, &waiter, w);

@@ -86,15 +86,14 @@ int ku_err_death(struct ku_segment *seg, const struct ku_job_client *client, int
                         last[0] ? "; its last operation: " : "", last);
 }
 
-int ku_job_raise_left(struct ku_job *job, int local, const char *awaited)
+int ku_job_raise_left(struct ku_job *job, int rank, const char *awaited)
 {
     KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
                  "mismatched collectives: rank %d left the job while rank %d waits for it in %s; "
                  "call the same collectives on "
                  "every rank",
-                 job->first_rank + local, job->rank,
-                 awaited ? awaited : "a collective of all ranks");
-    return ku_job_raise(job, job->first_rank + local);
+                 rank, job->rank, awaited ? awaited : "a collective of all ranks");
+    return ku_job_raise(job, rank);
 }
 
 /*
@@ -156,7 +155,8 @@ int ku_job_look(struct ku_job *job, const char *awaited)
             continue;
         if (state == KU_RANK_EXITED) {
             uint32_t code = atomic_load(&line->exit_status);
-            return code == 0 ? ku_job_raise_left(job, r, awaited) : raise_exit(job, r, (int)code);
+            return code == 0 ? ku_job_raise_left(job, job->first_rank + r, awaited)
+                             : raise_exit(job, r, (int)code);
         }
         if (is_dead(job, line) && !is_being_stopped(job)) {
             atomic_store(&line->state, KU_RANK_DIED);

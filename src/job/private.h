@@ -51,8 +51,8 @@ KU_STATUS ku_job_meet_hosts(struct ku_job *job, const struct ku_control_opts *op
  * rank waits for, in messages (NULL: a collective). Returns 0, or the root cause.
  */
 KU_STATUS ku_job_look(struct ku_job *job, const char *awaited);
-/* Raise: local rank `local` left the job while this rank waits for it in `awaited`. */
-KU_STATUS ku_job_raise_left(struct ku_job *job, int local, const char *awaited);
+/* Raise: rank `rank` of the job left it while this rank waits for it in `awaited`. */
+KU_STATUS ku_job_raise_left(struct ku_job *job, int rank, const char *awaited);
 /*
  * 1 for an exit code of docs/reference/exit-codes.md: a rank of kumi prints its error before it
  * ends with one.

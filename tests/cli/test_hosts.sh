@@ -168,4 +168,5 @@ break_rank KILL 0 6 'rank died: rank 0 on host a'
 break_rank KILL 3 6 'rank died: rank 3 on host b' "${private[@]}"
 break_rank KILL 2 6 'rank died: rank 2 on host b' "${shared[@]}"
 break_rank STOP 2 7 'time-out: rank 2'
+break_rank STOP 3 7 'time-out: rank 3 on host b.*kill -CONT'
 exit $failed

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: comm job tensor base */
+/*
+ * What ranks of several pretended hosts make of one that hangs, works on, or leaves while the
+ * others wait. Ranks are threads. A wait for another host has 3 s more than the time-out, one for a
+ * rank that waits for another host 6 s more.
+ */
+#include "base/clock.h"
+#include "base/err.h"
+#include "comm/coll.h"
+#include "comm/private.h"
+#include "comm/world.h"
+#include "job/job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Until a wait that nothing ends fails the test */
+static const int64_t LIMIT_NS = INT64_C(40000000000);
+enum { N_MANY = 1000, N_SENT = 1 << 15 };
+
+enum call { BARRIER, BROADCAST, MESSAGE };
+struct row {
+    const char *hosts;
+    int n;
+    enum call call;
+    int silent; /* the rank that does not take part */
+    int busy_ms;
+};
+
+static int n_of(const char *hosts)
+{
+    int n = 0;
+    for (char *end; *hosts; hosts = *end ? end + 1 : end)
+        n += (int)strtol(hosts, &end, 10);
+    return n;
+}
+
+/* Stand still, or work, until the job fails. */
+static int await_failure(struct ku_job *job, bool works)
+{
+    const int64_t until = ku_clock_ns() + LIMIT_NS;
+    while (!ku_job_has_failed(job) && ku_clock_ns() < until) {
+        usleep(5000);
+        if (works)
+            ku_job_tick(job);
+    }
+    KU_TRY(ku_job_root(job));
+    KU_IGNORE(KU_ERR(KUMI_EBUG, "test: rank %d: no time-out came", job->rank), "it is raised");
+    return ku_job_fail(job);
+}
+
+static int call(struct ku_job *job, const struct row *row)
+{
+    static const enum ku_coll_kind kind[] = {KU_COLL_BARRIER, KU_COLL_BROADCAST, KU_COLL_RECV};
+    float x[N_MANY] = {0};
+    const struct ku_coll coll = {.kind = kind[row->call],
+                                 .in = x,
+                                 .out = x,
+                                 .count = row->call == BARRIER ? 0 : N_MANY,
+                                 .root = row->call == BARRIER ? 0 : row->silent};
+    return ku_coll_run(job->world, &coll);
+}
+
+/* A rank hangs. The others wait for it, directly or not; of a message, all but rank 0 work. */
+static int hang_one(struct ku_job *job, void *arg)
+{
+    const struct row *row = arg;
+    if (job->rank == row->silent)
+        return await_failure(job, false);
+    if (row->call == MESSAGE && job->rank > 0)
+        return await_failure(job, true);
+    return call(job, row);
+}
+
+static void test_hung(void **state)
+{
+    static const struct row rows[] = {{"1,1", 2, BROADCAST, 0, 0},     {"1,2", 3, BROADCAST, 0, 0},
+                                      {"1,1,1,1", 4, BROADCAST, 0, 0}, {"2,2", 4, BARRIER, 3, 0},
+                                      {"1,1,1,1", 4, BARRIER, 2, 0},   {"2,2", 4, MESSAGE, 3, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct ku_job_opts opts = {
+            .threads = 1, .hosts = rows[i].hosts, .timeout_ns = 1000000000};
+        char says[64];
+        assert_int_equal(rows[i].n, n_of(rows[i].hosts));
+        const int status = ku_comm_threads(rows[i].n, &opts, hang_one, (void *)(uintptr_t)&rows[i]);
+        snprintf(says, sizeof says, "time-out: rank %d on host host", rows[i].silent);
+        if (status != KUMI_ETIMEDOUT || !strstr(ku_err_get()->text, says) ||
+            strstr(ku_err_get()->text, "does not answer"))
+            fail_msg("row %zu: %d \"%s\" lacks \"%s\"", i, status, ku_err_get()->text, says);
+    }
+}
+
+/* A rank comes late, and works until then: none that waits for it times out. */
+static int delay_one(struct ku_job *job, void *arg)
+{
+    const struct row *row = arg;
+    if (job->rank == row->silent)
+        for (int64_t until = ku_clock_ns() + row->busy_ms * INT64_C(1000000);
+             ku_clock_ns() < until && !ku_job_has_failed(job);) {
+            usleep(5000);
+            ku_job_tick(job);
+        }
+    return call(job, row);
+}
+
+static void test_busy(void **state)
+{
+    static const struct row rows[] = {{"2,2", 4, BARRIER, 0, 9000},
+                                      {"2,2", 4, BARRIER, 1, 6000},
+                                      {"1,1,1,1", 4, BARRIER, 0, 6000}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct ku_job_opts opts = {
+            .threads = 1, .hosts = rows[i].hosts, .timeout_ns = 1000000000};
+        if (ku_comm_threads(rows[i].n, &opts, delay_one, (void *)(uintptr_t)&rows[i]))
+            fail_msg("row %zu: %s", i, ku_err_get()->text);
+    }
+}
+
+enum leaving { OF_WORLD, OF_COMM, LARGE, TO_RECEIVER, TO_WORLD_RECEIVER, N_LEAVING };
+
+/* Rank 1 leaves, or returns, while the others wait: on the world, on another comm, in a receive. */
+static int leave_one(struct ku_job *job, void *arg)
+{
+    const enum leaving form = *(const enum leaving *)arg;
+    const bool receives = form == TO_RECEIVER || form == TO_WORLD_RECEIVER;
+    struct ku_comm *c;
+    float x[N_MANY] = {0};
+    KU_TRY(ku_comm_split(job->world, 0, job->rank, "other", &c));
+    if (job->rank == 1)
+        return 0;
+    if (receives && job->rank > 0)
+        return await_failure(job, true);
+    const struct ku_coll coll = {.kind = receives ? KU_COLL_RECV : KU_COLL_ALL_REDUCE,
+                                 .in = x,
+                                 .out = x,
+                                 .count = form == LARGE ? N_MANY : 10,
+                                 .root = receives ? 1 : 0};
+    return ku_coll_run(form == OF_WORLD || form == TO_WORLD_RECEIVER ? job->world : c, &coll);
+}
+
+static void test_leaver(void **state)
+{
+    (void)state;
+    for (enum leaving form = 0; form < N_LEAVING; form++) {
+        const struct ku_job_opts opts = {.threads = 1, .hosts = "1,1,1", .timeout_ns = LIMIT_NS};
+        const int64_t from = ku_clock_ns();
+        const int status = ku_comm_threads(3, &opts, leave_one, &form);
+        if (status != KUMI_EMISMATCH || !strstr(ku_err_get()->text, "rank 1 left the job"))
+            fail_msg("form %d: %d %s", (int)form, status, ku_err_get()->text);
+        assert_true(ku_clock_ns() - from < LIMIT_NS);
+    }
+}
+
+/* A rank that has sent what it has to send may leave before its receiver comes. */
+static int leave_message(struct ku_job *job, void *arg)
+{
+    float *x = arg;
+    struct ku_coll coll = {.kind = KU_COLL_SEND, .in = x, .root = 0, .count = N_SENT};
+    if (job->rank == 0) {
+        usleep(500000);
+        coll =
+            (struct ku_coll){.kind = KU_COLL_RECV, .out = x + N_SENT, .root = 1, .count = N_SENT};
+    }
+    return ku_coll_run(job->world, &coll);
+}
+
+static void test_left_message(void **state)
+{
+    const struct ku_job_opts opts = {.threads = 1, .hosts = "1,1", .timeout_ns = LIMIT_NS};
+    float *x = calloc(2 * N_SENT, sizeof *x);
+    (void)state;
+    assert_non_null(x);
+    for (int i = 0; i < N_SENT; i++)
+        x[i] = (float)i;
+    assert_int_equal(ku_comm_threads(2, &opts, leave_message, x), 0);
+    assert_memory_equal(x, x + N_SENT, N_SENT * sizeof *x);
+    free(x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_hung), cmocka_unit_test(test_busy),
+                                       cmocka_unit_test(test_leaver),
+                                       cmocka_unit_test(test_left_message)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
