@@ -79,5 +79,7 @@ static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t coun
              comm);
 }
 
-const struct ku_job_client ku_comm_client = {
-    .area_bytes = area_bytes, .event_text = event_text, .share = ku_net_mpi_share};
+const struct ku_job_client ku_comm_client = {.area_bytes = area_bytes,
+                                             .event_text = event_text,
+                                             .share = ku_net_mpi_share,
+                                             .unshare = ku_net_mpi_unshare};

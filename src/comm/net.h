@@ -158,6 +158,8 @@ KU_STATUS ku_net_mpi(const struct ku_net_ops **ops);
 /* The broadcast of struct ku_job_client, by that library. */
 KU_STATUS ku_net_mpi_share(const char *launcher, int rank, int n, void *data, size_t bytes,
                            int64_t timeout_ns);
+/* The job's end on this rank, of struct ku_job_client too. Leaves this thread's error record. */
+void ku_net_mpi_unshare(bool has_failed);
 /*
  * Wrap an engine: every rank of the job does, with the same options. On success *net owns `inner`.
  *

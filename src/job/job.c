@@ -194,7 +194,9 @@ static int meet_by_mpi(struct ku_job *job, const struct ku_env_job *env, int64_t
             return KU_ERR(KUMI_ENOMEM, "join: random bytes: %s", strerror(errno));
         snprintf(m->root, sizeof m->root, "%s:%d+16", host, FIRST_PORT + port % N_PORTS);
     }
-    return client->share(env->launcher, job->rank, job->n, m, sizeof *m, timeout_ns);
+    KU_TRY(client->share(env->launcher, job->rank, job->n, m, sizeof *m, timeout_ns));
+    job->priv->is_shared = true;
+    return 0;
 }
 
 static struct ku_control_opts control_opts(const struct ku_job_client *client,
@@ -351,7 +353,12 @@ void ku_job_close(struct ku_job *job)
     if (!job)
         return;
     struct ku_host *host = job->priv->host;
+    const bool is_shared = job->priv->is_shared;
+    const bool has_left = atomic_load(&job->priv->line->state) == KU_RANK_LEFT;
+    const bool has_failed = !has_left || ku_job_has_failed(job);
     ku_job_free(job);
+    if (is_shared)
+        host->client->unshare(has_failed);
     if (!host->is_threads)
         host_free(host);
 }

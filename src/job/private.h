@@ -29,6 +29,7 @@ struct ku_job_private {
     int threads;
     int *socket; /* local rank 0: one per rank; others: [0], to rank 0; -1: none */
     int n_sockets;
+    bool is_shared; /* the hosts met by the client's share */
     struct ku_service *service;
     struct ku_exit_cell *exit_cell;
 };

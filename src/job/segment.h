@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -61,6 +62,11 @@ struct ku_job_client {
      */
     int (*share)(const char *launcher, int rank, int n, void *data, size_t bytes,
                  int64_t timeout_ns);
+    /*
+     * After a share, when the job ends on this rank. has_failed: other ranks may be missing, so the
+     * end of the process waits for none. Not called if the rank ends inside the job.
+     */
+    void (*unshare)(bool has_failed);
 };
 
 enum ku_rank_state {

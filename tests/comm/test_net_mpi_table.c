@@ -42,6 +42,7 @@ static struct {
     int is_reversed; /* the newest request is reported first */
     int fail_start, fail_send, fail_recv, fail_test, fail_done; /* the n-th call, from 1 */
     int never_joins;
+    int broadcasts;
     int wrong_rank;
 } how;
 
@@ -94,7 +95,7 @@ static int fake_join(int *is_done)
 static int fake_broadcast(void *blob, int bytes, int *is_done)
 {
     (void)blob, (void)bytes;
-    *is_done = 0;
+    *is_done = how.broadcasts;
     return 0;
 }
 
@@ -366,6 +367,35 @@ static void foreign_messages(void **state)
     }
 }
 
+/*
+ * The end of a process waits for the other ranks (KU_MPI_CLOSED) once a job that met by MPI has
+ * ended without a failure, whichever network it used.
+ */
+static void meetings(void **state)
+{
+    const struct ku_mpi_place place = {"test", 0, 1};
+    struct ku_job job = {.rank = 0, .n = 1, .launcher = "test"};
+    struct ku_net *net;
+    char blob[4];
+    (void)state;
+    how.broadcasts = 1;
+    struct ku_mpi_table t = table_of(0, 1);
+    assert_int_equal(ku_mpi_broadcast_by(&t, &place, blob, 4, 3000000), 0);
+    assert_int_equal(t.process->phase, KU_MPI_IN_USE);
+    ku_mpi_end_broadcast(&t, true);
+    assert_int_equal(t.process->phase, KU_MPI_IN_USE);
+    ku_mpi_end_broadcast(&t, false);
+    assert_int_equal(t.process->phase, KU_MPI_CLOSED);
+    for (int has_failed = 0; has_failed < 2; has_failed++) {
+        assert_int_equal(ku_mpi_broadcast_by(&t, &place, blob, 4, 3000000), 0);
+        assert_int_equal(ku_mpi_open(&t, &job, &net), 0);
+        net->ops->close(net, has_failed);
+        ku_mpi_end_broadcast(&t, false);
+        assert_int_equal(t.process->phase, has_failed ? KU_MPI_FAILED : KU_MPI_CLOSED);
+    }
+    clear();
+}
+
 static void starts(void **state)
 {
     struct ku_mpi_place place = {"test", 0, 1};
@@ -438,8 +468,8 @@ static void memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(suite), cmocka_unit_test(errors),
-                                       cmocka_unit_test(foreign_messages), cmocka_unit_test(starts),
-                                       cmocka_unit_test(memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(suite),  cmocka_unit_test(errors),   cmocka_unit_test(foreign_messages),
+        cmocka_unit_test(starts), cmocka_unit_test(meetings), cmocka_unit_test(memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,6 +176,17 @@ int ku_net_mpi_share(const char *launcher, int rank, int n, void *data, size_t b
     return ku_mpi_broadcast(&place, data, bytes, timeout_ns);
 }
 
+void ku_net_mpi_unshare(bool has_failed)
+{
+    enum ku_mpi_make make;
+    const struct ku_mpi_table *table;
+    const struct kumi_error own = *ku_err_get();
+    if (ku_mpi_find(&make) == 0 && ku_mpi_load(make, &table) == 0)
+        ku_mpi_end_broadcast(table, has_failed);
+    else
+        KU_IGNORE(ku_err_put(&own), "the process ends without MPI_Finalize");
+}
+
 int ku_mpi_library(enum ku_mpi_make make, char *text, size_t cap)
 {
     char path[PATH_MAX];

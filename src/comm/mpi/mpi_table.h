@@ -25,9 +25,9 @@ enum { KU_MPI_ABI = 2, KU_MPI_PIECES = 5 };
 /* MPI exists once in a process and cannot be started again after its end. */
 enum ku_mpi_phase {
     KU_MPI_IDLE,   /* not started */
-    KU_MPI_IN_USE, /* started, between a broadcast and a network */
+    KU_MPI_IN_USE, /* started, and since a broadcast no job has ended without a failure */
     KU_MPI_OPEN,   /* a network uses it */
-    KU_MPI_CLOSED, /* closed without a failure: the end of the process finalizes MPI */
+    KU_MPI_CLOSED, /* the job ended without a failure: the end of the process finalizes MPI */
     KU_MPI_FAILED  /* closed after one: ranks may be missing, and messages left over */
 };
 struct ku_mpi_process {

@@ -33,6 +33,12 @@ KU_STATUS ku_mpi_start(const struct ku_mpi_table *table, const struct ku_mpi_pla
                        int64_t timeout_ns);
 KU_STATUS ku_mpi_broadcast_by(const struct ku_mpi_table *table, const struct ku_mpi_place *place,
                               void *blob, size_t bytes, int64_t timeout_ns);
+/*
+ * The job that the broadcast was for has ended, on this rank. A network over MPI has settled it
+ * already. Else the end of the process waits for the other ranks and finalizes MPI, unless the job
+ * has failed: ranks may be missing then.
+ */
+void ku_mpi_end_broadcast(const struct ku_mpi_table *table, bool has_failed);
 /* Record what MPI said of `what`. Returns KUMI_EPEER. */
 KU_STATUS ku_mpi_failed(const struct ku_mpi_table *table, const char *what, int error);
 

@@ -115,7 +115,11 @@ int ku_mpi_broadcast_by(const struct ku_mpi_table *table, const struct ku_mpi_pl
 {
     KU_ASSERT(blob && bytes >= 1 && bytes <= KU_MPI_BLOB_BYTES);
     KU_TRY(ku_mpi_start(table, place, timeout_ns));
-    KU_TRY(wait_for(table, blob, bytes, timeout_ns));
-    table->process->phase = KU_MPI_CLOSED; /* until an engine opens it */
-    return 0;
+    return wait_for(table, blob, bytes, timeout_ns);
+}
+
+void ku_mpi_end_broadcast(const struct ku_mpi_table *table, bool has_failed)
+{
+    if (table->process->phase == KU_MPI_IN_USE && !has_failed)
+        table->process->phase = KU_MPI_CLOSED;
 }
