@@ -19,6 +19,10 @@ refuse() {
 # the environment is that of all hosts, which would all say it
 KUMI_INTERFACE=none0 refuse 2 'KUMI_INTERFACE: none0: this host has' -H a:2,b:2,c:1 --rsh none
 
+KUMI_THREADS=x refuse 2 'KUMI_THREADS: x; give a number from 1 to 4096' -H a:1,b:1 --rsh none
+said=$(KUMI_THREADS=3 timeout 60 "$kumi" run -H a:1,b:2 --rsh none -- sh -c 'echo $KUMI_THREADS' 2>"$dir/log" | sort | uniq -c)
+[ "${said// /}" = 33 ] || say "KUMI_THREADS=3 on hosts: $said $(cat "$dir/log")"
+
 refuse 2 'launch: 1025 hosts; agents are started on at most 1024; start a larger job with srun or mpirun' -H "$(seq -s, -f h%g 1025)" --rsh none
 
 # no rank can open its communicators: one of them says so

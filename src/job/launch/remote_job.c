@@ -105,6 +105,9 @@ static int prepare(struct ku_remote *r, const struct ku_hostlist *list)
 {
     uint16_t port;
     char folder[PATH_MAX];
+    KU_TRY(ku_env_check_threads());
+    if (r->threads <= 0) /* 0: each host has its own cores, and divides them */
+        r->threads = ku_env_threads();
     r->n_hosts = (int)list->n;
     r->n = (int)list->n_slots;
     r->host = ku_calloc((size_t)r->n_hosts, sizeof *r->host);
