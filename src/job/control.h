@@ -125,8 +125,11 @@ void ku_doorbell_close(struct ku_doorbell *doorbell);
 int ku_doorbell_fd(const struct ku_doorbell *doorbell);
 /* Wake the rank of this host; any thread, no wait. Three system calls. */
 void ku_doorbell_ring(uint64_t job_id, int host, int local);
-/* Take the next connection: 1: *fd and *head are set; 0: none, and the doorbell is silent. */
-int ku_doorbell_take(struct ku_doorbell *doorbell, struct ku_dial_head *head, int *fd);
+/*
+ * Take the next connection: 1: *fd and *head are set; 0: none, and the doorbell is silent; or
+ * KUMI_ENOMEM with a record: one is lost, since this process may open no more files.
+ */
+KU_STATUS ku_doorbell_take(struct ku_doorbell *doorbell, struct ku_dial_head *head, int *fd);
 
 /* A rank's progress, as its host's segment has it; asked through the tree. Sent as it is. */
 struct ku_progress {

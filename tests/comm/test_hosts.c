@@ -329,7 +329,7 @@ static int dial_all(struct ku_job *job, void *arg)
         uint8_t byte;
         int got;
         ku_os_await(ku_doorbell_fd(doorbell), POLLIN, 50);
-        while (ku_doorbell_take(doorbell, &head, &got)) {
+        while (ku_doorbell_take(doorbell, &head, &got) > 0) {
             TEST(head.to == job->rank && head.slot == 3 && head.stream == 77 &&
                  head.lane == (uint32_t)job->rank);
             TEST(read_byte(got, deadline, &byte) == 0);

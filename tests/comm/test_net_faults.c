@@ -13,6 +13,7 @@
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -699,6 +700,27 @@ static void test_chaos_kills(void **state)
     mesh_fini(&m);
 }
 
+/* The limit of open files grows with the links. */
+static void test_limit_of_files(void **state)
+{
+    struct rlimit files, few, now;
+    struct raw raw;
+    struct ku_net_link *link;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    if (files.rlim_max <= 256)
+        skip();
+    few = files;
+    few.rlim_cur = 256;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    raw_open(&raw, 0);
+    assert_int_equal(raw.net->ops->link(raw.net, 0, 0, 1, &link), 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &now), 0);
+    raw.net->ops->close(raw.net, false);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_true(now.rlim_cur == files.rlim_max);
+}
+
 static void test_chaos_options(void **state)
 {
     static const char *const bad[] = {"short=0", "short=x", "short=-1", "short", "long=1",
@@ -714,14 +736,15 @@ static void test_chaos_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wire),         cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_byte_by_byte), cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_dial_fails),   cmocka_unit_test(test_arrivals),
-        cmocka_unit_test(test_network_lost), cmocka_unit_test(test_options),
-        cmocka_unit_test(test_bursts),       cmocka_unit_test(test_unread),
-        cmocka_unit_test(test_early),        cmocka_unit_test(test_nth),
-        cmocka_unit_test(test_dropped),      cmocka_unit_test(test_chaos),
-        cmocka_unit_test(test_chaos_kills),  cmocka_unit_test(test_chaos_options),
+        cmocka_unit_test(test_wire),           cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_byte_by_byte),   cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_dial_fails),     cmocka_unit_test(test_arrivals),
+        cmocka_unit_test(test_network_lost),   cmocka_unit_test(test_options),
+        cmocka_unit_test(test_bursts),         cmocka_unit_test(test_unread),
+        cmocka_unit_test(test_early),          cmocka_unit_test(test_nth),
+        cmocka_unit_test(test_dropped),        cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_chaos_kills),    cmocka_unit_test(test_chaos_options),
+        cmocka_unit_test(test_limit_of_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,7 @@ static int use_job(struct ku_job *job, void *arg)
         ku_segment_stop(job->seg, SIGTERM);
     while (ku_control_ask(job, head.to, &p) == 0 && ku_clock_ns() < deadline)
         usleep(1000);
-    while (!ku_doorbell_take(doorbell, &got, &taken) && ku_clock_ns() < deadline)
+    while (ku_doorbell_take(doorbell, &got, &taken) == 0 && ku_clock_ns() < deadline)
         usleep(1000);
     while (!ku_job_stop(job) && !status && ku_clock_ns() < deadline) {
         usleep(1000);

@@ -15,8 +15,10 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <stdio.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const uint8_t secret[KU_SECRET_BYTES] = {1, 2, 3};
@@ -414,6 +416,40 @@ static void test_secret(void **state)
     ku_os_rmtree(folder);
 }
 
+/* A connection that a rank cannot take, because it may open no more files, is an error. */
+static void test_lost_descriptor(void **state)
+{
+    const struct ku_dial_head sent = {.from = 3, .to = 5, .slot = 7, .stream = 99};
+    const uint64_t job_id = 0x7e57d00b00000000u + (uint64_t)getpid();
+    struct ku_doorbell *bridge, *rank;
+    struct ku_dial_head head;
+    struct rlimit files, few;
+    int fd = -1;
+    (void)state;
+    assert_int_equal(ku_doorbell_open(job_id, 0, KU_DOORBELL_BRIDGE, &bridge), 0);
+    assert_int_equal(ku_doorbell_open(job_id, 0, 0, &rank), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(ku_doorbell_pass(bridge, 0, &sent, 0), 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    const int next = dup(0);
+    assert_true(next >= 0);
+    close(next);
+    few = files;
+    few.rlim_cur = (rlim_t)next;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    assert_int_equal(ku_doorbell_take(rank, &head, &fd), KUMI_ENOMEM);
+    assert_string_equal(ku_err_get()->text, "connection: of rank 3 to rank 5: Too many open files; "
+                                            "raise the limit (ulimit -n)");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(ku_doorbell_take(rank, &head, &fd), 1);
+    assert_true(fd >= 0);
+    assert_memory_equal(&head, &sent, sizeof head);
+    ku_os_close(fd);
+    assert_int_equal(ku_doorbell_take(rank, &head, &fd), 0);
+    ku_doorbell_close(rank);
+    ku_doorbell_close(bridge);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +459,6 @@ int main(void)
         cmocka_unit_test(test_messages),       cmocka_unit_test(test_meetings),
         cmocka_unit_test(test_addresses),      cmocka_unit_test(test_port),
         cmocka_unit_test(test_rows),           cmocka_unit_test(test_sharing),
-        cmocka_unit_test(test_secret)};
+        cmocka_unit_test(test_secret),         cmocka_unit_test(test_lost_descriptor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

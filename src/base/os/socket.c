@@ -316,6 +316,8 @@ ssize_t ku_os_datagram_recv(int fd, void *data, size_t bytes, int *fd_in, uid_t 
             *uid = sender.uid;
         }
     }
+    if (n >= 0 && *fd_in < 0 && m.msg_flags & MSG_CTRUNC)
+        *fd_in = KU_OS_FD_LOST;
     return n;
 }
 

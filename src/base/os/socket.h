@@ -64,7 +64,11 @@ pid_t ku_os_port_owner(uint16_t port, char program[32]);
  */
 int ku_os_datagram_open(const char *name); /* NULL: a socket that only sends */
 int ku_os_datagram_send(int fd, const char *name, const void *data, size_t bytes, int fd_out);
-/* Bytes received; *fd_in: the descriptor, or -1; *uid: the sender's user. EAGAIN: none. */
+/*
+ * Bytes received; *fd_in: the descriptor, -1: none came, or KU_OS_FD_LOST: one came, and the limit
+ * of open files left no room for it; *uid: the sender's user. EAGAIN: none.
+ */
+enum { KU_OS_FD_LOST = -2 };
 ssize_t ku_os_datagram_recv(int fd, void *data, size_t bytes, int *fd_in, uid_t *uid);
 
 /*

@@ -76,6 +76,7 @@ static int keep_early(struct ku_tcp *tcp, const struct ku_dial_head *head, int f
         return status;
     }
     tcp->early[tcp->n_early++] = (struct ku_tcp_early){.head = *head, .fd = fd};
+    ku_tcp_raise_files(tcp);
     return 0;
 }
 

@@ -35,7 +35,9 @@ enum {
     KU_TCP_KEEPALIVE_S = 1,
     KU_TCP_SILENCE_MS = 10 * 1000,
     /* Connections without a link. A peer dials once per link, and a rank has at most this many. */
-    KU_TCP_MAX_EARLY = 16384
+    KU_TCP_MAX_EARLY = 16384,
+    /* Descriptors besides the connections: sockets of 512 ranks of a host, files, the next link */
+    KU_TCP_OTHER_FILES = 1024
 };
 #define KU_TCP_DIAL_NS (INT64_C(10) * 1000 * 1000 * 1000)
 /* Between two looks for links whose peer is silent: one system call for each active link */
@@ -89,6 +91,8 @@ static inline bool ku_tcp_wants_in(const struct ku_tcp_link *link)
 /* tcp.c */
 /* "rank 5 on host b" */
 void ku_tcp_name(const struct ku_tcp *tcp, int rank, char text[128]);
+/* Raise the limit of open files as the connections grow, also those that are early. */
+void ku_tcp_raise_files(const struct ku_tcp *tcp);
 /* End the link and its requests with this status and the thread's record. Returns it. */
 KU_STATUS ku_tcp_break(struct ku_tcp *tcp, struct ku_tcp_link *link, int status);
 /* connect.c */

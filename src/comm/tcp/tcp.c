@@ -27,6 +27,11 @@ void ku_tcp_name(const struct ku_tcp *tcp, int rank, char text[128])
         snprintf(text, 128, "rank %d", rank);
 }
 
+void ku_tcp_raise_files(const struct ku_tcp *tcp)
+{
+    ku_os_raise_files((uint64_t)tcp->stats.n_links + tcp->n_early + KU_TCP_OTHER_FILES);
+}
+
 /*
  * The active links form a circle, in which progress goes on where it stopped. A link is active
  * while it has requests that can move.
@@ -71,6 +76,7 @@ static int tcp_link(struct ku_net *net, uint32_t slot, uint64_t stream, int rank
     struct ku_tcp *tcp = tcp_of(net);
     KU_ASSERT(rank >= 0 && rank < tcp->n && rank != tcp->rank);
     KU_TRY(KU_GROW(&tcp->fds, (uint32_t)tcp->stats.n_links, &tcp->cap_fds));
+    ku_tcp_raise_files(tcp);
     struct ku_tcp_link *link = ku_malloc(sizeof *link);
     if (!link)
         return KUMI_ENOMEM;

@@ -353,9 +353,10 @@ static void serve_last(struct ku_control *c, struct ku_conn *conn)
 static void drain_doorbell(struct ku_control *c)
 {
     struct ku_dial_head head;
-    int fd;
-    while (ku_doorbell_take(c->doorbell, &head, &fd))
-        ku_os_close(fd); /* the bridge takes none */
+    int fd, status;
+    while ((status = ku_doorbell_take(c->doorbell, &head, &fd)) != 0)
+        if (status > 0)
+            ku_os_close(fd); /* the bridge takes none */
 }
 
 static void serve_event(struct ku_control *c, struct ku_conn *conn)

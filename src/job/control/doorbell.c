@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { NAME_BYTES = 96, TAKES_MAX = 64 };
@@ -100,6 +101,10 @@ int ku_doorbell_take(struct ku_doorbell *b, struct ku_dial_head *head, int *fd)
             *fd = passed;
             return 1;
         }
+        if (n == (ssize_t)sizeof got && passed == KU_OS_FD_LOST && uid == geteuid())
+            return KU_ERR(KUMI_ENOMEM,
+                          "connection: of rank %d to rank %d: %s; raise the limit (ulimit -n)",
+                          got.from, got.to, strerror(EMFILE));
         if (passed >= 0)
             ku_os_close(passed);
     }
