@@ -106,6 +106,8 @@ static const struct {
     {ADAM("\"lr\":3e-5"), "optimizer.params.lr", "optimizer.lr=3e-5"},
     {OF("SGD", ""), "optimizer.params.lr", "optimizer.lr=0.001"}, /* a default that decides */
     {"{\"optimizer\":{\"type\":\"SGD\"}}", "optimizer.params.lr", "optimizer.lr=0.001"},
+    {OF("Lion", ""), "optimizer.params.lr", "optimizer.lr=0.001"}, /* not the paper's 1e-4 */
+    {OF("Lion", ""), "optimizer.params.betas", "optimizer.betas=[0.9,0.999]"},
     {ADAM("\"betas\":[0.8,0.99]"), "optimizer.params.betas", "optimizer.betas=[0.8,0.99]"},
     {ADAM("\"eps\":1e-6"), "optimizer.params.eps", "optimizer.eps=1e-6"},
     {ADAM("\"weight_decay\":0.1"), "optimizer.params.weight_decay", "optimizer.weight_decay=0.1"},
