@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ways to need less memory. Each alternative is a list of settings on top of the user's; it is
- * compiled like the plan itself, and kept if it is valid and needs less. The plan is the first task
- * of a queue, the alternatives the others, and one thread per core takes tasks:
+ * Ways to need less memory. Each alternative is a list of settings on top of the user's, as further
+ * --set options; it is compiled like the plan itself, and kept if it is valid and needs less. The
+ * plan is the first task of a queue, the alternatives the others, and one thread per core takes
+ * tasks:
  *
  *     core 0   plan          compute=bf16     offload.params    recompute=full ..
  *     core 1   micro-batch   offload.optimizer ..   recompute=selective ..
@@ -21,6 +22,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/os/os.h"
 #include "base/progress_line.h"
 #include "config/deepspeed.h"
@@ -56,11 +58,19 @@ __attribute__((format(printf, 2, 3))) static void set(struct ku_advice *a, const
 static int try_settings(struct trials *t, struct ku_advice *a)
 {
     struct ku_plan other;
-    const char *more[4] = {NULL};
+    struct kumi_settings s = *t->settings;
+    const char **set = ku_calloc((size_t)(s.n_sets + a->n_sets), sizeof *set);
+    if (set == NULL)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < s.n_sets; i++)
+        set[i] = s.set[i];
     for (int i = 0; i < a->n_sets; i++)
-        more[i] = a->set[i];
+        set[s.n_sets++] = a->set[i];
+    s.set = set;
     const bool trains_only = a->trains_only && atomic_load(&t->is_compiled);
-    KU_TRY(ku_plan_open(&other, t->settings, ku_session_n_ranks(&t->plan->s), more));
+    const int status = ku_plan_open(&other, &s, ku_session_n_ranks(&t->plan->s), NULL);
+    ku_free(set);
+    KU_TRY(status);
     KU_TRY(ku_plan_compile(&other, t->watch, trains_only ? t->plan->other_bytes : NULL));
     a->host_bytes = other.host_bytes;
     ku_plan_fini(&other);

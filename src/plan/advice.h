@@ -8,7 +8,7 @@
 
 /* Settings under which a plan needs less memory, and the memory it then needs. */
 struct ku_advice {
-    char set[3][64]; /* [n_sets]; those after the first keep other derived values unchanged */
+    char set[3][64]; /* [n_sets]; they apply together */
     int n_sets;
     const char *price;
     bool trains_only; /* evaluation and initialization are those of the plan */

@@ -115,10 +115,29 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
     }
 }
 
+/* The options of an alternative, for a command line: "--set a=1 --set b=2". */
+static void add_options(const struct ku_advice *a, struct ku_str *out)
+{
+    for (int i = 0; i < a->n_sets; i++)
+        ku_str_add(out, "%s--set %s", i ? " " : "", a->set[i]);
+}
+
+static void print_alternative(const struct ku_plan *p, const struct ku_advice *a, int width,
+                              struct ku_str *out)
+{
+    struct ku_str options = {0};
+    char text[16], less[16];
+    add_options(a, &options);
+    ku_str_add(out, "  %-*s %s, %s less; %s\n", width, ku_str_get(&options),
+               ku_text_bytes(a->host_bytes, text),
+               ku_text_bytes(p->host_bytes - a->host_bytes, less), a->price);
+    ku_str_fini(&options);
+}
+
 static void print_advice(const struct ku_plan *p, const struct ku_advice *a, int n,
                          struct ku_str *out)
 {
-    char text[16], less[16];
+    size_t width = 0;
     if (n < 0)
         ku_str_add(out,
                    "\nways to reduce it are not computed for a step of more than %d forward "
@@ -126,10 +145,14 @@ static void print_advice(const struct ku_plan *p, const struct ku_advice *a, int
                    KU_MAX_ADVISED_OPS);
     else if (n > 0)
         ku_str_add(out, "\nways to reduce it:\n");
+    for (int i = 0; i < n; i++) {
+        struct ku_str options = {0};
+        add_options(&a[i], &options);
+        width = options.bytes > width ? options.bytes : width;
+        ku_str_fini(&options);
+    }
     for (int i = 0; i < n; i++)
-        ku_str_add(out, "  --set %-32s %s, %s less; %s\n", a[i].set[0],
-                   ku_text_bytes(a[i].host_bytes, text),
-                   ku_text_bytes(p->host_bytes - a[i].host_bytes, less), a[i].price);
+        print_alternative(p, &a[i], (int)width, out);
 }
 
 /* Appends a tensor's name with its layer's number as *, unless the list has it: "h.*.ln_1.bias". */
@@ -251,6 +274,15 @@ static json_t *shapes_json(const struct ku_plan *p)
     return list;
 }
 
+static json_t *alternative_json(const struct ku_advice *a)
+{
+    json_t *set = json_array();
+    for (int i = 0; i < a->n_sets; i++)
+        json_array_append_new(set, json_string(a->set[i]));
+    return json_pack("{s:o, s:I, s:s}", "set", set, "host_bytes", (json_int_t)a->host_bytes,
+                     "price", a->price);
+}
+
 static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_advice, char **text)
 {
     const struct ku_batch *b = &p->s.batch;
@@ -264,8 +296,7 @@ static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_a
     json_array_append_new(programs, peak_json(p->program[KU_PROG_TRAIN]));
     json_array_append_new(programs, peak_json(p->program[KU_PROG_EVAL]));
     for (int i = 0; i < n_advice; i++)
-        json_array_append_new(less, json_pack("{s:s, s:I, s:s}", "set", a[i].set[0], "host_bytes",
-                                              (json_int_t)a[i].host_bytes, "price", a[i].price));
+        json_array_append_new(less, alternative_json(&a[i]));
     json_t *root = json_pack(
         "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I, s:o}, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
         "s:o, s:o}",
