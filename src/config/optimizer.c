@@ -173,6 +173,31 @@ void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a)
     a->max_momentum = c->schedule_max_momentum;
 }
 
+bool ku_rule_reads_lr(const struct ku_config *c)
+{
+    switch ((enum ku_schedule)schedule_of(c)) {
+    case KU_SCHED_LR_RANGE_TEST:
+    case KU_SCHED_DS_ONE_CYCLE:
+        return false;
+    case KU_SCHED_WARMUP_LR:
+    case KU_SCHED_WARMUP_DECAY_LR:
+        return isnan(c->schedule_warmup_max_lr);
+    case KU_SCHED_CONSTANT:
+    case KU_SCHED_LINEAR:
+    case KU_SCHED_COSINE:
+    case KU_SCHED_STEP:
+    case KU_SCHED_INVERSE_SQRT:
+    case KU_SCHED_WSD:
+    case KU_SCHED_ONE_CYCLE:
+    case KU_SCHED_NOAM:
+    case KU_SCHED_MULTI_STEP:
+    case KU_SCHED_POLYNOMIAL:
+    case KU_SCHED_WARMUP_COSINE_LR:
+        return true;
+    }
+    return true;
+}
+
 bool ku_rule_needs_end(const struct ku_config *c)
 {
     const int schedule = schedule_of(c);

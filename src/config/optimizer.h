@@ -24,6 +24,8 @@ void ku_rule_optimizer(const struct ku_config *c, int64_t global_batch, struct k
 struct ku_update_group *ku_rule_groups(const struct ku_config *c);
 /* Sets the schedule and its attributes, except those that count steps or epochs. */
 void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a);
+/* Whether the schedule starts from optimizer.lr and its scaling, not from a rate of its own. */
+bool ku_rule_reads_lr(const struct ku_config *c);
 /* Whether the schedule has an end that neither decay_steps nor total_num_steps gives. */
 bool ku_rule_needs_end(const struct ku_config *c);
 /*

@@ -126,7 +126,7 @@ void ku_run_report_announce(const struct ku_run_report *r, const struct ku_run_r
         KU_MESSAGE(INFO, "kumi: %s", ku_str_get(&batch));
     ku_str_fini(&batch);
     const struct ku_lr_scaling *scaling = &r->s->cfg.optimizer_lr_scaling;
-    if (scaling->rule != KU_SCALING_NONE)
+    if (scaling->rule != KU_SCALING_NONE && ku_rule_reads_lr(&r->s->cfg))
         KU_MESSAGE(INFO, "kumi: learning rate %g = %g x %s(%lld / %lld)",
                    r->s->cfg.optimizer_lr * ku_rule_lr_factor(&r->s->cfg, r->s->batch.global_batch),
                    r->s->cfg.optimizer_lr, scaling->rule == KU_SCALING_SQRT ? "sqrt" : "",

@@ -8,7 +8,8 @@
  *   optimizer.type adamw, optimizer.momentum 0.9  ->  "optimizer.momentum (optimizer.type: adamw;
  *                                                     it is for sgd lars rmsprop)"
  *
- * A key counts as given if its value is not the default. Warnings about the schedule follow.
+ * Of a key with several rows the first that holds gives the reason. A key counts as given if its
+ * value is not the default. Warnings about the schedule follow.
  */
 #include "train/ineffective_keys.h"
 
@@ -84,6 +85,19 @@ static const char *schedule_word(const struct ku_session *s)
 static const char *warmup_word(const struct ku_session *s)
 {
     return zero_or_more((double)s->cfg.schedule_warmup_steps.n);
+}
+/* The schedules that have the key, and take optimizer.lr without it. */
+static const char *warmup_max_lr_word(const struct ku_session *s)
+{
+    const char *type = s->cfg.schedule_type;
+    const bool has_key = strcmp(type, "warmup_lr") == 0 || strcmp(type, "warmup_decay_lr") == 0;
+    return has_key && !ku_rule_reads_lr(&s->cfg) ? "given" : "null";
+}
+static const char *momentum_word(const struct ku_session *s)
+{
+    const bool is_cycled =
+        strcmp(s->cfg.schedule_type, "one_cycle") == 0 && s->cfg.schedule_cycle_momentum;
+    return is_cycled ? "above 0" : zero_or_more(s->cfg.optimizer_momentum);
 }
 static const char *compute_word(const struct ku_session *s)
 {
@@ -191,6 +205,8 @@ static const struct facet {
     {"weight_decay", "optimizer.weight_decay", weight_decay_word},
     {"schedule", "schedule.type", schedule_word},
     {"warmup", "schedule.warmup_steps", warmup_word},
+    {"warmup_max_lr", "schedule.warmup_max_lr", warmup_max_lr_word},
+    {"momentum", "optimizer.momentum", momentum_word},
     {"compute", "precision.compute", compute_word},
     {"scaler", "loss scaling", scaler_word},
     {"file_offload", "offload to files", file_offload_word},
@@ -263,25 +279,28 @@ static bool add_reason(const struct ku_session *s, const struct effect *e, struc
     return true;
 }
 
+/* The same of all rows of a key. */
+static bool add_reason_of(const struct ku_session *s, const char *path, struct ku_str *out)
+{
+    for (int i = 0; i < N_EFFECTS; i++)
+        if (strcmp(effects[i].path, path) == 0 && add_reason(s, &effects[i], out))
+            return true;
+    return false;
+}
+
 int ku_effect_list(const struct ku_session *s, struct ku_str *out)
 {
     int n = 0;
     for (int i = 0; i < N_EFFECTS; i++) {
+        const char *path = effects[i].path;
         struct ku_str reason = {0};
-        if (is_given(&s->cfg, &effects[i]) && add_reason(s, &effects[i], &reason))
-            ku_str_add(out, "%s%s (%s)", n++ ? ", " : "", effects[i].path, ku_str_get(&reason));
+        if (i > 0 && strcmp(effects[i - 1].path, path) == 0)
+            continue;
+        if (is_given(&s->cfg, &effects[i]) && add_reason_of(s, path, &reason))
+            ku_str_add(out, "%s%s (%s)", n++ ? ", " : "", path, ku_str_get(&reason));
         ku_str_fini(&reason);
     }
     return n;
-}
-
-/* The same for a key by its path. */
-static bool add_reason_of(const struct ku_session *s, const char *path, struct ku_str *out)
-{
-    for (int i = 0; i < N_EFFECTS; i++)
-        if (strcmp(effects[i].path, path) == 0)
-            return add_reason(s, &effects[i], out);
-    return false;
 }
 
 void ku_effect_deepspeed(const struct ku_session *s)

@@ -71,6 +71,19 @@ done
 "$kumi" plan "$dir/bare.json" --deepspeed "$dir/ds.json" >/dev/null || say 'kumi plan --deepspeed'
 "$kumi" graph "$dir/bare.json" --deepspeed "$dir/ds.json" --after precision | grep -q bf16 || say 'kumi graph --deepspeed'
 
+# a peak that the schedule takes from the optimizer is scaled; one of its own is not, and the keys without effect are named
+scaled() { # params of the scheduler: the last rate; messages in $dir/errors
+    printf '{train_batch_size: 8, scheduler: {type: "WarmupLR", params: {warmup_num_steps: 2%s}}}' "$1" >"$dir/warm.json"
+    "$kumi" train "$dir/bare.json" --deepspeed "$dir/warm.json" --out "$dir/warm" --overwrite --set train.steps=5 --set train.log_every=1 \
+        --set optimizer.lr=0.002 --set 'optimizer.lr_scaling={"rule":"linear","base_batch":2}' >/dev/null 2>"$dir/errors" || say "WarmupLR$1: $(cat "$dir/errors")"
+    python3 -c 'import json, sys; print([r["lr"] for r in map(json.loads, open(sys.argv[1])) if "lr" in r][-1])' "$dir/warm/metrics.jsonl"
+}
+for params in '' ', warmup_max_lr: "auto"'; do
+    [ "$(scaled "$params")" = 0.008 ] && grep -q 'learning rate 0.008 = 0.002 x (8 / 2)$' "$dir/errors" || say "WarmupLR$params: $(scaled "$params"), $(cat "$dir/errors")"
+done
+[ "$(scaled ', warmup_max_lr: 0.001')" = 0.001 ] && ! grep -q 'learning rate' "$dir/errors" &&
+    grep -qF 'no effect: optimizer.lr (schedule.warmup_max_lr: given), optimizer.lr_scaling (schedule.warmup_max_lr: given)' "$dir/errors" || say "a peak of its own: $(cat "$dir/errors")"
+
 expect() { # text command..
     local text=$1 got
     shift

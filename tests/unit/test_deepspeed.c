@@ -543,7 +543,7 @@ static void test_auto(void **state)
          "optimizer.params.weight_decay", "0.5"},
         {"", BY("WarmupLR", "\"warmup_min_lr\":\"auto\""), "scheduler.params.warmup_min_lr", "0"},
         {",\"optimizer\":{\"lr\":0.5}", BY("WarmupLR", "\"warmup_max_lr\":\"auto\""),
-         "scheduler.params.warmup_max_lr", "0.5"},
+         "scheduler.params.warmup_max_lr", "null"}, /* optimizer.lr counts, with its scaling */
         {",\"schedule\":{\"warmup_steps\":9}", BY("WarmupLR", "\"warmup_num_steps\":\"auto\""),
          "scheduler.params.warmup_num_steps", "9"},
         {",\"train\":{\"steps\":77}", BY("WarmupDecayLR", "\"total_num_steps\":\"auto\""),

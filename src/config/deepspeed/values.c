@@ -115,6 +115,7 @@ static const struct automatic {
     double per_h2, per_h;
 } automatic[] = {
     {"warmup_min_lr", NULL, "0", 0, 0},
+    {"warmup_max_lr", NULL, "null", 0, 0}, /* optimizer.lr, scaled by optimizer.lr_scaling */
     {"warmup_num_steps", "schedule.warmup_num_steps >schedule.warmup_steps", "0", 0, 0},
     {"total_num_steps", "schedule.total_num_steps train.steps", "null", 0, 0},
     {"reduce_bucket_size", NULL, NULL, 1, 0},
@@ -175,7 +176,6 @@ int ku_ds_fill(struct ku_config *cfg, const struct ku_ds_row *row, const char *s
                int is_checked, json_t **value)
 {
     const char *eq = strchr(row->target, '='), *compute;
-    const struct ku_ds_item *lr = ku_ds_find(cfg->deepspeed, "optimizer.params.lr");
     const struct automatic *a = find_automatic(cfg, row->key);
     const bool is_switch = strcmp(row->key, "enabled") == 0;
     *value = NULL;
@@ -184,8 +184,6 @@ int ku_ds_fill(struct ku_config *cfg, const struct ku_ds_row *row, const char *s
     } else if (is_switch && eq) { /* fp16, bf16: on if precision.compute has it */
         compute = json_string_value(ku_ds_own(cfg, "precision.compute"));
         *value = json_boolean(compute && strcmp(compute, eq + 1) == 0);
-    } else if (strcmp(row->key, "warmup_max_lr") == 0) { /* the learning rate, of either */
-        *value = lr ? json_incref(lr->value) : own_or_default(cfg, "optimizer.lr");
     } else if (a) {
         KU_TRY(fill_by_table(cfg, a, spelled, value));
     } else if (is_switch || is_checked || strcmp(row->section, "amp") == 0) {
