@@ -34,6 +34,8 @@ struct ku_batch {
     int64_t n_parts; /* evaluation on another rank count: micro-batches of the training run's
                         batch; 0: virtual_shards * k */
 };
+/* Samples per step if no key gives a size. */
+enum { KU_DEFAULT_GLOBAL_BATCH = 16 };
 /* Fill in the missing values. Errors: EINVAL, with the nearest valid values (*b unchanged). */
 KU_STATUS ku_batch_resolve(struct ku_batch *b);
 /* Whether n_ranks can run V virtual shards: n_ranks is 1, or V / n_ranks a power of two. */

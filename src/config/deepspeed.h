@@ -74,7 +74,7 @@ struct ku_ds_batch {
 /*
  * Check train.{global_batch, micro_batch, accumulation} by DeepSpeed's relation
  * train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * n_ranks and
- * derive missing values.
+ * derive missing values. KU_DEFAULT_GLOBAL_BATCH applies if a size is "auto" and none is given.
  *
  * Errors: EINVAL, with DeepSpeed's message, the rank count and values that fit.
  */

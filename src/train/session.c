@@ -29,7 +29,7 @@
 #include "sim/between_hosts.h"
 #include "sim/kernel_choice.h"
 
-enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
+enum { DEFAULT_STEPS = 1000 };
 
 static int64_t given(int64_t key)
 {
@@ -74,7 +74,7 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
         .virtual_shards = from_checkpoint(c->train_virtual_shards, was, "train.virtual_shards"),
         .accumulation = given(c->train_accumulation)};
     if (!s->batch.global_batch && !s->batch.micro_batch && !s->batch.is_in_tokens)
-        s->batch.global_batch = DEFAULT_BATCH;
+        s->batch.global_batch = KU_DEFAULT_GLOBAL_BATCH;
     const int status = ku_batch_resolve(&s->batch);
     if (status == KUMI_OK || was == NULL || !s->batch.is_free || c->train_micro_batch != KU_NULL)
         return status;

@@ -757,6 +757,34 @@ static void test_batch(void **state)
     }
 }
 
+/* Without a size in the configuration "auto" is that of a run without a DeepSpeed file. */
+static void test_batch_auto(void **state)
+{
+    static const struct {
+        const char *deepspeed;
+        int64_t want[3]; /* on 2 ranks */
+    } row[] = {
+        {"{\"train_batch_size\":\"auto\",\"train_micro_batch_size_per_gpu\":\"auto\","
+         "\"gradient_accumulation_steps\":\"auto\"}",
+         {16, 8, 1}},
+        {"{\"train_batch_size\":\"auto\",\"gradient_accumulation_steps\":4}", {16, 2, 4}},
+        {"{\"train_batch_size\":\"auto\",\"train_micro_batch_size_per_gpu\":3}", {6, 3, 1}},
+        {"{\"train_micro_batch_size_per_gpu\":\"auto\"}", {16, 8, 1}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_config c;
+        struct ku_ds_batch b;
+        assert_int_equal(whole("", row[i].deepspeed, &c), KUMI_OK);
+        if (ku_deepspeed_batch(&c, 2, &b) < 0)
+            fail_msg("%s: %s", row[i].deepspeed, ku_err_get()->text);
+        assert_int_equal(b.train, row[i].want[0]);
+        assert_int_equal(b.micro, row[i].want[1]);
+        assert_int_equal(b.accumulation, row[i].want[2]);
+        ku_config_fini(&c);
+    }
+}
+
 /* Short of memory at any point: an error, nothing left behind, and no other answer. */
 static void test_memory(void **state)
 {
@@ -848,7 +876,7 @@ int main(void)
         cmocka_unit_test(test_bad),        cmocka_unit_test(test_auto),
         cmocka_unit_test(test_file),       cmocka_unit_test(test_batch),
         cmocka_unit_test(test_precedence), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_text),       cmocka_unit_test(test_batch_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

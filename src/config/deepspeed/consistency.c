@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "config/batch_relation.h"
 #include "config/deepspeed/deepspeed_impl.h"
 
 static double number(const struct ku_deepspeed *ds, const char *key)
@@ -92,6 +93,12 @@ static int refuse_relation(const struct ku_config *cfg, const char *sentence,
                   ranks);
 }
 
+static bool is_auto(const struct ku_config *cfg, const char *key)
+{
+    const struct ku_ds_item *item = ku_ds_find(cfg->deepspeed, key);
+    return item && item->source == KU_DS_AUTO;
+}
+
 int ku_deepspeed_batch(const struct ku_config *cfg, int world, struct ku_ds_batch *out)
 {
     const struct ku_ds_batch given = {
@@ -104,6 +111,9 @@ int ku_deepspeed_batch(const struct ku_config *cfg, int world, struct ku_ds_batc
     if (__builtin_mul_overflow(b.micro * world, b.accumulation, &samples))
         return KU_ERR(KUMI_EINVAL, "config: train_micro_batch_size_per_gpu x "
                                    "gradient_accumulation_steps x world size is too large");
+    if (!b.train && !b.micro &&
+        (is_auto(cfg, "train_batch_size") || is_auto(cfg, "train_micro_batch_size_per_gpu")))
+        b.train = KU_DEFAULT_GLOBAL_BATCH;
     if (!b.train && !b.micro)
         return KU_ERR(KUMI_EINVAL, "config: Either train_batch_size or "
                                    "train_micro_batch_size_per_gpu needs to be provided; or "
