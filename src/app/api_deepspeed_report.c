@@ -12,6 +12,7 @@
 #include "train/ineffective_keys.h"
 #include "config/deepspeed.h"
 #include "model/model.h"
+#include "pass/pass.h"
 #include "train/session.h"
 
 static void print_batch(const struct ku_ds_batch *b, int dp, struct ku_str *out)
@@ -30,6 +31,20 @@ static json_t *batch_json(const struct ku_ds_batch *b, int dp)
                      "gradient_accumulation_steps", (json_int_t)b->accumulation, "ranks", dp);
 }
 
+/* Check all that training checks before it opens data, so that both end with the same error. */
+static int resolve(struct ku_session *s, int n_ranks, struct ku_ds_batch *batch)
+{
+    KU_TRY(ku_config_finish(&s->cfg));
+    if (s->cfg.ps_workers != KU_NULL) { /* such a training runs without -n */
+        n_ranks = (int)s->cfg.ps_workers;
+        s->host_ranks = 1;
+        s->remote.update_by = KU_UPDATE_WORKER;
+    }
+    KU_TRY(ku_session_resolve(s, NULL, n_ranks));
+    ku_effect_deepspeed(s);
+    return ku_deepspeed_batch(&s->cfg, s->batch.n_ranks, batch);
+}
+
 int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int is_all, int as_json,
                         char **text)
 {
@@ -39,7 +54,6 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
     struct ku_ds_batch batch;
     struct ku_str out = {0};
     json_t *keys = NULL;
-    int dp = 1;
     KU_TRY(ku_settings_check(settings));
     if (n_ranks < 1 || n_ranks > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
@@ -53,15 +67,8 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
                       "--deepspeed FILE, or a key \"deepspeed\"",
                       settings->config);
     }
-    int status = ku_config_finish(cfg);
-    if (status == KUMI_OK) {
-        dp = ku_session_data_ranks(&s, n_ranks);
-        status = ku_deepspeed_batch(cfg, dp, &batch);
-    }
+    const int status = resolve(&s, n_ranks, &batch), dp = s.batch.n_ranks;
     const struct kumi_error why = *ku_err_get();
-    if (status == KUMI_OK && ku_model_read(cfg, &s.model) == KUMI_OK &&
-        ku_sharding_resolve(cfg, n_ranks, 0, &s.sharding) == KUMI_OK)
-        ku_effect_deepspeed(&s);
     if (as_json)
         keys = ku_deepspeed_json(cfg->deepspeed);
     else

@@ -100,8 +100,13 @@ static int find_tokenizer(struct ku_session *s)
 int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
                          const json_t *was, int n_ranks)
 {
-    struct ku_ds_batch deepspeed;
     KU_TRY(ku_config_load(path, set, n_sets, ku_model_hidden_size, &s->cfg));
+    return ku_session_resolve(s, was, n_ranks);
+}
+
+int ku_session_resolve(struct ku_session *s, const json_t *was, int n_ranks)
+{
+    struct ku_ds_batch deepspeed;
     s->groups = ku_rule_groups(&s->cfg);
     if (s->groups == NULL)
         return KUMI_ENOMEM;

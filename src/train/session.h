@@ -85,6 +85,8 @@ struct ku_session {
  */
 KU_STATUS ku_session_configure(struct ku_session *s, const char *path, const char *const *set,
                                int n_sets, const json_t *was, int n_ranks);
+/* The same after the configuration: s->cfg is finished (ku_config_finish). */
+KU_STATUS ku_session_resolve(struct ku_session *s, const json_t *was, int n_ranks);
 /*
  * Open data and sampler; determine the length of the run and of the schedule.
  *

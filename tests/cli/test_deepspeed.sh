@@ -23,6 +23,14 @@ assert keys["fp16.hysteresis"]["why"] == "fp16.enabled is false"
 assert told["batch"] == {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "ranks": 2}
 PYTHON
 [ "$("$kumi" train $config --explain-deepspeed=all | wc -l)" -gt 180 ] || say '--explain-deepspeed=all lists too few'
+# what only the rest of the configuration refuses ends it as it ends the training, after the table
+for bad in 'train.virtual_shards=3' 'parallel.shard=3' 'model.n_embd=3'; do
+    "$kumi" train $config -n 2 --set $bad --out "$dir/o" >/dev/null 2>"$dir/errors"
+    wanted=$?
+    "$kumi" train $config -n 2 --set $bad --explain-deepspeed >"$dir/table" 2>"$dir/explained"
+    [ $? = $wanted ] && [ $wanted = 2 ] && cmp -s "$dir/errors" "$dir/explained" && grep -q '^optimizer.params.lr ' "$dir/table" ||
+        say "--explain-deepspeed with $bad: $(cat "$dir/errors" "$dir/explained")"
+done
 
 # the world size of a batch is the number of data-parallel ranks, as in training
 printf '{train_batch_size: 16, train_micro_batch_size_per_gpu: 8}' >"$dir/tensor.json"
