@@ -286,8 +286,9 @@ KUMI_API int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks
                                enum kumi_plan_axis axis);
 /*
  * Compare a rank's memory under each ZeRO stage with private state, and with state that the ranks
- * of the host share. These two settings of the configuration are ignored. What the other settings
- * refuse is a column without figures and a line with the reason.
+ * of the host share. These two settings of the configuration are ignored, also where its DeepSpeed
+ * section gives them. What the other settings refuse is a column without figures and a line with
+ * the reason.
  *
  *   options       NULL: defaults
  *   picture       path of a stacked bar chart, *.svg, *.png, *.pdf; NULL: none
@@ -326,9 +327,9 @@ KUMI_API int kumi_plan_activations(const struct kumi_settings *settings, int n_r
  * Print memory and bytes sent of a rank under every layout of n ranks of one host: data parallel,
  * the stages of ZeRO, tensor parallel, pipelines (1F1B) and their combinations, with private state.
  * Of a pipeline each figure is the maximum over its coordinates; the bubble is its idle share, from
- * modelled costs. Keys of the configuration that choose a layout are ignored. A layout that the
- * model or the settings refuse, or that exceeds memory.recompute's budget, is a row with the
- * reason.
+ * modelled costs. Keys of the configuration that choose a layout are ignored, also those of its
+ * DeepSpeed section. A layout that the model or the settings refuse, or that exceeds
+ * memory.recompute's budget, is a row with the reason.
  */
 KUMI_API int kumi_plan_layouts(const struct kumi_settings *settings, int n_ranks, int as_json,
                                char **text);

@@ -320,11 +320,18 @@ int ku_config_set_list(struct ku_config *cfg, const char *path, const char *cons
     return status;
 }
 
-int ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
-                    int n_sets, ku_model_width *width, struct ku_config *cfg)
+bool ku_config_is_over(const struct ku_config *cfg, const char *path)
 {
-    memset(cfg, 0, sizeof *cfg);
+    const int first = cfg->n_sets - cfg->n_over;
+    return cfg->n_over > 0 && is_set((const char *const *)cfg->set + first, cfg->n_over, path);
+}
+
+/* ku_config_begin; *cfg is all zero but for n_over. */
+static int begin(const char *name, const char *text, size_t bytes, const char *const *set,
+                 int n_sets, ku_model_width *width, struct ku_config *cfg)
+{
     KU_TRY(ku_arg_list("config", "settings.set", set, n_sets));
+    KU_ASSERT(cfg->n_over <= n_sets);
     KU_TRY(ku_json_parse(name, text, bytes, &cfg->doc));
     cfg->root = json_incref(cfg->doc.root);
     int status = json_is_object(cfg->root)
@@ -335,6 +342,13 @@ int ku_config_begin(const char *name, const char *text, size_t bytes, const char
     if (status < 0)
         ku_config_fini(cfg);
     return status;
+}
+
+int ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
+                    int n_sets, ku_model_width *width, struct ku_config *cfg)
+{
+    memset(cfg, 0, sizeof *cfg);
+    return begin(name, text, bytes, set, n_sets, width, cfg);
 }
 
 int ku_config_finish(struct ku_config *cfg)
@@ -363,23 +377,37 @@ int ku_config_parse(const char *name, const char *text, size_t bytes, const char
     return status;
 }
 
-int ku_config_open(const char *path, const char *const *set, int n_sets, ku_model_width *width,
-                   struct ku_config *cfg)
+/* ku_config_open; *cfg is all zero but for n_over. */
+static int open_file(const char *path, const char *const *set, int n_sets, ku_model_width *width,
+                     struct ku_config *cfg)
 {
     struct ku_json doc;
-    memset(cfg, 0, sizeof *cfg);
     if (path == NULL)
         return KU_ERR(KUMI_EINVAL, "config: no file is given; name one, as in configs/");
     KU_TRY(ku_json_load(path, MAX_CONFIG_BYTES, &doc));
-    int status = ku_config_begin(path, doc.text, doc.bytes, set, n_sets, width, cfg);
+    int status = begin(path, doc.text, doc.bytes, set, n_sets, width, cfg);
     ku_json_fini(&doc);
     return status;
+}
+
+int ku_config_open(const char *path, const char *const *set, int n_sets, ku_model_width *width,
+                   struct ku_config *cfg)
+{
+    memset(cfg, 0, sizeof *cfg);
+    return open_file(path, set, n_sets, width, cfg);
 }
 
 int ku_config_load(const char *path, const char *const *set, int n_sets, ku_model_width *width,
                    struct ku_config *cfg)
 {
-    KU_TRY(ku_config_open(path, set, n_sets, width, cfg));
+    return ku_config_load_over(path, set, n_sets, 0, width, cfg);
+}
+
+int ku_config_load_over(const char *path, const char *const *set, int n_sets, int n_over,
+                        ku_model_width *width, struct ku_config *cfg)
+{
+    *cfg = (struct ku_config){.n_over = n_over};
+    KU_TRY(open_file(path, set, n_sets, width, cfg));
     int status = ku_config_finish(cfg);
     if (status < 0)
         ku_config_fini(cfg);

@@ -101,7 +101,7 @@ struct ku_config {
     json_t *root;       /* file and --set merged, as given */
     struct ku_json doc; /* the file, with positions */
     char **set;         /* [n_sets] of --set, for messages */
-    int n_sets;
+    int n_sets, n_over; /* the last n_over of set also override the DeepSpeed configuration */
 };
 
 /* Callback: the model's hidden size, from which DeepSpeed derives "auto" bucket sizes
@@ -119,7 +119,13 @@ typedef int ku_model_width(const struct ku_config *cfg, int64_t *width);
  */
 KU_STATUS ku_config_load(const char *path, const char *const *set, int n_sets,
                          ku_model_width *width, struct ku_config *cfg);
-/* The same from a JSON text; name: for messages. */
+/*
+ * The same for a report that plans a configuration under settings of its own. The last n_over of
+ * the settings also override the DeepSpeed configuration, which a --set may not contradict.
+ */
+KU_STATUS ku_config_load_over(const char *path, const char *const *set, int n_sets, int n_over,
+                              ku_model_width *width, struct ku_config *cfg);
+/* The same as ku_config_load from a JSON text; name: for messages. */
 KU_STATUS ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
                           int n_sets, ku_model_width *width, struct ku_config *cfg);
 /* The two halves of these. begin, open: parse, apply --set, translate the DeepSpeed configuration
@@ -152,6 +158,8 @@ KU_STATUS ku_config_set(struct ku_config *cfg, const char *path, json_t *value);
 /* Applies --set options; of two keys with the same meaning the one that is set replaces the
  * other. Once per configuration. */
 KU_STATUS ku_config_override(struct ku_config *cfg, const char *const *set, int n_sets);
+/* Whether one of the last n_over settings gives the key. */
+bool ku_config_is_over(const struct ku_config *cfg, const char *path);
 void ku_config_fini(struct ku_config *cfg);
 
 /* The place of a key for messages: "file:line:column", or the --set. Returns out. */

@@ -17,8 +17,9 @@
  *     merge       the settings enter the configuration; refused items become an error
  *
  * A kumi key that the configuration itself gives must have an equal value, except for implied
- * settings, which it overrides. For an absent DeepSpeed key its DeepSpeed default applies if the
- * kumi key is NUMERICS and its section is given; otherwise kumi's default.
+ * settings, which it overrides; the settings of a report override all (ku_config_load_over). For an
+ * absent DeepSpeed key its DeepSpeed default applies if the kumi key is NUMERICS and its section is
+ * given; otherwise kumi's default.
  */
 enum ku_ds_source { KU_DS_FILE, KU_DS_DEFAULT, KU_DS_AUTO };
 enum ku_ds_verdict { KU_DS_APPLIED, KU_DS_NO_EFFECT, KU_DS_REFUSED, KU_DS_UNKNOWN };
@@ -36,6 +37,7 @@ struct ku_ds_set { /* a setting of one of kumi's keys */
     json_t *value;
     uint32_t item;
     int is_implied; /* overridden by the configuration and by given keys */
+    bool is_own;    /* the value is the configuration's, and messages name its place */
 };
 struct ku_deepspeed {
     struct ku_json doc; /* the file; name NULL: an object inside kumi's configuration */
@@ -60,8 +62,8 @@ KU_STATUS ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width);
 KU_STATUS ku_deepspeed_merge(struct ku_config *cfg);
 void ku_deepspeed_destroy(struct ku_deepspeed *ds);
 
-/* The DeepSpeed key that set `path`, "ds.json:3:5: optimizer.params.lr"; NULL: none. Returns
- * out. */
+/* The DeepSpeed key that gave `path` its value, "ds.json:3:5: optimizer.params.lr"; NULL: none, or
+ * the configuration gave it. Returns out. */
 const char *ku_deepspeed_where(const struct ku_config *cfg, const char *path,
                                char out[KU_WHERE_BYTES]);
 /* One message for each key that DeepSpeed ignores. */

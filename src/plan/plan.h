@@ -54,7 +54,7 @@ struct ku_plan {
  * Read the settings and the batch shapes; nothing is compiled. ku_plan_compile follows.
  * Nothing needs to be finished on failure, of either.
  *
- *   more    settings that override the user's, NULL-terminated; NULL: none
+ *   more    settings that override the user's, as ku_settings_configure takes them; NULL: none
  */
 KU_STATUS ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
                        const char *const *more);

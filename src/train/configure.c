@@ -19,9 +19,9 @@ int ku_settings_check(const struct kumi_settings *settings)
     return ku_arg_list("config", "settings.set", settings->set, settings->n_sets);
 }
 
-/* The user's settings, followed by those of the caller, which override them. */
+/* The user's settings, followed by those of the caller, which override them. *n_more: of these. */
 static int join_settings(const struct kumi_settings *settings, const char *const *more,
-                         const char ***all, int *n_all)
+                         const char ***all, int *n_all, int *n_more)
 {
     int n = 0;
     const char **set = ku_calloc((size_t)settings->n_sets + MAX_MORE + 1, sizeof *set);
@@ -35,6 +35,7 @@ static int join_settings(const struct kumi_settings *settings, const char *const
     }
     *all = set;
     *n_all = n;
+    *n_more = n - settings->n_sets;
     return KUMI_OK;
 }
 
@@ -47,7 +48,7 @@ int ku_settings_configure(struct ku_session *s, const struct kumi_settings *sett
     if (n_ranks < 1 || n_ranks > KU_MAX_PLANNED)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
                       KU_MAX_PLANNED);
-    KU_TRY(join_settings(settings, more, &set, &n));
+    KU_TRY(join_settings(settings, more, &set, &n, &s->n_over));
     int status = ku_session_configure(s, settings->config, set, n, NULL, n_ranks);
     if (status < 0)
         ku_session_fini(s);

@@ -17,7 +17,8 @@ enum { KU_MAX_PLANNED = 1 << 20 };
  * may do so several times and calls ku_deepspeed_warn once.
  *
  *   s      all zero at entry but for host_ranks and has_even_hosts; finished on failure
- *   more   up to 16 settings that override the user's, NULL-terminated; NULL: none
+ *   more   up to 16 settings that override the user's, those of a DeepSpeed configuration
+ *          included, NULL-terminated; NULL: none
  */
 KU_STATUS ku_settings_configure(struct ku_session *s, const struct kumi_settings *settings,
                                 int n_ranks, const char *const *more);

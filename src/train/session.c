@@ -100,7 +100,7 @@ static int find_tokenizer(struct ku_session *s)
 int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
                          const json_t *was, int n_ranks)
 {
-    KU_TRY(ku_config_load(path, set, n_sets, ku_model_hidden_size, &s->cfg));
+    KU_TRY(ku_config_load_over(path, set, n_sets, s->n_over, ku_model_hidden_size, &s->cfg));
     return ku_session_resolve(s, was, n_ranks);
 }
 

@@ -46,6 +46,7 @@ struct ku_session {
     const struct ku_graph *graph;     /* a program's own graph, instead of model; else NULL */
     int host_ranks;                   /* as ku_sharding_resolve takes it */
     bool has_even_hosts;              /* as ku_sharding_share takes it */
+    int n_over;                       /* as ku_config_load_over takes it */
     const struct ku_host_ranks *host; /* [n_hosts] of the job or plan, borrowed; NULL: one host */
     int n_hosts;
     struct ku_batch batch;

@@ -92,6 +92,24 @@ done
 [ "$(scaled ', warmup_max_lr: 0.001')" = 0.001 ] && ! grep -q 'learning rate' "$dir/errors" &&
     grep -qF 'no effect: optimizer.lr (schedule.warmup_max_lr: given), optimizer.lr_scaling (schedule.warmup_max_lr: given)' "$dir/errors" || say "a peak of its own: $(cat "$dir/errors")"
 
+# the reports of all stages and layouts replace a layout that the file gives, by null too, as they replace that of CONFIG
+plan() { # file's text, report, options..
+    printf '%s' "$1" >"$dir/layout.json"
+    "$kumi" plan "$dir/bare.json" --deepspeed "$dir/layout.json" -n 2 "$2" --json "${@:3}" 2>"$dir/errors" || say "$2 of $1: $(cat "$dir/errors")"
+}
+for report in --stages --layouts; do
+    plan '{train_batch_size: 8}' $report >"$dir/free"
+    plan '{train_batch_size: 8, zero_optimization: {stage: 2}}' $report >"$dir/staged"
+    cmp -s "$dir/free" "$dir/staged" || say "$report: other rows with a stage in the file: $(diff "$dir/free" "$dir/staged")"
+    plan '{train_batch_size: 8, zero_optimization: {stage: 3, mics_shard_size: 2}}' $report >"$dir/staged"
+    grep -q 'contradicts\|parallel.shard' "$dir/staged" && say "$report: rows are refused for the file's shard: $(grep refused "$dir/staged")"
+done
+plan '{train_batch_size: 8, tensor_parallel: {autotp_size: 2}}' --layouts >"$dir/staged"
+cmp -s "$dir/free" "$dir/staged" || say "--layouts: other rows with a tensor-parallel size in the file: $(diff "$dir/free" "$dir/staged")"
+# what reduces memory is a list of further --set options, which may not contradict the file
+plan '{train_batch_size: 8, train_micro_batch_size_per_gpu: 2}' --memory >"$dir/plan"
+grep -q '"train.virtual_shards\|"memory.recompute' "$dir/plan" && ! grep -q '"train.micro_batch=1"' "$dir/plan" || say "--memory: $(grep -A9 to_hold_less "$dir/plan")"
+
 expect() { # text command..
     local text=$1 got
     shift

@@ -485,6 +485,11 @@ static const struct {
     {",\n\"optimizer\":{\"lr\":0.1}", ADAM("\"lr\":0.2"),
      "config: c.json:3:51: deepspeed.optimizer.params.lr: 0.2; it contradicts optimizer.lr: 0.1 "
      "(c.json:2:14); give one of the two, or equal values"},
+    /* values of the configuration, which override what the file implies, under their own names */
+    {",\n\"optimizer\":{\"lr\":-1}", ADAM("\"lr\":\"auto\""),
+     "config: c.json:2:14: optimizer.lr: -1; a number from 0 to 1e+30"},
+    {",\n\"optimizer\":{\"eps\":-1}", ADAM(""),
+     "config: c.json:2:14: optimizer.eps: -1; a number from 0 to 1"},
     {",\n\"precision\":{\"compute\":\"bf16\"}", "{\"bf16\":{\"enabled\":false}}",
      "config: c.json:3:22: deepspeed.bf16.enabled: false; it contradicts precision.compute: "
      "\"bf16\"; give one of the two"},

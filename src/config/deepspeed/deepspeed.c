@@ -442,7 +442,7 @@ const char *ku_deepspeed_where(const struct ku_config *cfg, const char *path,
 {
     const struct ku_deepspeed *ds = cfg->deepspeed;
     for (uint32_t i = 0; ds && i < ds->n_sets; i++)
-        if (strcmp(ds->set[i].path, path) == 0)
+        if (!ds->set[i].is_own && strcmp(ds->set[i].path, path) == 0)
             return place_of(cfg, ds->item[ds->set[i].item].spelled, out);
     return NULL;
 }

@@ -5,8 +5,11 @@
  *
  *     configuration's key    given setting               implied setting
  *     absent                 the setting applies         the setting applies
- *     equal                  the setting applies         the setting applies
+ *     equal                  the setting applies         the configuration applies
  *     different              the item is refused         the configuration applies
+ *     set by a report        the configuration applies, also with null
+ *
+ * Reports that plan a configuration under other layouts set keys that a given setting sets, too.
  */
 #include <stdio.h>
 #include <string.h>
@@ -156,28 +159,36 @@ int ku_ds_apply(struct ku_config *cfg, uint32_t at, const char *targets, const c
     return KUMI_OK;
 }
 
+/* Compares a setting with the configuration's key of that path. */
+static int settle(const struct ku_config *cfg, struct ku_ds_item *item, struct ku_ds_set *s)
+{
+    char place[KU_WHERE_BYTES], text[KU_WHERE_BYTES + 64];
+    const bool is_over = ku_config_is_over(cfg, s->path);
+    json_t *own = ku_ds_own(cfg, s->path);
+    if (own == NULL && !is_over)
+        return KUMI_OK;
+    s->is_own = is_over || s->is_implied;
+    if (own && ku_config_is_same(own, s->value))
+        return KUMI_OK;
+    snprintf(text, sizeof text, " (%s); give one of the two, or equal values",
+             ku_config_place(cfg, s->path, place));
+    if (!s->is_own)
+        KU_TRY(refuse(item, "it contradicts ", s->path, own, text));
+    else if (item->source == KU_DS_DEFAULT)
+        item->verdict = KU_DS_NO_EFFECT; /* its effect shows the final value */
+    json_decref(s->value);
+    s->value = own ? json_incref(own) : json_null();
+    return KUMI_OK;
+}
+
 /* Compares the settings with the configuration's own keys, which override implied settings and
  * contradict others. */
 int ku_ds_settle(struct ku_config *cfg)
 {
     struct ku_deepspeed *ds = cfg->deepspeed;
-    char place[KU_WHERE_BYTES], text[KU_WHERE_BYTES + 64];
     json_t *value;
-    for (uint32_t i = 0; i < ds->n_sets; i++) {
-        struct ku_ds_set *s = &ds->set[i];
-        json_t *own = ku_ds_own(cfg, s->path);
-        if (own == NULL || ku_config_is_same(own, s->value))
-            continue;
-        snprintf(text, sizeof text, " (%s); give one of the two, or equal values",
-                 ku_config_place(cfg, s->path, place));
-        struct ku_ds_item *item = &ds->item[s->item];
-        if (!s->is_implied)
-            KU_TRY(refuse(item, "it contradicts ", s->path, own, text));
-        else if (item->source == KU_DS_DEFAULT)
-            item->verdict = KU_DS_NO_EFFECT; /* its effect shows the final value */
-        json_decref(s->value);
-        s->value = json_incref(own);
-    }
+    for (uint32_t i = 0; i < ds->n_sets; i++)
+        KU_TRY(settle(cfg, &ds->item[ds->set[i].item], &ds->set[i]));
     for (uint32_t i = 0; i < ds->n_items; i++)
         for (uint32_t k = 0; k < ds->n_sets; k++) {
             value = json_object_get(ds->item[i].effect, ds->set[k].path);
