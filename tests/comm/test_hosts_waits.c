@@ -16,6 +16,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,22 +80,57 @@ static int hang_one(struct ku_job *job, void *arg)
     return call(job, row);
 }
 
+/* A job of its own thread, since jobs wait for seconds: the status, and the root cause in text. */
+struct run {
+    pthread_t thread;
+    struct ku_job_opts opts;
+    int n;
+    int (*each)(struct ku_job *job, void *arg);
+    void *arg;
+    int status;
+    char text[sizeof ku_err_get()->text];
+};
+static void *run_one(void *arg)
+{
+    struct run *r = arg;
+    r->status = ku_comm_threads(r->n, &r->opts, r->each, r->arg);
+    snprintf(r->text, sizeof r->text, "%s", r->status < 0 ? ku_err_get()->text : "");
+    return NULL;
+}
+static void run_all(struct run *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(pthread_create(&r[i].thread, NULL, run_one, &r[i]), 0);
+    for (size_t i = 0; i < n; i++)
+        pthread_join(r[i].thread, NULL);
+}
+
+static struct run run_of(const struct row *row, int (*each)(struct ku_job *job, void *arg))
+{
+    assert_int_equal(row->n, n_of(row->hosts));
+    return (struct run){.opts = {.threads = 1, .hosts = row->hosts, .timeout_ns = 1000000000},
+                        .n = row->n,
+                        .each = each,
+                        .arg = (void *)(uintptr_t)row};
+}
+
 static void test_hung(void **state)
 {
     static const struct row rows[] = {{"1,1", 2, BROADCAST, 0, 0},     {"1,2", 3, BROADCAST, 0, 0},
                                       {"1,1,1,1", 4, BROADCAST, 0, 0}, {"2,2", 4, BARRIER, 3, 0},
                                       {"1,1,1,1", 4, BARRIER, 2, 0},   {"2,2", 4, MESSAGE, 3, 0}};
+    enum { N = sizeof rows / sizeof *rows };
+    struct run run[N];
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct ku_job_opts opts = {
-            .threads = 1, .hosts = rows[i].hosts, .timeout_ns = 1000000000};
+    for (int i = 0; i < N; i++)
+        run[i] = run_of(&rows[i], hang_one);
+    run_all(run, N);
+    for (int i = 0; i < N; i++) {
         char says[64];
-        assert_int_equal(rows[i].n, n_of(rows[i].hosts));
-        const int status = ku_comm_threads(rows[i].n, &opts, hang_one, (void *)(uintptr_t)&rows[i]);
         snprintf(says, sizeof says, "time-out: rank %d on host host", rows[i].silent);
-        if (status != KUMI_ETIMEDOUT || !strstr(ku_err_get()->text, says) ||
-            strstr(ku_err_get()->text, "does not answer"))
-            fail_msg("row %zu: %d \"%s\" lacks \"%s\"", i, status, ku_err_get()->text, says);
+        if (run[i].status != KUMI_ETIMEDOUT || !strstr(run[i].text, says) ||
+            strstr(run[i].text, "does not answer"))
+            fail_msg("row %d: %d \"%s\" lacks \"%s\"", i, run[i].status, run[i].text, says);
     }
 }
 
@@ -116,13 +152,15 @@ static void test_busy(void **state)
     static const struct row rows[] = {{"2,2", 4, BARRIER, 0, 9000},
                                       {"2,2", 4, BARRIER, 1, 6000},
                                       {"1,1,1,1", 4, BARRIER, 0, 6000}};
+    enum { N = sizeof rows / sizeof *rows };
+    struct run run[N];
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct ku_job_opts opts = {
-            .threads = 1, .hosts = rows[i].hosts, .timeout_ns = 1000000000};
-        if (ku_comm_threads(rows[i].n, &opts, delay_one, (void *)(uintptr_t)&rows[i]))
-            fail_msg("row %zu: %s", i, ku_err_get()->text);
-    }
+    for (int i = 0; i < N; i++)
+        run[i] = run_of(&rows[i], delay_one);
+    run_all(run, N);
+    for (int i = 0; i < N; i++)
+        if (run[i].status < 0)
+            fail_msg("row %d: %s", i, run[i].text);
 }
 
 enum leaving { OF_WORLD, OF_COMM, LARGE, TO_RECEIVER, TO_WORLD_RECEIVER, N_LEAVING };
@@ -149,15 +187,22 @@ static int leave_one(struct ku_job *job, void *arg)
 
 static void test_leaver(void **state)
 {
+    enum leaving form[N_LEAVING];
+    struct run run[N_LEAVING];
+    const int64_t from = ku_clock_ns();
     (void)state;
-    for (enum leaving form = 0; form < N_LEAVING; form++) {
-        const struct ku_job_opts opts = {.threads = 1, .hosts = "1,1,1", .timeout_ns = LIMIT_NS};
-        const int64_t from = ku_clock_ns();
-        const int status = ku_comm_threads(3, &opts, leave_one, &form);
-        if (status != KUMI_EMISMATCH || !strstr(ku_err_get()->text, "rank 1 left the job"))
-            fail_msg("form %d: %d %s", (int)form, status, ku_err_get()->text);
-        assert_true(ku_clock_ns() - from < LIMIT_NS);
+    for (int i = 0; i < N_LEAVING; i++) {
+        form[i] = (enum leaving)i;
+        run[i] = (struct run){.opts = {.threads = 1, .hosts = "1,1,1", .timeout_ns = LIMIT_NS},
+                              .n = 3,
+                              .each = leave_one,
+                              .arg = &form[i]};
     }
+    run_all(run, N_LEAVING);
+    for (int i = 0; i < N_LEAVING; i++)
+        if (run[i].status != KUMI_EMISMATCH || !strstr(run[i].text, "rank 1 left the job"))
+            fail_msg("form %d: %d %s", i, run[i].status, run[i].text);
+    assert_true(ku_clock_ns() - from < LIMIT_NS);
 }
 
 /* A rank that has sent what it has to send may leave before its receiver comes. */
