@@ -175,7 +175,7 @@ static void unreached(void **state)
     const struct kumi_linear up = {.out = "f", .out_count = (int64_t[]){F}};
     struct kumi_graph *b;
     struct ku_graph *g;
-    struct ku_program *p;
+    struct ku_program *p = NULL;
     int n_moments = 0;
     (void)state;
     for (int a = 0; a < KU_N_AXES; a++)
