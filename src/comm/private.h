@@ -92,6 +92,7 @@ struct ku_far_chain {
     int64_t left_ns;     /* waited since is_leaving, without a byte */
     /* Of the end that was found last: the rank that it waits for, -1: none; its last operation */
     int end_awaits;
+    uint32_t end_stopped_pid; /* as ku_progress.stopped_pid */
     char end_last[160];
 };
 /* State of one wait */

@@ -56,6 +56,9 @@ static const int64_t silence_ns = INT64_C(2000000000);
  */
 static const int64_t leaver_ns = INT64_C(2000000000);
 
+#define STOPPED_HINT "; its process %u is stopped: kill -CONT %u continues it"
+#define WAITS_HINT   "; it waits too: check that all ranks call collectives in the same order"
+
 int ku_job_check(struct ku_job *job)
 {
     KU_TRY(ku_job_look(job, NULL));
@@ -127,21 +130,23 @@ static int stopped_on_chain(const struct ku_job *job, int rank)
  */
 static int raise_far_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
-    char mine[160], text[160];
+    char mine[160], text[160], hint[160] = "";
     const bool is_known = w->far.has_answer && w->stood_ns - w->far.answered_ns < silence_ns;
     const char *last = is_known ? w->far.end_last : "";
     const int host = ku_segment_host_of(job->seg, w->far.asked);
     const int culprit = is_known ? w->awaited : ku_segment_hosts(job->seg)[host].first_rank;
+    if (!is_known)
+        snprintf(hint, sizeof hint, "; its host does not answer");
+    else if (w->far.end_stopped_pid)
+        snprintf(hint, sizeof hint, STOPPED_HINT, w->far.end_stopped_pid, w->far.end_stopped_pid);
+    else if (w->far.end_awaits >= 0)
+        snprintf(hint, sizeof hint, WAITS_HINT);
     ku_work_describe(work, mine, sizeof mine);
     ku_segment_rank_text(job->seg, culprit, text, sizeof text);
     KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
                  "time-out: %s: no progress for %.1f s while rank %d waited in %s%s%s%s", text,
                  (double)w->stood_ns * 1e-9, job->rank, mine,
-                 last[0] ? "; its last operation: " : "", last,
-                 !is_known ? "; its host does not answer"
-                 : w->far.end_awaits >= 0
-                     ? "; it waits too: check that all ranks call collectives in the same order"
-                     : "");
+                 last[0] ? "; its last operation: " : "", last, hint);
     return ku_job_raise(job, culprit);
 }
 
@@ -156,11 +161,9 @@ static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct k
     ku_flight_last(job->seg, job->priv->host->client, culprit - job->first_rank, last, sizeof last);
     ku_work_describe(work, mine, sizeof mine);
     if (stopped >= 0)
-        snprintf(hint, sizeof hint, "; its process %u is stopped: kill -CONT %u continues it",
-                 atomic_load(&line->pid), atomic_load(&line->pid));
+        snprintf(hint, sizeof hint, STOPPED_HINT, atomic_load(&line->pid), atomic_load(&line->pid));
     else if (atomic_load(&line->awaits) && atomic_load(&line->looks) != w->looks)
-        snprintf(hint, sizeof hint,
-                 "; it waits too: check that all ranks call collectives in the same order");
+        snprintf(hint, sizeof hint, WAITS_HINT);
     ku_segment_rank_text(job->seg, culprit, text, sizeof text);
     KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
                  "time-out: %s: no progress for %.1f s while rank %d waited in %s%s%s%s", text,
@@ -189,10 +192,11 @@ static int end_of_far_chain(struct ku_job *job, struct ku_waiter *w, int first, 
     f->answered_ns = w->stood_ns;
     f->has_answer = true;
     f->is_leaving |= f->asked == first && p.state == KU_RANK_LEAVING;
-    if (p.awaits < 0 || p.awaits >= job->n || f->n_asked == MAX_ASKED) {
+    if (p.awaits < 0 || p.awaits >= job->n || p.stopped_pid || f->n_asked == MAX_ASKED) {
         const int end = f->asked;
         _Static_assert(sizeof f->end_last == sizeof p.last, "one text");
         f->end_awaits = p.awaits;
+        f->end_stopped_pid = p.stopped_pid;
         memcpy(f->end_last, p.last, sizeof f->end_last);
         f->asked = first;
         f->n_asked = 0;

@@ -135,9 +135,9 @@ KU_STATUS ku_doorbell_take(struct ku_doorbell *doorbell, struct ku_dial_head *he
 struct ku_progress {
     uint64_t progress; /* ku_rank_line.progress */
     uint32_t state, looks;
-    int32_t awaits; /* rank of the job that it waits for; -1: none */
-    uint32_t unused;
-    char last[160]; /* its last operation */
+    int32_t awaits;       /* rank of the job that it waits for; -1: none */
+    uint32_t stopped_pid; /* of its process, if that is stopped; else 0 */
+    char last[160];       /* its last operation */
 };
 /*
  * Ask, and take the newest answer: 1: *out is set; 0: none yet. Does not block; any thread. A rank

@@ -169,8 +169,8 @@ struct ku_question {
     ku_a32 sent;                /* the bridge's: questions that it has passed on */
     ku_a32 answered;
     ku_a64 progress;
-    ku_a32 state, looks, awaits;  /* awaits + 1 */
-    ku_a64 last[KU_ANSWER_WORDS]; /* text, relaxed */
+    ku_a32 state, looks, awaits, stopped_pid; /* awaits + 1 */
+    ku_a64 last[KU_ANSWER_WORDS];             /* text, relaxed */
 };
 
 /*

@@ -10,6 +10,7 @@
  */
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/os/process.h"
 #include "job/control/private.h"
 #include "job/job.h"
 #include "job/private.h"
@@ -22,11 +23,13 @@ static void progress_of(struct ku_segment *seg, const struct ku_job_client *clie
                         struct ku_progress *out)
 {
     struct ku_rank_line *line = ku_segment_line(seg, local);
+    const uint32_t pid = atomic_load(&line->pid);
     *out = (struct ku_progress){
         .progress = atomic_load_explicit(&line->progress, memory_order_relaxed),
         .state = atomic_load(&line->state),
         .looks = atomic_load(&line->looks),
         .awaits = (int32_t)atomic_load(&line->awaits) - 1,
+        .stopped_pid = ku_os_is_stopped((pid_t)pid) ? pid : 0,
     };
     if (client)
         ku_flight_last(seg, client, local, out->last, sizeof out->last);
@@ -80,6 +83,7 @@ static void take_answer(struct ku_control *c, const struct ku_message *head, con
     atomic_store(&q->state, a.state);
     atomic_store(&q->looks, a.looks);
     atomic_store(&q->awaits, (uint32_t)(a.awaits + 1));
+    atomic_store(&q->stopped_pid, a.stopped_pid);
     for (int i = 0; i < KU_ANSWER_WORDS; i++)
         atomic_store_explicit(&q->last[i], word[i], memory_order_relaxed);
     atomic_store(&q->answered, head->number);
@@ -124,7 +128,8 @@ int ku_control_ask(struct ku_job *job, int rank, struct ku_progress *out)
     *out = (struct ku_progress){.progress = atomic_load(&q->progress),
                                 .state = atomic_load(&q->state),
                                 .looks = atomic_load(&q->looks),
-                                .awaits = (int32_t)atomic_load(&q->awaits) - 1};
+                                .awaits = (int32_t)atomic_load(&q->awaits) - 1,
+                                .stopped_pid = atomic_load(&q->stopped_pid)};
     for (int i = 0; i < KU_ANSWER_WORDS; i++)
         word[i] = atomic_load_explicit(&q->last[i], memory_order_relaxed);
     memcpy(out->last, word, sizeof out->last);
