@@ -194,7 +194,7 @@ static int end_of_far_chain(struct ku_job *job, struct ku_waiter *w, int first, 
     f->is_leaving |= f->asked == first && p.state == KU_RANK_LEAVING;
     if (p.awaits < 0 || p.awaits >= job->n || p.stopped_pid || f->n_asked == MAX_ASKED) {
         const int end = f->asked;
-        _Static_assert(sizeof f->end_last == sizeof p.last, "one text");
+        _Static_assert(sizeof f->end_last == sizeof p.last, "copied as it is");
         f->end_awaits = p.awaits;
         f->end_stopped_pid = p.stopped_pid;
         memcpy(f->end_last, p.last, sizeof f->end_last);

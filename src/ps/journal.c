@@ -92,7 +92,7 @@ static int fail(struct ku_ps_journal *j)
     return j->status;
 }
 
-/* Of the next record */
+/* Records that are not yet synced, with the one that is written next */
 static uint32_t n_unsynced(struct ku_ps_journal *j)
 {
     if (j->o.sync == KU_PS_SYNC_NONE)

@@ -161,7 +161,7 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
         return leave_whole(p, id, "has a whole weight");
     if (split) {
         bool passes = strcmp(op->map, "*") == 0 || strchr(op->map, split);
-        /* A gain of batch norm is whole; one of all heads would have a gradient on each rank. */
+        /* A whole parameter, as a gain that all heads share, would have a partial gradient. */
         for (int i = 0; i < n->n_in; i++)
             if (p->split[ku_in(g, n, i)] == 0 &&
                 (parameter_of(g, ku_in(g, n, i)) ||

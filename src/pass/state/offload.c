@@ -28,9 +28,9 @@ static double count_of(const struct ku_graph *g, ku_id t)
 }
 
 /*
- * offload.ratio of the optimizer state of each pipeline stage: the first parameters that fit in it,
- * and frozen ones, whose masters no update reads. A function of the model alone, so the choice is
- * the same in every program of a job.
+ * Takes offload.ratio of the optimizer state of each pipeline stage, the first parameters that fit
+ * in it, and the masters of frozen parameters, which no update reads. The choice depends on the
+ * model and the configuration alone, so it is the same in every program of a job.
  */
 static int choose(struct targets *x)
 {
