@@ -225,16 +225,17 @@ def measure_all(a, work, cpus, kind, info):
     env = environment(work + "/env") if needs_torch else None
     bench = measure.Bench(os.path.abspath(a.build), env, work, a.quick, a.turns)
     if "limits" not in sections: # mfu and rooflines use the limits of the same run
-        bench.attempt("limits", lambda: measure.limits(bench))
+        bench.limits = bench.attempt("limits", lambda: measure.limits(bench)) or {}
     begun = {"commit": revision(), "version": info["version"], "cpus": cpus, "versions": versions(env), "quick": a.quick}
     for name in sections:
         print(f"{name} …", flush=True)
         bench.notes, bench.discarded, bench.peaks = [], 0, {}
         begin = datetime.datetime.now()
         data = bench.attempt(name, lambda: measure.SECTIONS[name][0](bench))
+        bench.limits = data if name == "limits" and data else bench.limits
         now = datetime.datetime.now()
         result = {"date": now.strftime("%Y-%m-%d"), **begun, "seconds": round((now - begin).total_seconds()), "discarded": bench.discarded,
-                  "not_measured": bench.notes, "data": data}
+                  "peak_shares": bench.peak_shares(), "not_measured": bench.notes, "data": data}
         with open(f"{a.results}/{name}.json", "w") as f:
             f.write(json.dumps(result, indent=1) + "\n")
         if data: # at once: what comes later may fail
