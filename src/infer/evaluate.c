@@ -301,7 +301,7 @@ static int evaluate_text(struct evaluation *e)
 static int evaluate(struct evaluation *e)
 {
     int64_t n_skipped;
-    KU_TRY(ku_session_evaluate(&e->s, &e->result->loss));
+    KU_TRY(ku_session_evaluate(&e->s, NULL, &e->result->loss));
     KU_TRY(ku_session_count_skipped(&e->s, e->job, &n_skipped));
     e->result->tokens = e->s.t->eval_tokens;
     e->result->perplexity = exp(e->result->loss);

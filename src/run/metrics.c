@@ -146,6 +146,22 @@ static int read_kept(struct ku_metrics *m, int fd, int64_t first_step, off_t *en
     return status;
 }
 
+bool ku_metrics_file_has_eval(const char *dir, int64_t step)
+{
+    char *path = ku_asprintf("%s/metrics.jsonl", dir);
+    struct lines l = {.fd = path ? ku_os_open(path, O_RDONLY, 0) : -1,
+                      .text = ku_malloc(PIECE_BYTES)};
+    const char *line;
+    bool has = false;
+    while (!has && l.fd >= 0 && l.text && next_line(&l, &line) > 0)
+        has = strstr(line, "\"val_loss\"") && step_of(line) == step;
+    if (l.fd >= 0)
+        ku_os_close(l.fd);
+    ku_free(l.text);
+    ku_free(path);
+    return has;
+}
+
 /* Appends bytes [at, end) of a file to another one, with a last newline. */
 static int copy(struct ku_metrics *m, int from, off_t at, off_t end, const char *path, int to)
 {

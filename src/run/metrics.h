@@ -59,6 +59,10 @@ double ku_metrics_median_step_ms(const struct ku_metrics *m);
  * Model FLOP/s divided by the peak, for this number of tokens/s; NaN: unknown.
  */
 double ku_metrics_mfu(const struct ku_metrics *m, double tps);
+/*
+ * Whether DIR/metrics.jsonl has an evaluation of this step. false: it has none, or cannot be read.
+ */
+bool ku_metrics_file_has_eval(const char *dir, int64_t step);
 /* Whether the last evaluation is of this step. */
 bool ku_metrics_has_eval(const struct ku_metrics *m, int64_t step);
 /*

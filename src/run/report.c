@@ -154,11 +154,6 @@ void ku_run_report_eval(struct ku_run_report *r, int64_t step, double loss)
         ku_metrics_eval(r->metrics, step, epoch_of(r, step), loss, &r->result->val_metrics);
 }
 
-bool ku_run_report_has_eval(const struct ku_run_report *r, int64_t step)
-{
-    return ku_metrics_has_eval(r->metrics, step);
-}
-
 /* Values that are summed over ranks in one collective: memory, and times of a step. */
 enum sums {
     SUM_HELD_BYTES,

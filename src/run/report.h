@@ -13,7 +13,7 @@
 /*
  * What a run says about itself: the lines on the terminal, metrics.jsonl, the profile, the times of
  * a timed run, summary.json and the result of kumi_train. The loop (run.c) calls it and never reads
- * it, except whether an evaluation is already in the metrics.
+ * it.
  *
  *     init ── prepare ── announce ──┬── open, once the first step is done
  *                                   ├── per step: before, after, step; eval; checkpoint; profile
@@ -69,7 +69,6 @@ void ku_run_report_after(struct ku_run_report *r, int64_t step);
 KU_STATUS ku_run_report_step(struct ku_run_report *r, int64_t step, const double *numbers,
                              int64_t data_ns);
 void ku_run_report_eval(struct ku_run_report *r, int64_t step, double loss);
-bool ku_run_report_has_eval(const struct ku_run_report *r, int64_t step); /* rank 0 */
 void ku_run_report_checkpoint(struct ku_run_report *r, int64_t step, int64_t begin_ns);
 /* Write the profile when its last step is done; is_over: write what there is. Collective. */
 KU_STATUS ku_run_report_profile(struct ku_run_report *r, int is_over);

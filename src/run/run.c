@@ -3,8 +3,12 @@
  * A training run, from the view of one rank:
  *
  *   prepare   directory, configuration, data, trainer, first state or checkpoint
- *   loop      data -> step -> report -> poll checkpoint -> stop? -> evaluate, verify, save if due
+ *   loop      data -> step -> report -> poll checkpoint -> stop? -> verify, save, evaluate if due
  *   finish    final checkpoint, evaluation, summary.json
+ *
+ * A checkpoint comes before the evaluation of its step: a long evaluation delays no checkpoint. It
+ * is abandoned when the run stops, and a resume makes up for it.
+ *
  * What it prints and writes about steps is report.c's, how ranks join the job run_ranks.c's.
  *
  * Decisions of a single rank (stop signal, time limit, non-finite value) are combined over all
@@ -53,11 +57,16 @@ struct run {
     struct ku_run_report report;
     int64_t step, last_saved, saving_step, end, begin_ns;
     int64_t gathered; /* step of the checkpoint whose weights this process put into DIR/weights */
-    int n_skipped, stop_word;
+    int n_skipped, stop_word; /* stop_word: 0, or why all ranks stop */
     /* A step was done, or none is left to do: files of this run are written into the directory. */
     int has_begun;
     int is_fallback; /* newer checkpoints than the found one are damaged */
     int is_complete; /* resumed, with nothing left to do or to write */
+    /* An evaluation of the resumed step that is not yet in the metrics; step 0: none. */
+    struct {
+        int64_t step;
+        double loss;
+    } missed;
 };
 
 static bool is_first(const struct run *r)
@@ -212,6 +221,8 @@ static int write_first(struct run *r)
     KU_TRY(ku_rundir_begin(&r->dir));
     if (r->found[0])
         KU_TRY(ku_resume_cut(r->dir.path, r->step));
+    if (r->found[0])
+        KU_TRY(ku_summary_cut(r->dir.path, r->step));
     KU_TRY(r->s.source->ops->save(r->s.source, r->dir.path));
     return ku_run_report_open(&r->report, r->dir.path, r->step);
 }
@@ -225,7 +236,10 @@ static int begin_writing(struct run *r)
     if (r->has_begun)
         return KUMI_OK;
     r->has_begun = 1;
-    return ku_agree_local(r->job, is_first(r) ? write_first(r) : KUMI_OK);
+    KU_TRY(ku_agree_local(r->job, is_first(r) ? write_first(r) : KUMI_OK));
+    if (r->missed.step)
+        ku_run_report_eval(&r->report, r->missed.step, r->missed.loss);
+    return KUMI_OK;
 }
 
 /*
@@ -417,13 +431,37 @@ static int save(struct run *r, int is_final)
     return note_saved(r, r->step, status, is_final);
 }
 
+/* Decide whether all ranks stop here, and why. */
+static int poll_stop(struct run *r)
+{
+    const int signal = ku_job_stop(r->job);
+    const double seconds = (double)(ku_clock_ns() - r->begin_ns) * 1e-9;
+    int64_t word = signal                                                ? WORD_SIGNAL + signal
+                   : r->o->max_time_s > 0 && seconds >= r->o->max_time_s ? WORD_TIME
+                                                                         : 0;
+    KU_TRY(ku_agree_max(r->job, &word));
+    r->stop_word = (int)word;
+    return KUMI_OK;
+}
+
+static int stops_evaluation(void *ctx, bool *is_stopped)
+{
+    struct run *r = ctx;
+    KU_TRY(poll_stop(r));
+    *is_stopped = r->stop_word != 0;
+    return KUMI_OK;
+}
+
+/* A stop leaves the run without the evaluation, and r->stop_word set. */
 static int evaluate(struct run *r)
 {
+    const struct ku_session_stop stop = {stops_evaluation, r};
     double loss;
     if (r->o->is_trial || r->server) /* kumi eval reads a server's checkpoints */
         return KUMI_OK;
-    KU_TRY(ku_session_evaluate(&r->s, &loss));
-    ku_run_report_eval(&r->report, r->step, loss);
+    KU_TRY(ku_session_evaluate(&r->s, &stop, &loss));
+    if (r->stop_word == 0)
+        ku_run_report_eval(&r->report, r->step, loss);
     return KUMI_OK;
 }
 
@@ -518,17 +556,6 @@ static int one_step(struct run *r)
     return ku_run_report_step(&r->report, ++r->step, report, data_ns);
 }
 
-/* 0: continue; else the reason why all ranks stop here. */
-static int stop_word(struct run *r, int64_t *word)
-{
-    int signal = ku_job_stop(r->job);
-    double seconds = (double)(ku_clock_ns() - r->begin_ns) * 1e-9;
-    *word = signal                                                ? WORD_SIGNAL + signal
-            : r->o->max_time_s > 0 && seconds >= r->o->max_time_s ? WORD_TIME
-                                                                  : 0;
-    return ku_agree_max(r->job, word);
-}
-
 /* A checkpoint that server 0 was asked for, now. */
 static int save_wanted(struct run *r)
 {
@@ -543,18 +570,25 @@ static int save_wanted(struct run *r)
     return word ? look_after(r, 1) : KUMI_OK;
 }
 
-/* A run that was stopped at a step with an evaluation due makes up for it after the resume. */
+/*
+ * A run that was stopped at a step with an evaluation due makes up for it after the resume. Its
+ * line is written when the first step is done.
+ */
 static int evaluate_missed(struct run *r)
 {
+    const struct ku_session_stop stop = {stops_evaluation, r};
     int64_t is_missing = 0;
-    if (r->found[0] == '\0' || r->step == 0 || r->step >= r->end ||
+    if (r->found[0] == '\0' || r->step == 0 || r->step >= r->end || r->o->is_trial || r->server ||
         !is_due(r->s.cfg.train_eval_every, r->step, r))
         return KUMI_OK;
-    KU_TRY(begin_writing(r));
     if (is_first(r))
-        is_missing = !ku_run_report_has_eval(&r->report, r->step);
+        is_missing = !ku_metrics_file_has_eval(r->dir.path, r->step);
     KU_TRY(ku_agree_max(r->job, &is_missing));
-    return is_missing ? evaluate(r) : KUMI_OK;
+    if (!is_missing)
+        return KUMI_OK;
+    KU_TRY(ku_session_evaluate(&r->s, &stop, &r->missed.loss));
+    r->missed.step = r->stop_word ? 0 : r->step;
+    return KUMI_OK;
 }
 
 /* Whether a run that is stopped before its first step leaves an earlier run as it is. */
@@ -564,40 +598,45 @@ static int spares_earlier(struct run *r, int64_t *spares)
     return ku_agree_max(r->job, spares);
 }
 
+/* What is due after a step that is not the last. */
+static int after_step(struct run *r)
+{
+    const struct ku_config *c = &r->s.cfg;
+    const bool is_saved = is_due(c->checkpoint_every, r->step, r);
+    if (c->train_verify_every.n < 0 ? is_saved : is_due(c->train_verify_every, r->step, r))
+        KU_TRY(ku_trainer_verify_replicas(r->s.t));
+    if (r->step == r->end)
+        return KUMI_OK;
+    if (is_saved)
+        KU_TRY(save(r, 0));
+    if (is_due(c->train_eval_every, r->step, r))
+        KU_TRY(evaluate(r));
+    return r->stop_word ? KUMI_OK : ku_run_report_profile(&r->report, 0);
+}
+
 static int loop(struct run *r)
 {
-    int64_t word, spares = 0;
-    KU_TRY(stop_word(r, &word)); /* a signal during preparation */
-    if (!word)
+    int64_t spares = 0;
+    KU_TRY(poll_stop(r)); /* a signal during preparation */
+    if (!r->stop_word)
         KU_TRY(evaluate_missed(r));
-    while (!word && r->step < r->end) {
+    while (!r->stop_word && r->step < r->end) {
         KU_TRY(one_step(r));
-        int64_t step = r->step;
         KU_TRY(look_after(r, 0));
-        KU_TRY(stop_word(r, &word));
-        if (word)
+        KU_TRY(poll_stop(r));
+        if (r->stop_word)
             break;
         KU_TRY(save_wanted(r));
-        if (step < r->end && is_due(r->s.cfg.train_eval_every, step, r))
-            KU_TRY(evaluate(r));
-        int is_saved = is_due(r->s.cfg.checkpoint_every, step, r);
-        if (r->s.cfg.train_verify_every.n < 0 ? is_saved
-                                              : is_due(r->s.cfg.train_verify_every, step, r))
-            KU_TRY(ku_trainer_verify_replicas(r->s.t));
-        if (step < r->end && is_saved)
-            KU_TRY(save(r, 0));
-        if (step < r->end)
-            KU_TRY(ku_run_report_profile(&r->report, 0));
+        KU_TRY(after_step(r));
     }
-    r->stop_word = (int)word;
-    if (word && !r->has_begun)
+    if (r->stop_word && !r->has_begun)
         KU_TRY(spares_earlier(r, &spares));
     if (spares)
         return KUMI_OK;
     KU_TRY(begin_writing(r));
-    if (!word)
-        KU_TRY(evaluate(r));
     KU_TRY(save(r, 1));
+    if (!r->stop_word)
+        KU_TRY(evaluate(r));
     return ku_run_report_profile(&r->report, 1);
 }
 

@@ -240,6 +240,8 @@ static int check_options(const struct kumi_train_options *o)
                       (long long)o->until, o->max_time_s);
     if (o->overwrite && o->resume)
         return KU_ERR(KUMI_EINVAL, "train: overwrite and resume exclude each other; give one");
+    if (o->resume && o->out == NULL)
+        return KU_ERR(KUMI_EINVAL, "train: --resume needs --out, the directory of the run");
     if (o->is_trial && o->resume)
         return KU_ERR(KUMI_EINVAL, "train: a timed run saves no state, so it cannot resume");
     if (o->resume_step < 0 || (o->resume_step > 0 && o->resume != KU_RESUME_YES))

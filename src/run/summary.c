@@ -75,6 +75,19 @@ bool ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_lo
     return is_of;
 }
 
+int ku_summary_cut(const char *dir, int64_t step)
+{
+    json_t *root = read_summary(dir);
+    char *path = path_of(dir);
+    int status = path ? KUMI_OK : KU_ERR(KUMI_ENOMEM, "summary: no memory");
+    if (path && step_of(root) > step && ku_os_unlink(path) < 0)
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "summary: %s: cannot be removed: %s", path,
+                        ku_os_why());
+    ku_free(path);
+    json_decref(root);
+    return status;
+}
+
 static void keep_measured(json_t *o, const char *dir, int64_t step)
 {
     static const char *const keys[] = {"loss",

@@ -32,5 +32,10 @@ KU_STATUS ku_summary_write(const char *dir, const struct ku_summary *s);
  *   val_loss   out: NaN if there is none
  */
 bool ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss);
+/*
+ * Remove summary.json if it is from a run that ended after more than `step` steps: a run that
+ * continues from there repeats them. Errors: KUMI_ESTORAGE.
+ */
+KU_STATUS ku_summary_cut(const char *dir, int64_t step);
 
 #endif

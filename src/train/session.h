@@ -169,9 +169,19 @@ KU_STATUS ku_session_fill_train(struct ku_session *s, int64_t step);
  */
 KU_STATUS ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n);
 /*
- * Mean loss over the evaluation samples. Collective.
+ * Mean loss over the evaluation samples.
+ *
+ *   stop   asked before each batch, on every rank; NULL: the evaluation is not stopped
+ *   loss   out: NaN without evaluation samples, and of a stopped evaluation
+ *
+ * Collective.
  */
-KU_STATUS ku_session_evaluate(struct ku_session *s, double *loss);
+struct ku_session_stop {
+    int (*call)(void *ctx, bool *is_stopped); /* the same answer on all ranks */
+    void *ctx;
+};
+KU_STATUS ku_session_evaluate(struct ku_session *s, const struct ku_session_stop *stop,
+                              double *loss);
 
 /*
  * Read the files that accompany the model in checkpoints: from the checkpoint to resume, else from

@@ -128,14 +128,18 @@ int ku_session_fill_train(struct ku_session *s, int64_t step)
     return fill(s, KU_SPLIT_TRAIN, step);
 }
 
-int ku_session_evaluate(struct ku_session *s, double *loss)
+int ku_session_evaluate(struct ku_session *s, const struct ku_session_stop *stop, double *loss)
 {
+    bool is_stopped = false;
     *loss = (double)NAN;
     if (s->source->eval_samples == 0)
         return KUMI_OK;
     const int64_t n = s->source->ops->n_runs(s->source, KU_SPLIT_VAL);
     ku_trainer_eval_begin(s->t);
     for (int64_t b = 0; b < n; b++) {
+        KU_TRY(stop ? stop->call(stop->ctx, &is_stopped) : KUMI_OK);
+        if (is_stopped)
+            return KUMI_OK;
         KU_TRY(ku_agree_local(s->t->job, fill(s, KU_SPLIT_VAL, b)));
         KU_TRY(ku_trainer_eval_run(s->t));
     }

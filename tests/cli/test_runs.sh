@@ -194,6 +194,39 @@ mv "$dir/k/all"/step-0000000[28] "$dir/k/all"/step-0000001? "$dir/k/checkpoints"
 make --out "$dir/k" --resume --until 9 --set train.steps=12 --set checkpoint.keep=3
 [ "$(steps "$dir/k/checkpoints"), $(steps "$dir/k/checkpoints.cut")" = '6 7 9, 8 10 12' ] || say "keep: $(steps "$dir/k/checkpoints"), $(steps "$dir/k/checkpoints.cut")"
 
+# a stop during an evaluation: the checkpoint of its step is there, and a resume makes up for the evaluation
+begin() { # DIR STEP option..: a run in the background, which has done STEP steps
+    local out=$1 step=$2
+    shift 2
+    "$kumi" "${run[@]}" --out "$out" "$@" >"$dir/out" 2>"$dir/err" &
+    pid=$!
+    for _ in {1..1000}; do
+        grep -qs "^{\"step\":$step," "$out/metrics.jsonl" && return
+        sleep 0.01
+    done
+    say "$*: no step $step: $(cat "$dir/err")"
+}
+long=(--set data.train=data/tinyshakespeare.txt --set data.val_fraction=0.5 --set train.eval_tokens=1000000 --set train.eval_every=1 --set checkpoint.every=1)
+begin "$dir/e" 1 "${long[@]}"
+kill -TERM $pid
+wait $pid
+is=$?
+[ $is = 10 ] && grep -qxF "kumi: stopped: signal 15: step 1; the state is in $dir/e/checkpoints/step-00000001" "$dir/err" || say "stopped in an evaluation: exit $is: $(cat "$dir/err")"
+[ "$(lines "$dir/e/metrics.jsonl")" = 1 ] || say "an evaluation that was stopped has a line: $(cat "$dir/e/metrics.jsonl")"
+make --out "$dir/e" "${long[@]}" --resume --until 2
+[ "$(lines "$dir/e/metrics.jsonl")" = '1 1 2 2' ] || say "the evaluation after a stop: $(lines "$dir/e/metrics.jsonl")"
+# a resume that fails in its first step changes nothing, though it made up for an evaluation
+sed -i /val_loss/d "$dir/big/metrics.jsonl"
+before=$(state "$dir/big")
+expect 9 'the last checkpoint is at step 1' "${run[@]}" --out "$dir/big" --resume --set train.eval_every=1 --set optimizer.lr=1e30 --set schedule.warmup_steps=0
+[ "$(state "$dir/big")" = "$before" ] || say "a resume that failed in its first step changed $(state "$dir/big" | diff - <(echo "$before"))"
+# the summary of steps that are repeated goes when their lines do
+begin "$dir/s" 3 --resume=step:2 --set train.steps=100000
+[ -e "$dir/s/summary.json" ] && say "a repeated step has the summary of an earlier run"
+kill -KILL $pid
+wait $pid 2>/dev/null
+(cd "$dir" && expect 2 'train: --resume needs --out, the directory of the run' "${run[@]}" --resume=auto) && [ ! -e "$dir/runs" ] || say "a resume without --out"
+
 # runs that start in the same second without --out: a directory each
 mkdir "$dir/here"
 pids=()

@@ -47,13 +47,13 @@ static int train(struct ku_job *job, void *arg)
     KU_TRY_OUT(ku_session_open_data(&s, job));
     KU_TRY_OUT(ku_session_create_trainer(&s, job));
     KU_TRY_OUT(ku_session_first_state(&s));
-    KU_TRY_OUT(ku_session_evaluate(&s, &mine.first));
+    KU_TRY_OUT(ku_session_evaluate(&s, NULL, &mine.first));
     for (int64_t step = 0; step < r->steps; step++) {
         KU_TRY_OUT(ku_session_fill_train(&s, step));
         KU_TRY_OUT(ku_trainer_step(s.t, step, &report));
         mine.loss[step] = report[KU_REPORT_LOSS];
     }
-    KU_TRY_OUT(ku_session_evaluate(&s, &mine.val));
+    KU_TRY_OUT(ku_session_evaluate(&s, NULL, &mine.val));
     KU_TRY_OUT(ku_trainer_digest(s.t, 0, mine.digest));
     if (job->rank == 0) { /* the other ranks may be at the settings yet */
         r->first = mine.first, r->val = mine.val;

@@ -50,7 +50,7 @@ static int train(struct ku_job *job, void *arg)
         KU_TRY_OUT(ku_session_fill_train(&s, step));
         KU_TRY_OUT(ku_trainer_step(s.t, step, &report));
     }
-    KU_TRY_OUT(ku_session_evaluate(&s, &loss));
+    KU_TRY_OUT(ku_session_evaluate(&s, NULL, &loss));
     KU_TRY_OUT(ku_session_save(&s, checkpoints, s.n_steps));
     if (job->rank == 0)
         r->val_loss = loss;
@@ -364,7 +364,7 @@ static int take_averages(struct ku_job *job, void *arg)
     KU_TRY_OUT(ku_session_create_trainer(&s, job));
     KU_TRY_OUT(ku_session_load(&s, path, &step));
     KU_TRY_OUT(ku_trainer_take_ema(s.t));
-    KU_TRY_OUT(ku_session_evaluate(&s, &loss));
+    KU_TRY_OUT(ku_session_evaluate(&s, NULL, &loss));
     if (job->rank == 0)
         a->loss = loss;
 out:
