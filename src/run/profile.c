@@ -97,16 +97,16 @@ static int take_steps(struct ku_profile *p, const char *steps, int64_t first_ste
                       steps);
     if (n == 1)
         last = first;
-    if (first <= first_step || last < first || last - first >= MAX_STEPS)
-        return KU_ERR(
-            KUMI_EINVAL,
-            "profile: %s: give a range of 1 to %d steps after step %lld, where the run begins",
-            steps, MAX_STEPS, (long long)first_step);
+    if (first < 1 || last < first || last - first >= MAX_STEPS)
+        return KU_ERR(KUMI_EINVAL, "profile: %s: give a range of 1 to %d steps, counted from 1",
+                      steps, MAX_STEPS);
     if (first > end_step)
         return KU_ERR(KUMI_EINVAL, "profile: %s: the run ends with step %lld", steps,
                       (long long)end_step);
     p->first = first - 1; /* the user counts steps from 1 */
-    p->n_steps = last - first + 1;
+    if (p->first < first_step)
+        p->first = first_step;
+    p->n_steps = last - p->first;
     return KUMI_OK;
 }
 
@@ -124,6 +124,10 @@ int ku_profile_create(const struct ku_profile_opts *o, const struct ku_trainer *
     KU_TRY_OUT(take_word("by", o->by, by, p->by));
     KU_TRY_OUT(take_word("sort", o->sort, sort, p->sort));
     KU_TRY_OUT(take_steps(p, o->steps, first_step, end_step));
+    if (p->n_steps <= 0) {
+        *out = NULL;
+        goto out;
+    }
     p->stamp = ku_calloc((size_t)p->n_steps * n_stamps(p), sizeof *p->stamp);
     p->shape = ku_calloc((size_t)p->n_steps, sizeof *p->shape);
     p->row = ku_calloc((size_t)t->n_shapes * n_stamps(p), sizeof *p->row);

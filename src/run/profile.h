@@ -24,7 +24,13 @@ enum { KU_PROFILE_TRACED_RANKS = 8 };
 
 struct ku_profile;
 /*
- * Create a profile for a run of the steps first_step to end_step. Errors: KUMI_EINVAL.
+ * Create a profile for a run of the steps after first_step up to end_step. A resumed run leaves out
+ * the steps that it has done.
+ *
+ *   first_step   steps done before; above 0: the run was resumed
+ *   p            out: NULL: it has done all steps of the profile
+ *
+ * Errors: KUMI_EINVAL, ENOMEM.
  */
 KU_STATUS ku_profile_create(const struct ku_profile_opts *o, const struct ku_trainer *t,
                             int64_t first_step, int64_t end_step, struct ku_profile **p);

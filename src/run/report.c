@@ -59,9 +59,15 @@ static int create_profile(struct ku_run_report *r, const struct ku_run_report_st
     struct ku_profile_opts opts = {o->profile, o->profile_by, o->profile_sort, o->profile_rows};
     if (o->profile == NULL)
         return KUMI_OK;
-    if (is_first(r))
+    KU_TRY(ku_profile_create(&opts, r->s->t, at->step, at->end, &r->profile));
+    if (is_first(r) && r->profile)
         snprintf(r->result->profile, sizeof r->result->profile, "%s/profile.txt", r->result->out);
-    return ku_profile_create(&opts, r->s->t, at->step, at->end, &r->profile);
+    else if (is_first(r))
+        KU_MESSAGE(INFO,
+                   "kumi: profile: %s: the run has done these steps and continues after step %lld; "
+                   "nothing is profiled",
+                   o->profile, (long long)at->step);
+    return KUMI_OK;
 }
 
 int ku_run_report_prepare(struct ku_run_report *r, const struct ku_run_report_start *at)

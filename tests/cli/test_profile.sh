@@ -80,4 +80,14 @@ for bad in '--profile=x' '--profile=0-2' '--profile=6-5' '--profile=-5-922337203
     "$kumi" "${run[@]}" --out "$dir/bad" --overwrite $bad >"$dir/bad.txt" 2>&1
     [ $? = 2 ] && grep -q '^kumi: error: profile: ' "$dir/bad.txt" || say "$bad: $(cat "$dir/bad.txt")"
 done
+# a job that is started again with the same options: of the steps those are profiled that are left, if any
+again() { "$kumi" "${run[@]}" --out "$dir/again" --resume=auto "$@" >"$dir/again.txt" 2>"$dir/again.err"; }
+again --profile=2-5 --until 3 && grep -q '^steps 2 to 3, 2 ranks' "$dir/again.txt" || say "a profile that is cut off: $(cat "$dir/again.err")"
+again --profile=2-5 --until 6 && grep -q '^steps 4 to 5, 2 ranks' "$dir/again.txt" || say "the rest of a profile: $(cat "$dir/again.err")"
+again --profile=0-5
+[ $? = 2 ] && grep -q '^kumi: error: profile: 0-5: ' "$dir/again.err" || say "step 0 after a resume: $(cat "$dir/again.err")"
+again --profile=2-5 || say "a profile of steps that are done: $(cat "$dir/again.err")"
+[ "$(grep -c '^kumi: profile: 2-5: the run has done these steps and continues after step 6; nothing is profiled$' "$dir/again.err")" = 1 ] && ! grep -q '^steps ' "$dir/again.txt" ||
+    say "a profile of steps that are done: $(cat "$dir/again.err" "$dir/again.txt")"
+[ "$(grep digest "$dir/again.txt")" = "$(grep digest "$dir/plain.txt")" ] || say 'a profile that was cut off changed the digest'
 exit $failed
