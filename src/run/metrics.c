@@ -20,7 +20,9 @@ enum { MAX_KEPT = 4096, PIECE_BYTES = 1 << 20 };
 
 struct ku_metrics {
     char *path;
-    int fd, has_progress, failed;
+    int fd, has_progress;
+    off_t end;       /* bytes of the complete lines in the file */
+    bool has_failed; /* the last row could not be written; what there is of it is cut off */
     double flops_per_token, peak_flops;
     /*
      * Step times of the run. When the arrays are full every second entry is dropped, which keeps
@@ -228,6 +230,16 @@ static int cut_file(struct ku_metrics *m, const char *dir, int64_t first_step)
     return status;
 }
 
+static int open_file(struct ku_metrics *m)
+{
+    struct stat info;
+    m->fd = ku_os_open(m->path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    if (m->fd < 0 || ku_os_fstat(m->fd, &info) < 0)
+        return cannot_write(m->path);
+    m->end = info.st_size;
+    return KUMI_OK;
+}
+
 int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token, double peak_flops,
                     struct ku_metrics **out)
 {
@@ -246,11 +258,8 @@ int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token,
         status = KUMI_ENOMEM;
     else
         status = cut_file(m, dir, first_step);
-    if (status == KUMI_OK) {
-        m->fd = ku_os_open(m->path, O_WRONLY | O_CREAT | O_APPEND, 0666);
-        if (m->fd < 0)
-            status = cannot_write(m->path);
-    }
+    if (status == KUMI_OK)
+        status = open_file(m);
     if (status < 0) {
         ku_metrics_close(m);
         return status;
@@ -272,13 +281,34 @@ void ku_metrics_close(struct ku_metrics *m)
     ku_free(m);
 }
 
+/* -1 with errno */
+static int append(struct ku_metrics *m, const char *text, size_t bytes)
+{
+    if (m->has_failed && ku_os_ftruncate(m->fd, m->end) < 0)
+        return -1;
+    if (ku_os_write_full(m->fd, text, bytes) == 0) {
+        m->end += (off_t)bytes;
+        return 0;
+    }
+    const int why = errno;
+    (void)ku_os_ftruncate(m->fd, m->end); /* if this fails too, the next row repeats it */
+    errno = why;
+    return -1;
+}
+
+/*
+ * A row that cannot be written, as on a full disk, is lost; it leaves no part in the file, and the
+ * next one is tried. One warning is logged for rows that fail one after the other.
+ */
 static void write_row(struct ku_metrics *m, const char *text, size_t bytes)
 {
-    if (m->failed || ku_os_write_full(m->fd, text, bytes) == 0)
-        return;
-    m->failed = 1;
-    KU_LOG(TRAIN, WARN, "metrics: %s: cannot be written: %s; training continues without it",
-           m->path, ku_os_why());
+    const bool has_failed = append(m, text, bytes) < 0;
+    if (has_failed && !m->has_failed)
+        KU_LOG(TRAIN, WARN,
+               "metrics: %s: cannot be written: %s; training continues and leaves lines out until "
+               "the file can be written",
+               m->path, ku_os_why());
+    m->has_failed = has_failed;
 }
 
 static void keep(struct ku_metrics *m, double step_ms, double tps)

@@ -45,8 +45,8 @@ KU_STATUS ku_metrics_open(const char *dir, int64_t first_step, double flops_per_
                           double peak_flops, struct ku_metrics **m);
 void ku_metrics_close(struct ku_metrics *m); /* NULL is allowed */
 /*
- * Record the throughput of a step; called for every step. is_logged: write the line. If the file
- * cannot be written, one warning is logged and the run continues without it.
+ * Record the throughput of a step; called for every step. is_logged: write the line. A line that
+ * cannot be written is left out, with one warning for lines that fail one after the other.
  */
 void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *line, int is_logged);
 /* Write the line of an evaluation, at most once per step. */

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: app plan infer train remote run model config */
-/* Lines of metrics.jsonl: a model's own metrics, and what counts samples. */
+/* Lines of metrics.jsonl: a model's own metrics, and what counts samples; lines of a full disk. */
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -20,6 +22,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "kumi/messages.h"
 #include "run/metrics.h"
 
 static json_t *line_of(char **text)
@@ -122,6 +125,66 @@ static void assert_text(const char *path, const char *want)
 }
 #define ROW(step) "{\"step\":" #step ",\"loss\":1}\n"
 #define VAL(step) "{\"step\":" #step ",\"val_loss\":2.5}\n"
+
+/* Counts the warnings. */
+static void take_message(void *ctx, const char *line, size_t bytes)
+{
+    char text[600];
+    snprintf(text, sizeof text, "%.*s", (int)bytes, line);
+    *(int *)ctx += strstr(text, "cannot be written: File too large; training continues") != NULL;
+}
+/* What a disk that is full after so many bytes of a file does: writes end early, then fail. */
+static void fill_disk(rlim_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* Lines that do not fit are left out, without a rest of them, and later ones are written. */
+static void test_full_disk(void **state)
+{
+    static const struct kumi_result_metrics none = {.n = 0};
+    char dir[] = "metrics-XXXXXX", path[64], *text, *at;
+    int n_warnings = 0;
+    const struct kumi_messages messages = {.line = take_message, .ctx = &n_warnings};
+    struct ku_metrics_line line = {.tokens = 24, .step_ms = 90, .metrics = &none};
+    struct ku_metrics *m;
+    struct stat full, after;
+    size_t bytes;
+    (void)state;
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    kumi_messages_set(&messages);
+    assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK);
+    for (line.step = 1; line.step <= 8; line.step++) {
+        const bool fits = line.step == 1 || line.step == 4 || line.step == 8;
+        assert_int_equal(ku_os_stat(path, &full), 0);
+        fill_disk(fits ? RLIM_INFINITY : (rlim_t)full.st_size + 10);
+        if (line.step == 6)
+            ku_metrics_eval(m, line.step, 1, 2.5, &none);
+        else
+            ku_metrics_step(m, &line, 1);
+        fill_disk(RLIM_INFINITY);
+        assert_int_equal(ku_os_stat(path, &after), 0);
+        assert_true(fits == (after.st_size != full.st_size));
+        assert_int_equal(n_warnings, line.step == 1 ? 0 : line.step <= 4 ? 1 : 2);
+    }
+    ku_metrics_close(m);
+    kumi_messages_set(NULL);
+    assert_int_equal(ku_os_slurp(path, 1 << 20, &text, &bytes), 0);
+    at = text;
+    for (int i = 0; i < 3; i++) {
+        json_t *row = line_of(&at);
+        expect(row, "step", (double[]){1, 4, 8}[i]);
+        json_decref(row);
+    }
+    assert_int_equal(*at, '\0');
+    ku_free(text);
+    assert_int_equal(ku_os_rmtree(dir), 0);
+}
 
 /* A resume moves lines of later steps aside, and loses none, however often it is resumed. */
 static void test_cut(void **state)
@@ -238,8 +301,8 @@ static void test_cut_killed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_cut),
-                                       cmocka_unit_test(test_cut_long),
-                                       cmocka_unit_test(test_cut_killed)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines), cmocka_unit_test(test_full_disk), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_cut_long), cmocka_unit_test(test_cut_killed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
