@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/str.h"
@@ -41,7 +42,8 @@ struct row {
 struct ku_profile {
     const struct ku_trainer *t;
     char by[8], sort[8];
-    int is_written;
+    bool is_gathered, is_written;
+    bool is_delayed; /* the files could not be written during the run */
     int max_rows;
     int64_t first, n_steps, n_done; /* steps [first, first + n_steps) */
     int64_t *stamp;                 /* [n_steps][n_instrs + 1] */
@@ -490,22 +492,45 @@ void ku_profile_note(struct ku_profile *p, int64_t step, enum ku_profile_what wh
         p->mark[p->n_marks++] = (struct ku_profile_mark){what, begin_ns, end_ns};
 }
 
-int ku_profile_write(struct ku_profile *p, const char *dir, int is_over)
+/* The rows of all ranks, once. */
+static int gather_rows(struct ku_profile *p)
 {
-    if (p == NULL || p->is_written || p->n_done == 0 || (p->n_done < p->n_steps && !is_over))
-        return KUMI_OK;
     struct ku_job *job = p->t->job;
     int cores = p->t->n_threads * job->local_n, n_cpus = ku_os_n_cpus_host();
-    p->is_written = 1;
     p->n_steps = p->n_done;
     ku_limits_read(cores < n_cpus ? cores : n_cpus, job->n, &p->limits);
     KU_TRY(ku_agree_local(job, collect(p)));
     KU_TRY(unite(p));
     KU_TRY(ku_agree_local(job, make_times(p)));
     KU_TRY(gather(p));
+    p->is_gathered = true;
+    return KUMI_OK;
+}
+
+static int write_files(struct ku_profile *p, const char *dir)
+{
+    struct ku_job *job = p->t->job;
     struct ku_trace trace = {p->t,        p->first, p->n_steps, p->stamp,
                              n_stamps(p), p->shape, p->mark,    p->n_marks};
-    int status = job->rank == 0 ? write_table(p, dir) : KUMI_OK;
-    KU_TRY(ku_agree_local(job, status));
+    KU_TRY(ku_agree_worst(job, job->rank == 0 ? write_table(p, dir) : KUMI_OK));
     return ku_trace_write(&trace, dir);
+}
+
+int ku_profile_write(struct ku_profile *p, const char *dir, int is_over)
+{
+    if (p == NULL || p->is_written || p->n_done == 0)
+        return KUMI_OK;
+    if (!is_over && (p->n_done < p->n_steps || p->is_delayed))
+        return KUMI_OK;
+    if (!p->is_gathered)
+        KU_TRY(gather_rows(p));
+    const int status = write_files(p, dir);
+    p->is_written = status == KUMI_OK;
+    if (status != KUMI_ESTORAGE || is_over || ku_job_has_failed(p->t->job))
+        return status;
+    p->is_delayed = true;
+    if (p->t->job->rank == 0)
+        KU_LOG(TRAIN, WARN, "%s; training continues and writes the profile at its end",
+               ku_err_get()->text);
+    return KUMI_OK;
 }

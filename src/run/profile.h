@@ -45,8 +45,12 @@ enum ku_profile_what { KU_PROFILE_DATA, KU_PROFILE_CHECKPOINT, KU_PROFILE_N };
 void ku_profile_note(struct ku_profile *p, int64_t step, enum ku_profile_what what,
                      int64_t begin_ns, int64_t end_ns);
 /*
- * Write the files into dir once all steps are done; is_over: write the steps done so far.
- * Collective.
+ * Write the files into dir once all steps are done. If they cannot be written, a warning is logged,
+ * and the end of the run writes them.
+ *
+ *   is_over   the run ends: write the steps done so far
+ *
+ * Collective. Errors: KUMI_ENOMEM; ESTORAGE, if is_over.
  */
 KU_STATUS ku_profile_write(struct ku_profile *p, const char *dir, int is_over);
 

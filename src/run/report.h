@@ -70,7 +70,7 @@ KU_STATUS ku_run_report_step(struct ku_run_report *r, int64_t step, const double
                              int64_t data_ns);
 void ku_run_report_eval(struct ku_run_report *r, int64_t step, double loss);
 void ku_run_report_checkpoint(struct ku_run_report *r, int64_t step, int64_t begin_ns);
-/* Write the profile when its last step is done; is_over: write what there is. Collective. */
+/* Write the profile when its last step is done (ku_profile_write). Collective. */
 KU_STATUS ku_run_report_profile(struct ku_run_report *r, int is_over);
 
 /*

@@ -90,4 +90,10 @@ again --profile=2-5 || say "a profile of steps that are done: $(cat "$dir/again.
 [ "$(grep -c '^kumi: profile: 2-5: the run has done these steps and continues after step 6; nothing is profiled$' "$dir/again.err")" = 1 ] && ! grep -q '^steps ' "$dir/again.txt" ||
     say "a profile of steps that are done: $(cat "$dir/again.err" "$dir/again.txt")"
 [ "$(grep digest "$dir/again.txt")" = "$(grep digest "$dir/plain.txt")" ] || say 'a profile that was cut off changed the digest'
+# files that cannot be written: said once, and training goes on; at its end an error, and the state is saved
+"$kumi" "${run[@]}" --out "$dir/full" --until 1 >"$dir/full.txt" 2>&1 || say "$(cat "$dir/full.txt")"
+mkdir "$dir/full/profile.txt"
+"$kumi" "${run[@]}" --out "$dir/full" --resume --profile=3-4 >"$dir/full.txt" 2>&1
+[ $? = 5 ] && [ "$(grep -c 'profile: .*; training continues and writes the profile at its end' "$dir/full.txt")" = 1 ] &&
+    [ "$(grep -c '^kumi: error: profile: ' "$dir/full.txt")" = 1 ] && [ -d "$dir/full/checkpoints/step-00000008" ] || say "a profile that cannot be written: $(cat "$dir/full.txt")"
 exit $failed
