@@ -61,7 +61,7 @@ struct kumi_result_metrics {
 
 struct kumi_train_result {
     int64_t step, update;
-    double val_loss; /* NaN: no validation split */
+    double val_loss; /* NaN: no validation split, or not finite */
     struct kumi_result_metrics val_metrics;
     int is_by_samples; /* median_tps is samples per second, not tokens */
     double median_tps;

@@ -21,8 +21,9 @@ enum { MAX_KEPT = 4096, PIECE_BYTES = 1 << 20 };
 struct ku_metrics {
     char *path;
     int fd, has_progress;
-    off_t end;       /* bytes of the complete lines in the file */
-    bool has_failed; /* the last row could not be written; what there is of it is cut off */
+    off_t end;         /* bytes of the complete lines in the file */
+    bool has_failed;   /* the last row could not be written; what there is of it is cut off */
+    int64_t eval_step; /* of the last evaluation, whatever its loss; -1: none */
     double flops_per_token, peak_flops;
     /*
      * Step times of the run. When the arrays are full every second entry is dropped, which keeps
@@ -119,12 +120,15 @@ static int64_t step_of(const char *line)
     return value;
 }
 
-static void take_point(struct ku_metrics *m, const char *line)
+/* A loss that is not finite is null: the step is evaluated, but the curve has no point of it. */
+static void take_eval(struct ku_metrics *m, const char *line)
 {
     json_t *row = strstr(line, "\"val_loss\"") ? json_loads(line, 0, NULL) : NULL;
     json_t *val = json_object_get(row, "val_loss");
+    if (val)
+        m->eval_step = json_integer_value(json_object_get(row, "step"));
     if (json_is_number(val))
-        add_point(m, json_integer_value(json_object_get(row, "step")), json_number_value(val),
+        add_point(m, m->eval_step, json_number_value(val),
                   json_incref(json_object_get(row, "val_accuracy")));
     json_decref(row);
 }
@@ -141,7 +145,7 @@ static int read_kept(struct ku_metrics *m, int fd, int64_t first_step, off_t *en
     while ((found = next_line(&l, &line)) > 0)
         if (step_of(line) <= first_step) {
             *end = l.next;
-            take_point(m, line);
+            take_eval(m, line);
         }
     const int status = found < 0 ? cannot_read(m->path) : KUMI_OK;
     ku_free(l.text);
@@ -249,6 +253,7 @@ int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token,
     int status = KUMI_OK;
     m->fd = -1;
     m->every = 1;
+    m->eval_step = -1;
     m->flops_per_token = flops_per_token;
     m->peak_flops = peak_flops;
     m->has_progress = ku_progress_is_shown();
@@ -432,8 +437,7 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
 
 bool ku_metrics_has_eval(const struct ku_metrics *m, int64_t step)
 {
-    const json_t *last = json_array_get(m->curve, json_array_size(m->curve) - 1);
-    return last && json_integer_value(json_array_get(last, 0)) == step;
+    return m->eval_step == step;
 }
 
 void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double val_loss,
@@ -453,6 +457,7 @@ void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double va
         if (!row.failed)
             write_row(m, row.text, row.bytes);
         add_point(m, step, val_loss, json_incref(accuracy));
+        m->eval_step = step;
     }
     json_decref(accuracy);
     ku_str_add(&text, "step %lld  validation loss %.4f", (long long)step, val_loss);

@@ -15,6 +15,8 @@
  *
  *   metrics.jsonl   {"step":10,"epoch":0.1,"loss":..,"tps":..}       one line per logged step
  *                   {"step":10,"epoch":0.1,"val_loss":..}            one line per evaluation
+ *
+ * A number that is not finite is null.
  */
 struct ku_metrics_line {
     int64_t step, n_steps,
@@ -63,7 +65,7 @@ double ku_metrics_mfu(const struct ku_metrics *m, double tps);
  * Whether DIR/metrics.jsonl has an evaluation of this step. false: it has none, or cannot be read.
  */
 bool ku_metrics_file_has_eval(const char *dir, int64_t step);
-/* Whether the last evaluation is of this step. */
+/* Whether the last evaluation is of this step, finite or not. */
 bool ku_metrics_has_eval(const struct ku_metrics *m, int64_t step);
 /*
  * Points (step, val_loss and, for classifiers, val_accuracy) so far, as a JSON array of arrays. The

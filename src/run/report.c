@@ -333,10 +333,13 @@ int ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);
         note_curve(r);
+        const bool has_val = r->s->source->eval_samples > 0;
         struct ku_summary summary = {.result = result,
                                      .metrics = r->metrics,
                                      .limits = &r->limits,
                                      .t = r->s->t,
+                                     .lacks_eval =
+                                         has_val && !ku_metrics_has_eval(r->metrics, step),
                                      .loss = r->loss,
                                      .held_bytes = sum[SUM_HELD_BYTES],
                                      .step_bytes = sum[SUM_STEP_BYTES],

@@ -69,7 +69,7 @@ static int64_t step_of(const json_t *root)
 bool ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss)
 {
     json_t *root = read_summary(dir), *val = json_object_get(root, "val_loss");
-    int is_of = step_of(root) == step && (json_is_number(val) || !has_val);
+    bool is_of = step_of(root) == step && (val || !has_val);
     *val_loss = json_is_number(val) ? json_number_value(val) : (double)NAN;
     json_decref(root);
     return is_of;
@@ -112,18 +112,19 @@ static json_t *print(const struct ku_summary *s)
     double step_ms = ku_metrics_median_step_ms(s->metrics);
     double min_ns = ku_roofline_program_ns(s->limits, s->t->program[KU_PROG_TRAIN]);
     double scale = ku_trainer_loss_scale(s->t);
-    json_t *o = json_pack(
-        "{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, "
-        "s:o}",
-        "step", (json_int_t)result->step, "update", (json_int_t)result->update, "ranks",
-        s->t->job->n, "loss", real(s->loss), "val_loss", real(result->val_loss), "median_tps",
-        measured(result->median_tps), "median_step_ms", measured(step_ms), "mfu",
-        measured(ku_metrics_mfu(s->metrics, result->median_tps)), "step_over_roofline",
-        measured(min_ns > 0 ? step_ms * 1e6 / min_ns : 0), "limits", ku_limits_json(s->limits),
-        "digest", result->digest, "checkpoint", result->checkpoint, "memory_planned_bytes",
-        (json_int_t)ku_trainer_host_bytes(s->t), "memory_pss_bytes",
-        s->held_bytes ? json_integer(s->held_bytes) : json_null(), "val_curve",
-        ku_metrics_curve(s->metrics));
+    json_t *o = json_pack("{s:I, s:I, s:i, s:o, s:o*, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, "
+                          "s:o}",
+                          "step", (json_int_t)result->step, "update", (json_int_t)result->update,
+                          "ranks", s->t->job->n, "loss", real(s->loss), "val_loss",
+                          s->lacks_eval ? NULL : real(result->val_loss), "median_tps",
+                          measured(result->median_tps), "median_step_ms", measured(step_ms), "mfu",
+                          measured(ku_metrics_mfu(s->metrics, result->median_tps)),
+                          "step_over_roofline", measured(min_ns > 0 ? step_ms * 1e6 / min_ns : 0),
+                          "limits", ku_limits_json(s->limits), "digest", result->digest,
+                          "checkpoint", result->checkpoint, "memory_planned_bytes",
+                          (json_int_t)ku_trainer_host_bytes(s->t), "memory_pss_bytes",
+                          s->held_bytes ? json_integer(s->held_bytes) : json_null(), "val_curve",
+                          ku_metrics_curve(s->metrics));
     if (o == NULL)
         return NULL;
     if (!isnan(scale)) {
@@ -137,7 +138,7 @@ static json_t *print(const struct ku_summary *s)
         json_object_set_new(o, "skipped_samples", json_integer(s->n_unread));
     if (result->is_by_samples)
         json_object_set_new(o, "median_samples_per_s", measured(result->median_tps));
-    for (int i = 0; i < result->val_metrics.n; i++) {
+    for (int i = 0; i < result->val_metrics.n && !s->lacks_eval; i++) {
         char name[40];
         snprintf(name, sizeof name, "val_%s", result->val_metrics.item[i].name);
         json_object_set_new(o, name, real(result->val_metrics.item[i].value));

@@ -13,6 +13,7 @@ struct ku_summary {
     const struct ku_metrics *metrics;
     const struct ku_limits *limits;
     const struct ku_trainer *t;
+    bool lacks_eval;    /* there is a validation split, and this step was not evaluated */
     double loss;        /* of the last step; NaN: this process ran none */
     int64_t held_bytes; /* memory of all ranks; 0: unknown */
     int64_t step_bytes; /* stored for collectives by all ranks, in all steps of this process */
@@ -28,8 +29,8 @@ KU_STATUS ku_summary_write(const char *dir, const struct ku_summary *s);
 /*
  * Whether summary.json is from a run that ended after `step` steps.
  *
- *   has_val    there is a validation split, so the file must have its loss
- *   val_loss   out: NaN if there is none
+ *   has_val    there is a validation split, so the file must have its loss, which may be null
+ *   val_loss   out: NaN if there is none, or none that is finite
  */
 bool ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss);
 /*

@@ -117,10 +117,15 @@ make --out "$dir/r" --resume --set train.steps=10
 # killed between the last checkpoint and summary.json: the end is written, the evaluation stands once, medians stay
 cp "$dir/r/summary.json" "$dir/summary"
 cp "$dir/r/metrics.jsonl" "$dir/metrics"
-python3 -c 'import json, sys; s = json.load(open(sys.argv[1])); s["val_loss"] = None; json.dump(s, open(sys.argv[1], "w"))' "$dir/r/summary.json"
+python3 -c 'import json, sys; s = json.load(open(sys.argv[1])); del s["val_loss"]; json.dump(s, open(sys.argv[1], "w"))' "$dir/r/summary.json"
 make --out "$dir/r" --resume --set train.steps=10
 python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]); b["memory_pss_bytes"] = a["memory_pss_bytes"]; b["limits"] = a["limits"]; assert a == b, (a, b)' "$dir/summary" "$dir/r/summary.json" || say "the completed summary differs"
 cmp "$dir/metrics" "$dir/r/metrics.jsonl" || say "the completed run has other lines"
+# a loss that is not finite, null in the summary, is one: the evaluation is not repeated
+python3 -c 'import json, sys; s = json.load(open(sys.argv[1])); s["val_loss"] = None; json.dump(s, open(sys.argv[1], "w"))' "$dir/r/summary.json"
+before=$(state "$dir/r")
+make --out "$dir/r" --resume --set train.steps=10
+grep -q 'complete at step 10, nothing is written' "$dir/err" && [ "$(state "$dir/r")" = "$before" ] || say "finished without a finite loss: $(cat "$dir/err")"
 rm "$dir/r/summary.json"
 make --out "$dir/r" --resume --set train.steps=10
 grep -q 'no step remains; only the evaluation and summary.json are missing' "$dir/err" && cmp "$dir/metrics" "$dir/r/metrics.jsonl" && [ -s "$dir/r/summary.json" ] || say "no summary: $(cat "$dir/err")"

@@ -96,6 +96,7 @@ code=$?
 "$kumi" train "${small[@]}" -n 2 --out "$dir/time" --set train.steps=1000000 --max-time 1 2>"$dir/err" >/dev/null
 code=$?
 [ $code = 10 ] && grep -q '^kumi: stopped: --max-time reached: step [0-9]*; the state is in ' "$dir/err" || say "--max-time: exit $code: $(tail -1 "$dir/err")"
+grep -q '"val_curve"' "$dir/time/summary.json" && ! grep -q '"val_loss"' "$dir/time/summary.json" || say "--max-time: the loss of another step: $(cat "$dir/time/summary.json")"
 
 # two runs in one directory: 11
 "$kumi" train "${small[@]}" -n 1 --out "$dir/busy" --set train.steps=1000000 2>/dev/null >/dev/null &

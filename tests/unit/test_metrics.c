@@ -24,6 +24,7 @@
 #include "base/os/os.h"
 #include "kumi/messages.h"
 #include "run/metrics.h"
+#include "run/summary.h"
 
 static json_t *line_of(char **text)
 {
@@ -64,6 +65,8 @@ static void test_lines(void **state)
     ku_metrics_step(m, &line, 1);
     ku_metrics_step(m, &line, 0);
     ku_metrics_eval(m, 2, 0.5, (double)NAN, &none);
+    assert_true(ku_metrics_has_eval(m, 2));
+    ku_metrics_eval(m, 2, 0.5, (double)NAN, &none); /* there already */
     ku_metrics_eval(m, 3, 0.75, 1.25, &none);
     json_t *curve = ku_metrics_curve(m),
            *wanted = json_pack("[[i,f,f],[i,f]]", 1, 1.5, 0.625, 3, 1.25);
@@ -229,6 +232,47 @@ static void test_cut(void **state)
     remove(dir);
 }
 
+/* A loss that is not finite is an evaluation too, in the lines and in the summary. */
+static void test_evaluated(void **state)
+{
+    static const struct kumi_result_metrics none = {.n = 0};
+    static const struct {
+        const char *summary;
+        bool without_val, with_val;
+        double val_loss;
+    } rows[] = {{"{\"step\":2,\"val_loss\":1.5}", true, true, 1.5},
+                {"{\"step\":2,\"val_loss\":null}", true, true, (double)NAN},
+                {"{\"step\":2}", true, false, (double)NAN},
+                {"{\"step\":1,\"val_loss\":1.5}", false, false, 1.5}};
+    char dir[] = "metrics-XXXXXX", path[64];
+    struct ku_metrics *m;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    write_text(path, VAL(1) "{\"step\":2,\"val_loss\":null}\n");
+    assert_int_equal(ku_metrics_open(dir, 2, 1, 0, &m), KUMI_OK);
+    assert_true(ku_metrics_has_eval(m, 2) && !ku_metrics_has_eval(m, 1));
+    ku_metrics_eval(m, 2, 1, (double)NAN, &none); /* there already */
+    ku_metrics_close(m);
+    assert_text(path, VAL(1) "{\"step\":2,\"val_loss\":null}\n");
+    assert_int_equal(ku_metrics_open(dir, 1, 1, 0, &m), KUMI_OK);
+    assert_true(ku_metrics_has_eval(m, 1) && !ku_metrics_has_eval(m, 2));
+    ku_metrics_close(m);
+    assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK);
+    assert_true(!ku_metrics_has_eval(m, 0) && !ku_metrics_has_eval(m, 1));
+    ku_metrics_close(m);
+    snprintf(path, sizeof path, "%s/summary.json", dir);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double val_loss;
+        write_text(path, rows[i].summary);
+        assert_true(ku_summary_is_of(dir, 2, 0, &val_loss) == rows[i].without_val);
+        assert_true(ku_summary_is_of(dir, 2, 1, &val_loss) == rows[i].with_val);
+        assert_true(isnan(rows[i].val_loss) ? isnan(val_loss)
+                                            : fabs(val_loss - rows[i].val_loss) < 1e-12);
+    }
+    assert_int_equal(ku_os_rmtree(dir), 0);
+}
+
 /* A file of any length is cut, with little memory; here a line of 1.1 GiB, which is a hole. */
 static void test_cut_long(void **state)
 {
@@ -302,7 +346,8 @@ static void test_cut_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines), cmocka_unit_test(test_full_disk), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_lines),    cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_cut),      cmocka_unit_test(test_evaluated),
         cmocka_unit_test(test_cut_long), cmocka_unit_test(test_cut_killed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
