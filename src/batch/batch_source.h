@@ -74,8 +74,6 @@ struct ku_batch_source_ops {
                 const struct ku_loader_range *range, int n_micro, int u, void *const *to);
     /* Valid targets of a run of training, whose rows are all in `to`. */
     int64_t (*n_targets)(const struct ku_batch_source *s, int64_t run, void *const *to);
-    /* FLOP per loss position, from those of one run of each shape. */
-    double (*flops_per_item)(const struct ku_batch_source *s, const double *flops);
     size_t (*read_ahead_bytes)(const struct ku_batch_source *s, const struct ku_graph *g);
     int64_t (*n_unread)(const struct ku_batch_source *s); /* samples skipped so far on this rank */
 

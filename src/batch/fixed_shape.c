@@ -145,11 +145,6 @@ static int64_t n_targets(const struct ku_batch_source *s, int64_t run, void *con
     return s->batch->global_batch * s->seq_len;
 }
 
-static double flops_per_item(const struct ku_batch_source *s, const double *flops)
-{
-    return flops[0] / (double)(s->batch->global_batch * s->seq_len);
-}
-
 static size_t read_ahead_bytes(const struct ku_batch_source *s, const struct ku_graph *g)
 {
     const struct ku_config *c = s->cfg;
@@ -301,9 +296,9 @@ static int check_graph(const struct ku_batch_source *s, const struct ku_graph *g
     .tokenizer = tokenizer, .open = open_batches, .close = close_all, .check_graph = check_graph,  \
     .n_shapes = n_shapes, .shape = shape, .largest_shape = largest_shape, .shape_at = shape_at,    \
     .n_runs = n_runs, .rows = rows, .fill = fill, .n_targets = n_targets,                          \
-    .flops_per_item = flops_per_item, .read_ahead_bytes = read_ahead_bytes, .n_unread = n_unread,  \
-    .print = print, .print_plan = print_plan, .print_title = print_title,                          \
-    .print_data = print_data, .print_split = print_split, .size_key = size_key, .save = save
+    .read_ahead_bytes = read_ahead_bytes, .n_unread = n_unread, .print = print,                    \
+    .print_plan = print_plan, .print_title = print_title, .print_data = print_data,                \
+    .print_split = print_split, .size_key = size_key, .save = save
 
 const struct ku_batch_source_ops ku_text_batches = {FIXED_SHAPE, .kind = ku_text_kind,
                                                     .open_data = ku_text_open_data};

@@ -319,17 +319,6 @@ static int64_t n_targets(const struct ku_batch_source *s, int64_t run, void *con
     return n;
 }
 
-/* Over an epoch. */
-static double flops_per_item(const struct ku_batch_source *s, const double *flops)
-{
-    struct ku_parallel_counts n = ku_parallel_counts(s->data, KU_SPLIT_TRAIN);
-    int64_t items = n.tgt_tokens + s->data->n_samples[KU_SPLIT_TRAIN]; /* one </s> per sentence */
-    double sum = 0;
-    for (int64_t run = 0; run < n_runs(s, KU_SPLIT_TRAIN); run++)
-        sum += flops[shape_at(s, KU_SPLIT_TRAIN, run)];
-    return sum / (double)items;
-}
-
 static size_t read_ahead_bytes(const struct ku_batch_source *s, const struct ku_graph *g)
 {
     (void)s, (void)g;
@@ -495,7 +484,6 @@ const struct ku_batch_source_ops ku_parallel_batches = {
     .rows = rows,
     .fill = fill,
     .n_targets = n_targets,
-    .flops_per_item = flops_per_item,
     .read_ahead_bytes = read_ahead_bytes,
     .n_unread = n_unread,
     .print = print,

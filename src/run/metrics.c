@@ -24,12 +24,12 @@ struct ku_metrics {
     off_t end;         /* bytes of the complete lines in the file */
     bool has_failed;   /* the last row could not be written; what there is of it is cut off */
     int64_t eval_step; /* of the last evaluation, whatever its loss; -1: none */
-    double flops_per_token, peak_flops;
+    double peak_flops;
     /*
      * Step times of the run. When the arrays are full every second entry is dropped, which keeps
      * the median accurate.
      */
-    double step_ms[MAX_KEPT], tps[MAX_KEPT];
+    double step_ms[MAX_KEPT], tps[MAX_KEPT], flops[MAX_KEPT]; /* flops: per second */
     int n_kept;
     int64_t every, seen;
     json_t *curve;
@@ -244,8 +244,7 @@ static int open_file(struct ku_metrics *m)
     return KUMI_OK;
 }
 
-int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token, double peak_flops,
-                    struct ku_metrics **out)
+int ku_metrics_open(const char *dir, int64_t first_step, double peak_flops, struct ku_metrics **out)
 {
     struct ku_metrics *m = ku_calloc(1, sizeof *m);
     if (m == NULL)
@@ -254,7 +253,6 @@ int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token,
     m->fd = -1;
     m->every = 1;
     m->eval_step = -1;
-    m->flops_per_token = flops_per_token;
     m->peak_flops = peak_flops;
     m->has_progress = ku_progress_is_shown();
     m->curve = json_array();
@@ -316,7 +314,7 @@ static void write_row(struct ku_metrics *m, const char *text, size_t bytes)
     m->has_failed = has_failed;
 }
 
-static void keep(struct ku_metrics *m, double step_ms, double tps)
+static void keep(struct ku_metrics *m, double step_ms, double tps, double flops)
 {
     if (m->seen++ < 3 || m->seen % m->every)
         return;
@@ -324,11 +322,13 @@ static void keep(struct ku_metrics *m, double step_ms, double tps)
         for (int i = 0; i < MAX_KEPT / 2; i++) {
             m->step_ms[i] = m->step_ms[2 * i];
             m->tps[i] = m->tps[2 * i];
+            m->flops[i] = m->flops[2 * i];
         }
         m->n_kept = MAX_KEPT / 2;
         m->every *= 2;
     }
     m->step_ms[m->n_kept] = step_ms;
+    m->flops[m->n_kept] = flops;
     m->tps[m->n_kept++] = tps;
 }
 
@@ -348,9 +348,10 @@ static const char *number(double x, char out[32])
     return out;
 }
 
-double ku_metrics_mfu(const struct ku_metrics *m, double tps)
+/* Of model FLOP/s; NaN: unknown */
+static double mfu_of(const struct ku_metrics *m, double flops)
 {
-    return m->peak_flops > 0 ? tps * m->flops_per_token / m->peak_flops : (double)NAN;
+    return m->peak_flops > 0 && flops > 0 ? flops / m->peak_flops : (double)NAN;
 }
 
 /* "2:05", "1:02:05" */
@@ -364,12 +365,11 @@ static const char *duration(double seconds, char out[32])
     return out;
 }
 
-static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, double tps)
+static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, double tps, double mfu)
 {
     double left_s =
         (double)(l->n_steps - l->step) * m->elapsed_ms / (double)(m->seen ? m->seen : 1) * 1e-3;
     char left[32];
-    double mfu = ku_metrics_mfu(m, tps);
     char share[32] = "";
     struct ku_str text = {0};
     if (isfinite(mfu))
@@ -403,8 +403,9 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
 {
     double whole_ms = l->step_ms + l->data_ms;
     double tps = whole_ms > 0 ? (double)l->tokens / whole_ms * 1e3 : 0;
+    double flops = whole_ms > 0 ? l->flops / whole_ms * 1e3 : 0, mfu = mfu_of(m, flops);
     m->elapsed_ms += whole_ms;
-    keep(m, whole_ms, tps);
+    keep(m, whole_ms, tps, flops);
     if (!is_logged)
         return;
     char b[6][32];
@@ -418,7 +419,7 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
                    (long long)l->n_skipped);
     add_values(&row, "", l->metrics);
     ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"mfu\":%s", l->step_ms, tps,
-               number(ku_metrics_mfu(m, tps), b[4]));
+               number(mfu, b[4]));
     if (l->is_by_samples)
         ku_str_add(&row, ",\"samples_per_s\":%.1f", tps);
     ku_str_add(&row, ",\"memory_gib\":%s",
@@ -432,7 +433,7 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
     if (!row.failed)
         write_row(m, row.text, row.bytes);
     ku_str_fini(&row);
-    say(m, l, tps);
+    say(m, l, tps, mfu);
 }
 
 bool ku_metrics_has_eval(const struct ku_metrics *m, int64_t step)
@@ -484,6 +485,10 @@ double ku_metrics_median_tps(const struct ku_metrics *m)
 double ku_metrics_median_step_ms(const struct ku_metrics *m)
 {
     return median(m->step_ms, m->n_kept);
+}
+double ku_metrics_median_mfu(const struct ku_metrics *m)
+{
+    return mfu_of(m, median(m->flops, m->n_kept));
 }
 json_t *ku_metrics_curve(const struct ku_metrics *m)
 {

@@ -22,6 +22,7 @@ struct ku_metrics_line {
     int64_t step, n_steps,
         tokens; /* steps done; last step of this call; valid tokens of this step */
     double epoch, loss, grad_norm, lr, step_ms, data_ms;
+    double flops; /* model FLOP of the step's program, forward and backward; 0: unknown */
     double exposed_ms, wait_ms, optimizer_ms;  /* of a logged step, mean over ranks */
     double offload_ms;                         /* likewise; 0: no waits for offload */
     int64_t held_bytes;                        /* memory of all ranks, if logged; 0: unknown */
@@ -34,17 +35,16 @@ struct ku_metrics;
 /*
  * Open DIR/metrics.jsonl.
  *
- *   dir              the run's directory
- *   first_step       step that the run continues from; 0: a new run. What follows the last line of
- *                    a step up to it moves to the end of DIR/metrics.cut.jsonl, after a line
- *                    {"cut_at_step":first_step}: lines of later steps, and an incomplete line
- *   flops_per_token  model FLOP of one token, forward and backward
- *   peak_flops       FLOP/s of the job's cores at the run's precision; 0: unknown, mfu is null
+ *   dir          the run's directory
+ *   first_step   step that the run continues from; 0: a new run. What follows the last line of
+ *                a step up to it moves to the end of DIR/metrics.cut.jsonl, after a line
+ *                {"cut_at_step":first_step}: lines of later steps, and an incomplete line
+ *   peak_flops   FLOP/s of the job's cores at the run's precision; 0: unknown, mfu is null
  *
  * Errors: KUMI_ESTORAGE.
  */
-KU_STATUS ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token,
-                          double peak_flops, struct ku_metrics **m);
+KU_STATUS ku_metrics_open(const char *dir, int64_t first_step, double peak_flops,
+                          struct ku_metrics **m);
 void ku_metrics_close(struct ku_metrics *m); /* NULL is allowed */
 /*
  * Record the throughput of a step; called for every step. is_logged: write the line. A line that
@@ -57,10 +57,8 @@ void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double va
 /* Medians over all steps except the first three. */
 double ku_metrics_median_tps(const struct ku_metrics *m);
 double ku_metrics_median_step_ms(const struct ku_metrics *m);
-/*
- * Model FLOP/s divided by the peak, for this number of tokens/s; NaN: unknown.
- */
-double ku_metrics_mfu(const struct ku_metrics *m, double tps);
+/* The same of model FLOP/s, divided by the peak; NaN: unknown. */
+double ku_metrics_median_mfu(const struct ku_metrics *m);
 /*
  * Whether DIR/metrics.jsonl has an evaluation of this step. false: it has none, or cannot be read.
  */

@@ -142,7 +142,7 @@ void ku_run_report_announce(const struct ku_run_report *r, const struct ku_run_r
 
 int ku_run_report_open(struct ku_run_report *r, const char *dir, int64_t step)
 {
-    return ku_metrics_open(dir, step, r->s->flops_per_item, r->peak_flops, &r->metrics);
+    return ku_metrics_open(dir, step, r->peak_flops, &r->metrics);
 }
 
 static double epoch_of(const struct ku_run_report *r, int64_t step)
@@ -213,6 +213,12 @@ static bool is_logged(const struct ku_run_report *r, int64_t step)
     return every > 0 && (step % every == 0 || step == 1 || step == r->end);
 }
 
+/* 0: unknown. A server computes no step: its workers do, on cores that it does not know. */
+static double flops_of_step(const struct ku_run_report *r)
+{
+    return r->s->t->remote ? 0 : r->s->shape_flops[r->s->t->shape_at];
+}
+
 /* Collective on logged steps, whose line has sums over all ranks. */
 static int write_step(struct ku_run_report *r, int64_t step, const double *report,
                       const struct ku_exec_times *times, int64_t data_ns)
@@ -233,6 +239,7 @@ static int write_step(struct ku_run_report *r, int64_t step, const double *repor
                                    .loss = report[KU_REPORT_LOSS],
                                    .grad_norm = report[KU_REPORT_NORM],
                                    .lr = report[KU_REPORT_LR],
+                                   .flops = flops_of_step(r),
                                    .step_ms = (double)times->run_ns * 1e-6,
                                    .data_ms = (double)data_ns * 1e-6,
                                    .exposed_ms = (double)sum[SUM_EXPOSED_NS] * mean_ms,

@@ -112,19 +112,18 @@ static json_t *print(const struct ku_summary *s)
     double step_ms = ku_metrics_median_step_ms(s->metrics);
     double min_ns = ku_roofline_program_ns(s->limits, s->t->program[KU_PROG_TRAIN]);
     double scale = ku_trainer_loss_scale(s->t);
-    json_t *o = json_pack("{s:I, s:I, s:i, s:o, s:o*, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, "
-                          "s:o}",
-                          "step", (json_int_t)result->step, "update", (json_int_t)result->update,
-                          "ranks", s->t->job->n, "loss", real(s->loss), "val_loss",
-                          s->lacks_eval ? NULL : real(result->val_loss), "median_tps",
-                          measured(result->median_tps), "median_step_ms", measured(step_ms), "mfu",
-                          measured(ku_metrics_mfu(s->metrics, result->median_tps)),
-                          "step_over_roofline", measured(min_ns > 0 ? step_ms * 1e6 / min_ns : 0),
-                          "limits", ku_limits_json(s->limits), "digest", result->digest,
-                          "checkpoint", result->checkpoint, "memory_planned_bytes",
-                          (json_int_t)ku_trainer_host_bytes(s->t), "memory_pss_bytes",
-                          s->held_bytes ? json_integer(s->held_bytes) : json_null(), "val_curve",
-                          ku_metrics_curve(s->metrics));
+    json_t *o = json_pack(
+        "{s:I, s:I, s:i, s:o, s:o*, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, "
+        "s:o}",
+        "step", (json_int_t)result->step, "update", (json_int_t)result->update, "ranks",
+        s->t->job->n, "loss", real(s->loss), "val_loss",
+        s->lacks_eval ? NULL : real(result->val_loss), "median_tps", measured(result->median_tps),
+        "median_step_ms", measured(step_ms), "mfu", measured(ku_metrics_median_mfu(s->metrics)),
+        "step_over_roofline", measured(min_ns > 0 ? step_ms * 1e6 / min_ns : 0), "limits",
+        ku_limits_json(s->limits), "digest", result->digest, "checkpoint", result->checkpoint,
+        "memory_planned_bytes", (json_int_t)ku_trainer_host_bytes(s->t), "memory_pss_bytes",
+        s->held_bytes ? json_integer(s->held_bytes) : json_null(), "val_curve",
+        ku_metrics_curve(s->metrics));
     if (o == NULL)
         return NULL;
     if (!isnan(scale)) {

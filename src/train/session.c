@@ -396,14 +396,10 @@ static int look_at(struct ku_session *s, struct ku_graph *const *graph, int n)
     KU_TRY(refuse_short(s, graph[0]));
     s->n_params = ku_graph_n_params(graph[0]);
     KU_TRY(source->ops->check_graph(source, graph[0]));
-    double *flops = ku_calloc((size_t)n, sizeof *flops);
-    if (flops == NULL)
-        return KUMI_ENOMEM;
-    for (int i = 0; i < n; i++)
-        flops[i] = ku_graph_model_flops(graph[i]);
-    s->flops_per_item = source->ops->flops_per_item(source, flops);
-    ku_free(flops);
-    return KUMI_OK;
+    s->shape_flops = ku_calloc((size_t)n, sizeof *s->shape_flops);
+    for (int i = 0; i < n && s->shape_flops; i++)
+        s->shape_flops[i] = ku_graph_model_flops(graph[i]);
+    return s->shape_flops ? KUMI_OK : KUMI_ENOMEM;
 }
 
 /* Says which keys have no effect because the ranks of the host share one copy of the state. */
@@ -524,6 +520,7 @@ void ku_session_fini(struct ku_session *s)
     ku_session_drop_feed(s);
     ku_batch_source_destroy(s->source);
     ku_trainer_destroy(s->t);
+    ku_free(s->shape_flops);
     ku_free(s->recompute_level);
     ku_pp_schedule_destroy(s->schedule);
     ku_free(s->stage_layers);

@@ -20,7 +20,7 @@
  *             │                          │ plans: ku_session_compile_opts, ku_session_graph
  *     ku_session_open_data        the data of source, n_steps, decay_steps
  *             │
- *     ku_session_create_trainer   compile, allocate: t, n_params, flops_per_item
+ *     ku_session_create_trainer   compile, allocate: t, n_params, shape_flops
  *             │
  *     ku_session_open_saving, take_companions
  *             │
@@ -55,8 +55,8 @@ struct ku_session {
     struct ku_session_feed *feed;   /* ports of the source in the trainer's programs */
     int64_t seq_len;                /* loss positions of a sample: tokens, or 1 */
     int64_t n_steps;
-    int64_t n_params;      /* set by create_trainer, as is flops_per_item */
-    double flops_per_item; /* model FLOP, forward and backward, per loss position */
+    int64_t n_params;    /* set by create_trainer, as is shape_flops */
+    double *shape_flops; /* [n_shapes] model FLOP of a step, forward and backward */
     /* End of the schedule in its unit if none is configured; 0: not yet known. */
     int64_t decay_steps;
     struct ku_update_group *groups; /* from cfg, for the compiler; NULL: no training */

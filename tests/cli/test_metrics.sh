@@ -35,6 +35,10 @@ json.dump(rows, sys.stdout)' <"$dir/info.json" >"$dir/cache/peak.json" || say "n
     >"$dir/out" 2>"$dir/err" || say "train with a peak: $(cat "$dir/err")"
 "$kumi" plan "${small[@]}" --roofline --json >"$dir/roofline.json" || say "plan --roofline failed"
 grep -q 'tok/s  mfu [0-9]*\.[0-9] %' "$dir/err" || say "no mfu in: $(cat "$dir/err")"
+# rows that are mostly padding: mfu is of the program, which computes them all
+python3 -c 'for n in range(2, 34): print("{\"text\": \"%s\"}" % ("word " * n)[:n])' >"$dir/texts.jsonl"
+"$kumi" train "${small[@]}" --set data.train="$dir/texts.jsonl" --set data.pack=false --set data.val_fraction=0 --set train.steps=6 --set train.log_every=1 \
+    --out "$dir/masked" >"$dir/out" 2>"$dir/err" || say "train with padded rows: $(cat "$dir/err")"
 # where nothing can be kept, mfu is against what this start measured
 KUMI_CACHE=/proc/nowhere KUMI_LOG=train:info "$kumi" train "${small[@]}" --set train.steps=1 --out "$dir/unkept" >"$dir/out" 2>"$dir/err" || say "train without a cache: $(cat "$dir/err")"
 [ "$(grep -c 'the matrix peak was not saved' "$dir/err")" = 1 ] || say "no line about the cache, or several: $(cat "$dir/err")"
@@ -102,6 +106,11 @@ has_two = json.load(open(dir + "/info.json"))["cpu"]["cores"] > 1
 close = lambda mfu, tps: abs(mfu / (tps * flops / 2e13) - 1) < 1e-3 or not has_two
 for row in [json.load(open(dir + "/peak/summary.json"))] + [json.loads(l) for l in open(dir + "/peak/metrics.jsonl")]:
     assert "mfu" not in row and "val_loss" in row or close(row["mfu"], row.get("tps") or row["median_tps"]), row
+masked = [r for r in map(json.loads, open(dir + "/masked/metrics.jsonl")) if "loss" in r]
+assert len(masked) == 6 and len({r["tokens"] for r in masked}) > 1, masked
+for r in masked:
+    assert 0 < r["tokens"] < tokens / 2, r
+    assert abs(r["mfu"] * (r["step_ms"] + r["data_ms"]) / 1e3 * n * 1e13 / (tokens * flops) - 1) < 0.01, r
 END
 python3 "$dir/check.py" "$dir" || say "metrics.jsonl, summary.json: see above"
 

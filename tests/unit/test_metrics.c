@@ -58,7 +58,7 @@ static void test_lines(void **state)
                                    .metrics = &metrics};
     (void)state;
     assert_non_null(mkdtemp(dir));
-    assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK);
+    assert_int_equal(ku_metrics_open(dir, 0, 0, &m), KUMI_OK);
     ku_metrics_step(m, &line, 1);
     ku_metrics_eval(m, 1, 0.25, 1.5, &metrics);
     line.step = 2, line.is_by_samples = false, line.metrics = &none;
@@ -129,6 +129,49 @@ static void assert_text(const char *path, const char *want)
 #define ROW(step) "{\"step\":" #step ",\"loss\":1}\n"
 #define VAL(step) "{\"step\":" #step ",\"val_loss\":2.5}\n"
 
+/* mfu is that of the program of a step, however few of its targets are valid. */
+static void test_mfu(void **state)
+{
+    static const struct kumi_result_metrics none = {.n = 0};
+    static const struct {
+        int64_t tokens;
+        double flops, peak, mfu, median; /* 0: null */
+    } rows[] = {{24, 48, 960, 0.5, 0.5},
+                {3, 48, 960, 0.5, 0.5},
+                {24, 96, 960, 1, 0.5},
+                {24, 0, 960, 0, 0.5},
+                {24, 48, 0, 0, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char dir[] = "metrics-XXXXXX", path[64], *text, *at;
+        struct ku_metrics *m;
+        size_t bytes;
+        struct ku_metrics_line line = {.flops = 48, .step_ms = 90, .data_ms = 10, .metrics = &none};
+        assert_non_null(mkdtemp(dir));
+        snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+        assert_int_equal(ku_metrics_open(dir, 0, rows[i].peak, &m), KUMI_OK);
+        assert_true(isnan(ku_metrics_median_mfu(m)));
+        for (line.step = 1; line.step < 8; line.step++)
+            ku_metrics_step(m, &line, 0);
+        line.tokens = rows[i].tokens, line.flops = rows[i].flops;
+        ku_metrics_step(m, &line, 1);
+        const double median = ku_metrics_median_mfu(m);
+        assert_true(rows[i].median > 0 ? fabs(median - rows[i].median) < 1e-12 : isnan(median));
+        ku_metrics_close(m);
+        assert_int_equal(ku_os_slurp(path, 1 << 20, &text, &bytes), 0);
+        at = text;
+        json_t *row = line_of(&at);
+        expect(row, "tps", (double)rows[i].tokens * 10);
+        if (rows[i].mfu > 0)
+            expect(row, "mfu", rows[i].mfu);
+        else
+            assert_true(json_is_null(json_object_get(row, "mfu")));
+        json_decref(row);
+        ku_free(text);
+        assert_int_equal(ku_os_rmtree(dir), 0);
+    }
+}
+
 /* Counts the warnings. */
 static void take_message(void *ctx, const char *line, size_t bytes)
 {
@@ -161,7 +204,7 @@ static void test_full_disk(void **state)
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     kumi_messages_set(&messages);
-    assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK);
+    assert_int_equal(ku_metrics_open(dir, 0, 0, &m), KUMI_OK);
     for (line.step = 1; line.step <= 8; line.step++) {
         const bool fits = line.step == 1 || line.step == 4 || line.step == 8;
         assert_int_equal(ku_os_stat(path, &full), 0);
@@ -202,7 +245,7 @@ static void test_cut(void **state)
     snprintf(aside, sizeof aside, "%s/metrics.cut.jsonl", dir);
     write_text(path, ROW(1) "no line of ours\n" VAL(2) "not ours either\n" ROW(3)
                          VAL(4) "{\"step\":5,\"lo");
-    assert_int_equal(ku_metrics_open(dir, 2, 1, 0, &m), KUMI_OK);
+    assert_int_equal(ku_metrics_open(dir, 2, 0, &m), KUMI_OK);
     ku_metrics_eval(m, 2, 1, 2.5, &none); /* there already */
     json_t *curve = ku_metrics_curve(m), *wanted = json_pack("[[i,f]]", 2, 2.5);
     assert_true(json_equal(curve, wanted));
@@ -215,13 +258,13 @@ static void test_cut(void **state)
     assert_text(aside, first);
 
     assert_int_equal(ku_os_stat(path, &before), 0); /* nothing to cut: nothing is written */
-    assert_int_equal(ku_metrics_open(dir, 2, 1, 0, &m), KUMI_OK);
+    assert_int_equal(ku_metrics_open(dir, 2, 0, &m), KUMI_OK);
     ku_metrics_close(m);
     assert_int_equal(ku_os_stat(path, &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     assert_text(aside, first);
 
-    assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK); /* afresh */
+    assert_int_equal(ku_metrics_open(dir, 0, 0, &m), KUMI_OK); /* afresh */
     ku_metrics_close(m);
     char all[300];
     snprintf(all, sizeof all, "%s{\"cut_at_step\":0}\n" ROW(1) "no line of ours\n" VAL(2), first);
@@ -250,15 +293,15 @@ static void test_evaluated(void **state)
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     write_text(path, VAL(1) "{\"step\":2,\"val_loss\":null}\n");
-    assert_int_equal(ku_metrics_open(dir, 2, 1, 0, &m), KUMI_OK);
+    assert_int_equal(ku_metrics_open(dir, 2, 0, &m), KUMI_OK);
     assert_true(ku_metrics_has_eval(m, 2) && !ku_metrics_has_eval(m, 1));
     ku_metrics_eval(m, 2, 1, (double)NAN, &none); /* there already */
     ku_metrics_close(m);
     assert_text(path, VAL(1) "{\"step\":2,\"val_loss\":null}\n");
-    assert_int_equal(ku_metrics_open(dir, 1, 1, 0, &m), KUMI_OK);
+    assert_int_equal(ku_metrics_open(dir, 1, 0, &m), KUMI_OK);
     assert_true(ku_metrics_has_eval(m, 1) && !ku_metrics_has_eval(m, 2));
     ku_metrics_close(m);
-    assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK);
+    assert_int_equal(ku_metrics_open(dir, 0, 0, &m), KUMI_OK);
     assert_true(!ku_metrics_has_eval(m, 0) && !ku_metrics_has_eval(m, 1));
     ku_metrics_close(m);
     snprintf(path, sizeof path, "%s/summary.json", dir);
@@ -291,7 +334,7 @@ static void test_cut_long(void **state)
     assert_int_equal(ku_os_pwrite_full(fd, tail, strlen(tail), hole), 0);
     const off_t kept = hole + (off_t)strlen(tail);
     assert_int_equal(ku_os_pwrite_full(fd, ROW(3) VAL(3), strlen(ROW(3) VAL(3)), kept), 0);
-    assert_int_equal(ku_metrics_open(dir, 2, 1, 0, &m), KUMI_OK);
+    assert_int_equal(ku_metrics_open(dir, 2, 0, &m), KUMI_OK);
     json_t *curve = ku_metrics_curve(m), *wanted = json_pack("[[i,f],[i,f]]", 1, 2.5, 2, 1.5);
     assert_true(json_equal(curve, wanted));
     json_decref(curve);
@@ -329,7 +372,7 @@ static void test_cut_killed(void **state)
             struct ku_metrics *m;
             snprintf(fault, sizeof fault, "kill:%d", n);
             ku_fault_set(fault);
-            _exit(-ku_metrics_open(dir, 1, 1, 0, &m));
+            _exit(-ku_metrics_open(dir, 1, 0, &m));
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_int_equal(ku_os_slurp(path, 1 << 20, &kept, &bytes), 0);
@@ -346,8 +389,9 @@ static void test_cut_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),    cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_cut),      cmocka_unit_test(test_evaluated),
-        cmocka_unit_test(test_cut_long), cmocka_unit_test(test_cut_killed)};
+        cmocka_unit_test(test_lines),     cmocka_unit_test(test_mfu),
+        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_evaluated), cmocka_unit_test(test_cut_long),
+        cmocka_unit_test(test_cut_killed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
