@@ -492,13 +492,21 @@ void ku_profile_note(struct ku_profile *p, int64_t step, enum ku_profile_what wh
         p->mark[p->n_marks++] = (struct ku_profile_mark){what, begin_ns, end_ns};
 }
 
+/* Those of rank 0's machine, for all: another machine may have measured none. */
+static int take_limits(struct ku_profile *p)
+{
+    int n_ranks, n_cores = ku_trainer_cores(p->t, &n_ranks);
+    if (p->t->job->rank == 0)
+        ku_limits_read(n_cores, n_ranks, &p->limits);
+    return ku_agree_bytes(p->t->job, &p->limits, sizeof p->limits);
+}
+
 /* The rows of all ranks, once. */
 static int gather_rows(struct ku_profile *p)
 {
     struct ku_job *job = p->t->job;
-    int cores = p->t->n_threads * job->local_n, n_cpus = ku_os_n_cpus_host();
     p->n_steps = p->n_done;
-    ku_limits_read(cores < n_cpus ? cores : n_cpus, job->n, &p->limits);
+    KU_TRY(take_limits(p));
     KU_TRY(ku_agree_local(job, collect(p)));
     KU_TRY(unite(p));
     KU_TRY(ku_agree_local(job, make_times(p)));

@@ -37,18 +37,34 @@ void ku_run_report_fini(struct ku_run_report *r)
     ku_step_times_destroy(r->trial);
 }
 
+/*
+ * Count the cores of all machines: each rank adds its part of those that it shares, so hosts on one
+ * machine count its cores once. Collective.
+ */
+static int count_cores(struct ku_run_report *r)
+{
+    enum { CORE = 1000000 }; /* a part may be a fraction of a core */
+    int n_ranks, n_cores = ku_trainer_cores(r->s->t, &n_ranks);
+    int64_t part = llround((double)CORE * n_cores / n_ranks);
+    KU_TRY(ku_agree_sum(r->job, &part, 1));
+    r->n_cores = (int)((part + CORE / 2) / CORE);
+    return KUMI_OK;
+}
+
+/* The peak of the job is that of this machine, for as many cores as the job has on all machines. */
 static void find_limits(struct ku_run_report *r)
 {
     const char *compute = r->s->cfg.precision_compute;
-    int n_cores = ku_session_cores(r->s, r->job->local_n);
+    int n_ranks, n_cores = ku_trainer_cores(r->s->t, &n_ranks);
     if (r->trial)
-        ku_limits_read(n_cores, r->job->n, &r->limits);
+        ku_limits_read(n_cores, n_ranks, &r->limits);
     else
-        ku_limits_measure(r->job, n_cores, &r->limits);
+        ku_limits_measure(r->job, n_cores, n_ranks, &r->limits);
     if (strcmp(compute, "bf16") == 0)
         r->peak_flops = r->limits.flops_bf16;
     else if (strcmp(compute, "f64") != 0) /* f16 products are computed in f32 */
         r->peak_flops = r->limits.flops_f32;
+    r->peak_flops *= (double)r->n_cores / n_cores;
     if (!(r->peak_flops > 0) && r->trial == NULL)
         KU_LOG(TRAIN, WARN, "mfu is null: no matrix peak is known for %s", compute);
 }
@@ -77,6 +93,8 @@ int ku_run_report_prepare(struct ku_run_report *r, const struct ku_run_report_st
         KU_TRY(create_profile(r, at));
     if (r->o->is_trial)
         KU_TRY(ku_step_times_create(at->end - at->step, &r->trial));
+    if (!at->is_complete)
+        KU_TRY(count_cores(r));
     if (is_first(r) && !at->is_complete)
         find_limits(r);
     return KUMI_OK;
@@ -345,6 +363,7 @@ int ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
                                      .metrics = r->metrics,
                                      .limits = &r->limits,
                                      .t = r->s->t,
+                                     .n_cores = r->n_cores,
                                      .lacks_eval =
                                          has_val && !ku_metrics_has_eval(r->metrics, step),
                                      .loss = r->loss,

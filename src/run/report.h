@@ -27,8 +27,9 @@ struct ku_run_report {
     struct ku_job *job;
     struct ku_session *s;
     struct ku_metrics *metrics;  /* rank 0 */
-    struct ku_limits limits;     /* rank 0 */
-    double peak_flops;           /* peak of limits for the matrix dtype; 0: unknown */
+    struct ku_limits limits;     /* rank 0: of its machine */
+    int n_cores;                 /* of the job, on all machines */
+    double peak_flops;           /* of these, for the matrix dtype; 0: unknown */
     struct ku_profile *profile;  /* NULL: not requested */
     struct ku_step_times *trial; /* NULL: not a timed run */
     double loss;                 /* of the last step, NaN before the first */
@@ -47,8 +48,8 @@ void ku_run_report_init(struct ku_run_report *r, struct ku_job *job, struct ku_s
                         const struct kumi_train_options *o, struct kumi_train_result *result);
 /*
  * Check the options of the profile, allocate what steps record, and determine the machine's limits
- * for mfu: rank 0 measures while the other ranks wait for the first step. Errors: KUMI_EINVAL,
- * ENOMEM.
+ * for mfu: rank 0 measures while the other ranks wait for the first step. Collective. Errors:
+ * KUMI_EINVAL, ENOMEM.
  */
 KU_STATUS ku_run_report_prepare(struct ku_run_report *r, const struct ku_run_report_start *at);
 void ku_run_report_announce(const struct ku_run_report *r, const struct ku_run_report_start *at);

@@ -113,10 +113,10 @@ static json_t *print(const struct ku_summary *s)
     double min_ns = ku_roofline_program_ns(s->limits, s->t->program[KU_PROG_TRAIN]);
     double scale = ku_trainer_loss_scale(s->t);
     json_t *o = json_pack(
-        "{s:I, s:I, s:i, s:o, s:o*, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, "
+        "{s:I, s:I, s:i, s:i, s:o, s:o*, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, "
         "s:o}",
         "step", (json_int_t)result->step, "update", (json_int_t)result->update, "ranks",
-        s->t->job->n, "loss", real(s->loss), "val_loss",
+        s->t->job->n, "cores", s->n_cores, "loss", real(s->loss), "val_loss",
         s->lacks_eval ? NULL : real(result->val_loss), "median_tps", measured(result->median_tps),
         "median_step_ms", measured(step_ms), "mfu", measured(ku_metrics_median_mfu(s->metrics)),
         "step_over_roofline", measured(min_ns > 0 ? step_ms * 1e6 / min_ns : 0), "limits",

@@ -13,6 +13,7 @@ struct ku_summary {
     const struct ku_metrics *metrics;
     const struct ku_limits *limits;
     const struct ku_trainer *t;
+    int n_cores;        /* of the job, on all machines */
     bool lacks_eval;    /* there is a validation split, and this step was not evaluated */
     double loss;        /* of the last step; NaN: this process ran none */
     int64_t held_bytes; /* memory of all ranks; 0: unknown */

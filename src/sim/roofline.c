@@ -32,7 +32,7 @@ void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out)
     ku_free(path);
 }
 
-void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out)
+void ku_limits_measure(struct ku_job *job, int n_cores, int n_ranks, struct ku_limits *out)
 {
     const struct ku_device_opts opts = {.n_threads = n_cores,
                                         .n_runnable_threads = n_cores,
@@ -51,7 +51,7 @@ void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out)
             KU_LOG(TRAIN, INFO, "%s: the matrix peak was not saved", ku_err_get()->text);
         (void)ku_os_set_cpus(own);
     }
-    ku_limits_read(n_cores, job->n, out);
+    ku_limits_read(n_cores, n_ranks, out);
     if (!is_kept) {
         out->flops_f32 = fmax(out->flops_f32, peak.flops_f32);
         out->flops_bf16 = fmax(out->flops_bf16, peak.flops_bf16);

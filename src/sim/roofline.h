@@ -9,8 +9,8 @@
 #include "tensor/dtype.h"
 
 /*
- * Limits of the cores of a job, all ranks together. 0: not measured. They bound the time of an op
- * from below (roofline model):
+ * Limits of the cores that n_ranks ranks of one machine share, all together. 0: not measured. They
+ * bound the time of an op from below (roofline model):
  *
  *     time >= max(FLOPs / peak FLOP/s, bytes moved / stream bytes/s)
  */
@@ -24,9 +24,9 @@ struct ku_limits {
 void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out);
 /*
  * Reads them at the start of a run. If a measurement is due (sim/machine_limits.h), it is made
- * first, in about 0.1 s, by the calling rank on the CPUs of all ranks, while the others wait.
+ * first, in about 0.1 s, by the calling rank on the CPUs of its host's ranks, while all ranks wait.
  */
-void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out);
+void ku_limits_measure(struct ku_job *job, int n_cores, int n_ranks, struct ku_limits *out);
 bool ku_limits_are_known(const struct ku_limits *l);
 /*
  * Returns {"cores", "flops": {"f32", "bf16"}, "stream_bytes", "source"}, null where unknown. Owned

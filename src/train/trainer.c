@@ -13,6 +13,7 @@
 #include "base/os/os.h"
 #include "ckpt/digest.h"
 #include "comm/consensus.h"
+#include "comm/world.h"
 #include "exec/replicas.h"
 #include "ir/state.h"
 #include "pass/pipe/block_schedule.h"
@@ -807,6 +808,14 @@ int ku_trainer_derive(struct ku_trainer *t)
 int ku_trainer_n_micro(const struct ku_trainer *t)
 {
     return ku_mesh_n_micro(&t->program[KU_PROG_TRAIN]->mesh);
+}
+
+int ku_trainer_cores(const struct ku_trainer *t, int *n_ranks)
+{
+    int n_cpus;
+    ku_comm_cores(t->job, n_ranks, &n_cpus);
+    const int n_cores = ku_os_n_cpus_host(), n_threads = t->n_threads * *n_ranks;
+    return n_cores < n_threads ? n_cores : n_threads;
 }
 
 /* The part of a port that micro-batch u reads. */

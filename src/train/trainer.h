@@ -240,6 +240,12 @@ KU_STATUS ku_trainer_previous(struct ku_job *job, const char *dir, char path[KU_
 int64_t ku_trainer_rows(const struct ku_trainer *t, int u, int64_t *first);
 int ku_trainer_n_micro(const struct ku_trainer *t);
 /*
+ * Cores for the compute threads of the ranks that share CPUs with this one (ku_comm_cores).
+ *
+ *   n_ranks   out: the number of these ranks, this one included
+ */
+int ku_trainer_cores(const struct ku_trainer *t, int *n_ranks);
+/*
  * An input port of the current batch shape, for ku_trainer_port_rows; NULL: no such port. It is
  * valid as long as the trainer.
  */

@@ -39,6 +39,10 @@ grep -q 'tok/s  mfu [0-9]*\.[0-9] %' "$dir/err" || say "no mfu in: $(cat "$dir/e
 python3 -c 'for n in range(2, 34): print("{\"text\": \"%s\"}" % ("word " * n)[:n])' >"$dir/texts.jsonl"
 "$kumi" train "${small[@]}" --set data.train="$dir/texts.jsonl" --set data.pack=false --set data.val_fraction=0 --set train.steps=6 --set train.log_every=1 \
     --out "$dir/masked" >"$dir/out" 2>"$dir/err" || say "train with padded rows: $(cat "$dir/err")"
+# two hosts, which this machine pretends to be: their ranks share its cores, which count once, and so do the limits
+both=("${small[0]}" "${small[@]:3}" --set precision.compute=f32)
+timeout 60 "$kumi" train "${both[@]}" -H a:1,b:1 --rsh none --set train.steps=6 --out "$dir/hosts" >"$dir/out" 2>"$dir/err" || say "train on two hosts: $(cat "$dir/err")"
+"$kumi" plan "${both[@]}" -n 2 --roofline --json >"$dir/f32.json" || say "plan --roofline in f32 failed"
 # where nothing can be kept, mfu is against what this start measured
 KUMI_CACHE=/proc/nowhere KUMI_LOG=train:info "$kumi" train "${small[@]}" --set train.steps=1 --out "$dir/unkept" >"$dir/out" 2>"$dir/err" || say "train without a cache: $(cat "$dir/err")"
 [ "$(grep -c 'the matrix peak was not saved' "$dir/err")" = 1 ] || say "no line about the cache, or several: $(cat "$dir/err")"
@@ -106,11 +110,17 @@ has_two = json.load(open(dir + "/info.json"))["cpu"]["cores"] > 1
 close = lambda mfu, tps: abs(mfu / (tps * flops / 2e13) - 1) < 1e-3 or not has_two
 for row in [json.load(open(dir + "/peak/summary.json"))] + [json.loads(l) for l in open(dir + "/peak/metrics.jsonl")]:
     assert "mfu" not in row and "val_loss" in row or close(row["mfu"], row.get("tps") or row["median_tps"]), row
+assert summary["cores"] == peak["cores"] == n, summary
 masked = [r for r in map(json.loads, open(dir + "/masked/metrics.jsonl")) if "loss" in r]
 assert len(masked) == 6 and len({r["tokens"] for r in masked}) > 1, masked
 for r in masked:
     assert 0 < r["tokens"] < tokens / 2, r
     assert abs(r["mfu"] * (r["step_ms"] + r["data_ms"]) / 1e3 * n * 1e13 / (tokens * flops) - 1) < 0.01, r
+hosts, T = (json.load(open(dir + "/" + f)) for f in ("hosts/summary.json", "f32.json"))
+assert hosts["cores"] == hosts["limits"]["cores"] == n and hosts["limits"] == T["limits"], (hosts, T)
+assert abs(hosts["mfu"] / (hosts["median_tps"] * flops / (n * 2e9)) - 1) < 1e-3, hosts
+# T is almost that of one host, for it is bound by products here
+assert abs(hosts["step_over_roofline"] / (hosts["median_step_ms"] / T["least_ms"]) - 1) < 0.05, (hosts, T)
 END
 python3 "$dir/check.py" "$dir" || say "metrics.jsonl, summary.json: see above"
 
