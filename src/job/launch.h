@@ -43,7 +43,6 @@
 #define KU_LAUNCH_SELF "/proc/self/exe"
 struct ku_launch_opts {
     int threads; /* per rank; 0: cores / n, at least 1 */
-    int no_pin;  /* 1: do not bind ranks; 0: bind them where n * threads <= cores */
 };
 /*
  * Parse "-n" of a command: a number from 1 to KU_MAX_LOCAL, or "auto" (the number of cores).

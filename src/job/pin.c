@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job/pin.h"
 
+#include "base/env.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os/os.h"
+#include "job/job.h"
 
 #include <hwloc.h>
 #include <limits.h>
+#include <string.h>
 
 struct ku_pin {
     hwloc_topology_t topology;
@@ -42,8 +46,38 @@ static int distribute(struct ku_pin *pin, int threads)
     return failed ? -1 : 0;
 }
 
-struct ku_pin *ku_pin_create(int n, int threads)
+int ku_pin_setting(enum ku_pinning *pinning)
 {
+    const char *text = ku_env("KUMI_PIN");
+    *pinning = KU_PIN_AUTO;
+    if (!text)
+        return 0;
+    if (strcmp(text, "0") && strcmp(text, "1"))
+        return KU_ERR(KUMI_EINVAL, "KUMI_PIN: %.60s; give 0 or 1", text);
+    *pinning = text[0] == '1' ? KU_PIN_ALWAYS : KU_PIN_NEVER;
+    return 0;
+}
+
+bool ku_pin_is_due(enum ku_pinning pinning, int n, int threads, int n_allowed, int n_cpus)
+{
+    const int64_t n_threads = (int64_t)n * threads;
+    if (pinning == KU_PIN_NEVER || n_threads > n_allowed)
+        return false;
+    return pinning == KU_PIN_ALWAYS || (n_cpus == n_allowed && 2 * n_threads > n_allowed);
+}
+
+struct ku_pin *ku_pin_create(enum ku_pinning pinning, int n, int threads)
+{
+    uint64_t mask[KU_OS_CPU_WORDS];
+    ku_os_cpus(mask);
+    const int n_allowed = ku_cpus_count(mask), n_cpus = ku_os_n_cpus();
+    if (!ku_pin_is_due(pinning, n, threads, n_allowed, n_cpus)) {
+        KU_LOG(COMM, INFO,
+               "ranks are not bound to cores: %d x %d threads, %d CPUs in the affinity mask, %d "
+               "within the quotas",
+               n, threads, n_allowed, n_cpus);
+        return NULL;
+    }
     struct ku_pin *pin = ku_calloc(1, sizeof *pin + (size_t)n * sizeof pin->set[0]);
     if (!pin)
         return NULL;

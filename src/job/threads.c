@@ -212,11 +212,14 @@ int ku_job_threads(const struct ku_job_client *client, int n, const struct ku_jo
 {
     if (n < 1 || n > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "ranks as threads: %d; give 1 to %d", n, KU_MAX_LOCAL);
+    enum ku_pinning pinning;
+    KU_TRY(ku_pin_setting(&pinning));
     int status, *size = ku_calloc((size_t)n, sizeof *size);
     struct group g = {.opts = opts, .fn = fn, .arg = arg, .n = n, .n_hosts = 1, .listener = -1};
     g.host = ku_calloc((size_t)n, sizeof *g.host);
     g.rank = ku_calloc((size_t)n, sizeof *g.rank);
-    g.pin = n > 1 ? ku_pin_create(n, opts && opts->threads > 0 ? opts->threads : 1) : NULL;
+    if (n > 1)
+        g.pin = ku_pin_create(pinning, n, opts && opts->threads > 0 ? opts->threads : 1);
     status = size && g.host && g.rank ? 0 : KUMI_ENOMEM;
     KU_TRY_OUT(status);
     size[0] = n;

@@ -84,6 +84,7 @@ expect 2 'kumi tokenizer train: --min-frequency: -1; give 1 or more' tokenizer t
 expect 2 'kumi help: an extra argument b; see `kumi help`' help a b
 KUMI_THREADS=x expect 2 'KUMI_THREADS: x; give a number from 1 to 4096' train $config --out "$dir/threads"
 KUMI_THREADS=x expect 2 'KUMI_THREADS: x; give a number from 1 to 4096' run -n 1 -- true
+KUMI_PIN=yes expect 2 'KUMI_PIN: yes; give 0 or 1' run -n 1 -- true
 [ "$(KUMI_THREADS=3 "$kumi" run -n 2 -- sh -c 'echo $KUMI_THREADS' 2>/dev/null | sort -u)" = 3 ] || { echo 'kumi run does not keep KUMI_THREADS'; failed=1; }
 "$kumi" help --help | grep -q '^usage: kumi help ' || say 'kumi help --help prints no usage'
 expect 2 'kumi run: -m: unknown option; did you mean -n?' run -m 2

@@ -20,6 +20,7 @@ refuse() {
 KUMI_INTERFACE=none0 refuse 2 'KUMI_INTERFACE: none0: this host has' -H a:2,b:2,c:1 --rsh none
 
 KUMI_THREADS=x refuse 2 'KUMI_THREADS: x; give a number from 1 to 4096' -H a:1,b:1 --rsh none
+KUMI_PIN=2 refuse 2 'KUMI_PIN: 2; give 0 or 1' -H a:1,b:1 --rsh none
 said=$(KUMI_THREADS=3 timeout 60 "$kumi" run -H a:1,b:2 --rsh none -- sh -c 'echo $KUMI_THREADS' 2>"$dir/log" | sort | uniq -c)
 [ "${said// /}" = 33 ] || say "KUMI_THREADS=3 on hosts: $said $(cat "$dir/log")"
 

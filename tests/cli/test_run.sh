@@ -23,6 +23,14 @@ ends 0 -- -n 3 -- true
 ends 2 "kumi: error: kumi run: no program; give it after --: kumi run -n 2 -- ./program" -- --threads 3
 ends 2 "kumi: error: kumi run: --threads: 5000; give 1 to 4096" -- --threads 5000 -- true
 
+# KUMI_PIN=1 gives a rank a CPU per thread; without it, two small jobs do not share one while others idle
+cpus() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status; }
+bound() { timeout 60 "$kumi" run "$@" -- sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status; }
+[[ $(KUMI_PIN=1 bound -n 1 --threads 1) =~ ^[0-9]+$ ]] || say "KUMI_PIN=1: $(KUMI_PIN=1 bound -n 1 --threads 1)"
+[ "$(KUMI_PIN=0 bound -n 1)" = "$(cpus)" ] || say "KUMI_PIN=0: $(KUMI_PIN=0 bound -n 1), not $(cpus)"
+[ "$(bound -n 1 --threads 1)" = "$(cpus)" ] || say "a rank with one thread: $(bound -n 1 --threads 1), not $(cpus)"
+[ "$(KUMI_PIN=1 bound -H a:1,b:1 --rsh none --threads 1 | sort -u)" = "$(cpus)" ] || say 'hosts that share a machine are bound'
+
 # the code is that of the rank that failed first and by itself, whichever order ranks are numbered or reaped in
 # rank 1 ends, and is reaped, before the others end
 later='[ $RANK = 1 ] && { echo $$ >"$0.new" && mv "$0.new" "$0"; exit 57; }

@@ -149,9 +149,9 @@ once "unknown host"
 run 6 "kumi missing" -H a:1,bare:1 --rsh "$dir/rsh" -- true
 says "kumi missing" 'host bare: .*/nonexistent/kumi: not found; kumi must have the same path on every host'
 run 2 "another version" -H a:1,old:1 --rsh "$dir/rsh" -- true
-says "another version" 'host old: its kumi is unknown (interface 99), the launcher [0-9.]* (2); install the same version'
+says "another version" 'host old: its kumi is unknown (interface 99), the launcher [0-9.]* (3); install the same version'
 run 2 "another version" -H a:1,other:1 --rsh "$dir/rsh" -- true
-says "another version" 'host other: its kumi is 0\.0\.9 (interface 1), the launcher [0-9.]* (2); install the same version'
+says "another version" 'host other: its kumi is 0\.0\.9 (interface 1), the launcher [0-9.]* (3); install the same version'
 run 2 "no agent" -H a:1,junk:1 --rsh "$dir/rsh" -- true
 says "no agent" 'host junk: 64 KiB of output before'
 run 2 "no remote shell" -H a:1,b:1 --rsh "$dir/none" -- true

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "job/launch/hostlist.h"
 #include "job/launch/wire.h"
+#include "job/pin.h"
 #include "job/private.h"
 #include "job/slurm.h"
 
@@ -369,6 +370,54 @@ static void ids(void **state)
     clearenv();
 }
 
+struct pin_row {
+    int n, threads, n_allowed, n_cpus;
+    bool is_due[3]; /* auto, never, always */
+};
+
+static const struct pin_row pins[] = {
+    {1, 1, 1, 1, {true, false, true}},
+    {1, 1, 2, 2, {false, false, true}}, /* a second job like it has the other CPU */
+    {2, 1, 2, 2, {true, false, true}},
+    {1, 2, 2, 2, {true, false, true}},
+    {2, 2, 2, 2, {false, false, false}},
+    {4, 1, 64, 4, {false, false, true}}, /* a quota: any 4 of 64 CPUs */
+    {4, 1, 4, 4, {true, false, true}},   /* the same by the affinity mask */
+    {4, 16, 64, 64, {true, false, true}},
+    {4, 8, 64, 64, {false, false, true}},
+    {4, 8, 63, 63, {true, false, true}},
+    {4, 8, 63, 62, {false, false, true}},
+    {512, 4096, 64, 64, {false, false, false}},
+    {512, 4096 * 1024, 64, 64, {false, false, false}}, /* the product is 2^31 */
+    {1, 1, 0, 1, {false, false, false}},               /* the affinity is unknown */
+};
+
+static void pinning(void **state)
+{
+    static const enum ku_pinning setting[] = {KU_PIN_AUTO, KU_PIN_NEVER, KU_PIN_ALWAYS};
+    enum ku_pinning got;
+    (void)state;
+    for (size_t i = 0; i < sizeof pins / sizeof *pins; i++) {
+        const struct pin_row *p = &pins[i];
+        for (int k = 0; k < 3; k++)
+            if (ku_pin_is_due(setting[k], p->n, p->threads, p->n_allowed, p->n_cpus) !=
+                p->is_due[k])
+                fail_msg("row %zu, setting %d", i, k);
+    }
+    unsetenv("KUMI_PIN");
+    assert_true(ku_pin_setting(&got) == 0 && got == KU_PIN_AUTO);
+    setenv("KUMI_PIN", "", 1);
+    assert_true(ku_pin_setting(&got) == 0 && got == KU_PIN_AUTO);
+    setenv("KUMI_PIN", "0", 1);
+    assert_true(ku_pin_setting(&got) == 0 && got == KU_PIN_NEVER);
+    setenv("KUMI_PIN", "1", 1);
+    assert_true(ku_pin_setting(&got) == 0 && got == KU_PIN_ALWAYS);
+    setenv("KUMI_PIN", "2", 1);
+    assert_int_equal(ku_pin_setting(&got), KUMI_EINVAL);
+    assert_string_equal(ku_err_get()->text, "KUMI_PIN: 2; give 0 or 1");
+    unsetenv("KUMI_PIN");
+}
+
 static void jobs(void **state)
 {
     char *argv[] = {(char[]){"sh"}, (char[]){""}, (char[]){"a b"}, NULL};
@@ -380,7 +429,7 @@ static void jobs(void **state)
                                     .n_hosts = 2,
                                     .threads = 3,
                                     .port = 20000,
-                                    .flags = KU_HOST_NO_PIN | KU_HOST_PRETENDS,
+                                    .flags = KU_HOST_PIN | KU_HOST_PRETENDS,
                                     .world_id = 77,
                                     .secret = {1, 2, 3},
                                     .host = "b",
@@ -445,10 +494,10 @@ static void frames(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(host_lists),  cmocka_unit_test(hostfiles),
-                                       cmocka_unit_test(many_hosts),  cmocka_unit_test(divisors),
-                                       cmocka_unit_test(slurm_lists), cmocka_unit_test(ids),
-                                       cmocka_unit_test(jobs),        cmocka_unit_test(frames),
-                                       cmocka_unit_test(environments)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(host_lists),   cmocka_unit_test(hostfiles),
+                                       cmocka_unit_test(many_hosts),   cmocka_unit_test(divisors),
+                                       cmocka_unit_test(slurm_lists),  cmocka_unit_test(ids),
+                                       cmocka_unit_test(jobs),         cmocka_unit_test(frames),
+                                       cmocka_unit_test(environments), cmocka_unit_test(pinning)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

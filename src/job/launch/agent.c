@@ -153,7 +153,9 @@ static int start(struct agent *a)
     r->argv = j->argv;
     r->n = j->n_local;
     r->threads = j->threads;
-    r->no_pin = j->flags & KU_HOST_NO_PIN;
+    r->pinning = j->flags & KU_HOST_NO_PIN ? KU_PIN_NEVER
+                 : j->flags & KU_HOST_PIN  ? KU_PIN_ALWAYS
+                                           : KU_PIN_AUTO;
     r->is_kumi = (j->flags & KU_HOST_IS_KUMI) != 0;
     r->first_rank = j->first_rank;
     r->n_job = j->n;

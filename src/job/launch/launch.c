@@ -148,7 +148,6 @@ int ku_launch_node(const struct ku_job_client *client, char *const *argv, int n,
     l.argv = argv;
     l.is_kumi = strcmp(argv[0], KU_LAUNCH_SELF) == 0;
     l.threads = opts ? opts->threads : 0;
-    l.no_pin = opts ? opts->no_pin : 0;
     l.first_rank = n * node->rank;
     l.n_job = n * node->n_nodes;
     l.host_index = node->rank;

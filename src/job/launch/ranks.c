@@ -9,7 +9,6 @@
 #include "base/os/os.h"
 #include "base/os/ipc.h"
 #include "base/os/process.h"
-#include "job/pin.h"
 #include "job/private.h"
 
 #include <errno.h>
@@ -415,6 +414,8 @@ int ku_ranks_prepare(struct ku_ranks *l)
     uint64_t job_id;
     l->launcher = getpid();
     KU_TRY(ku_env_check_threads());
+    if (l->pinning == KU_PIN_AUTO)
+        KU_TRY(ku_pin_setting(&l->pinning));
     if (l->n < 1 || l->n > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", l->n,
                       KU_MAX_LOCAL);
@@ -426,8 +427,7 @@ int ku_ranks_prepare(struct ku_ranks *l)
     l->ended = ku_calloc((size_t)l->n, sizeof *l->ended);
     if (!l->pid || !l->ended)
         return KUMI_ENOMEM;
-    if (!l->no_pin && l->n * l->threads <= cpus)
-        l->pin = ku_pin_create(l->n, l->threads);
+    l->pin = ku_pin_create(l->pinning, l->n, l->threads);
     KU_TRY(ku_segment_create(l->client, l->n, job_id, &l->segment_fd, &l->seg));
     ku_segment_set_ranks(l->seg, l->first_rank, l->n_job);
     return 0;

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/os/process.h"
 #include "job/launch.h"
+#include "job/pin.h"
 
 /*
  * The ranks of this host, as the process sees them that starts them: the launcher, or the agent of
@@ -31,8 +32,9 @@ struct ku_ranks {
     char *const *argv;
     int (*fn)(void *arg);
     void *arg;
-    int n, n_alive, threads, no_pin;
-    int is_kumi; /* argv is kumi itself */
+    int n, n_alive, threads;
+    enum ku_pinning pinning; /* KU_PIN_AUTO: as KUMI_PIN says */
+    int is_kumi;             /* argv is kumi itself */
 
     /* The host in its job; one host: first_rank 0, n_job == n, n_hosts 1 */
     int first_rank, n_job, host_index, n_hosts;

@@ -43,7 +43,8 @@ struct ku_remote {
     char **env;
     char *folder;
     char master[256], root[288];
-    int port, threads, no_pin;
+    int port, threads;
+    enum ku_pinning pinning;
     uint64_t world_id;
     uint8_t secret[KU_SECRET_BYTES];
 

@@ -106,6 +106,7 @@ static int prepare(struct ku_remote *r, const struct ku_hostlist *list)
     uint16_t port;
     char folder[PATH_MAX];
     KU_TRY(ku_env_check_threads());
+    KU_TRY(ku_pin_setting(&r->pinning));
     if (r->threads <= 0) /* 0: each host has its own cores, and divides them */
         r->threads = ku_env_threads();
     r->n_hosts = (int)list->n;
@@ -135,7 +136,7 @@ static int prepare(struct ku_remote *r, const struct ku_hostlist *list)
         return KUMI_ENOMEM;
     if (r->shell.n_words == 0) { /* the hosts share this machine */
         const int cpus = ku_os_n_cpus();
-        r->no_pin = r->no_pin || r->n_hosts > 1;
+        r->pinning = r->n_hosts > 1 ? KU_PIN_NEVER : r->pinning;
         r->threads = r->threads ? r->threads : cpus / r->n > 0 ? cpus / r->n : 1;
     }
     KU_TRY(name_master(r));
@@ -159,28 +160,33 @@ static void release(struct ku_remote *r)
     ku_free(r);
 }
 
+static uint32_t flags_of(const struct ku_remote *r, const struct ku_remote_host *h)
+{
+    return (r->pinning == KU_PIN_NEVER ? KU_HOST_NO_PIN : 0) |
+           (r->pinning == KU_PIN_ALWAYS ? KU_HOST_PIN : 0) | (h->inherits ? KU_HOST_INHERITS : 0) |
+           (sigismember(&r->own.old, SIGTERM) == 1 ? KU_HOST_BLOCKS : 0) |
+           (r->shell.n_words == 0 ? KU_HOST_PRETENDS : 0) |
+           (strcmp(r->argv[0], KU_LAUNCH_SELF) == 0 ? KU_HOST_IS_KUMI : 0);
+}
+
 void ku_remote_describe(const struct ku_remote *r, int i, struct ku_host_job *job)
 {
     const struct ku_remote_host *h = &r->host[i];
-    *job = (struct ku_host_job){
-        .first_rank = h->first_rank,
-        .n_local = h->slots.n,
-        .n = r->n,
-        .host_index = i,
-        .n_hosts = r->n_hosts,
-        .threads = r->threads,
-        .port = r->port,
-        .flags = (r->no_pin ? KU_HOST_NO_PIN : 0) | (h->inherits ? KU_HOST_INHERITS : 0) |
-                 (sigismember(&r->own.old, SIGTERM) == 1 ? KU_HOST_BLOCKS : 0) |
-                 (r->shell.n_words == 0 ? KU_HOST_PRETENDS : 0) |
-                 (strcmp(r->argv[0], KU_LAUNCH_SELF) == 0 ? KU_HOST_IS_KUMI : 0),
-        .world_id = r->world_id,
-        .host = h->slots.name,
-        .master = r->master,
-        .root = r->root,
-        .folder = r->folder,
-        .argv = (char **)(uintptr_t)r->argv,
-        .env = r->env};
+    *job = (struct ku_host_job){.first_rank = h->first_rank,
+                                .n_local = h->slots.n,
+                                .n = r->n,
+                                .host_index = i,
+                                .n_hosts = r->n_hosts,
+                                .threads = r->threads,
+                                .port = r->port,
+                                .flags = flags_of(r, h),
+                                .world_id = r->world_id,
+                                .host = h->slots.name,
+                                .master = r->master,
+                                .root = r->root,
+                                .folder = r->folder,
+                                .argv = (char **)(uintptr_t)r->argv,
+                                .env = r->env};
     memcpy(job->secret, r->secret, sizeof job->secret);
 }
 
@@ -247,7 +253,6 @@ int ku_launch_hosts(const struct ku_job_client *client, char *const *argv,
     r->signal_fd = -1;
     r->shell.exec_fd[0] = r->shell.exec_fd[1] = -1;
     r->threads = opts ? opts->threads : 0;
-    r->no_pin = opts ? opts->no_pin : 0;
     KU_TRY_OUT(ku_hostlist_open(&list, hosts->hosts, hosts->hostfile, hosts->n));
     KU_TRY_OUT(ku_launch_check_env((int)list.n_slots, 1));
     if (list.n > KU_LAUNCH_HOSTS_MAX) {

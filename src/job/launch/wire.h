@@ -26,7 +26,7 @@
  */
 #define KU_WIRE_SYNC "\1kumi agent\n"
 enum {
-    KU_WIRE_ABI = 2,
+    KU_WIRE_ABI = 3,
     KU_WIRE_PAYLOAD_MAX = 4 << 20, /* Linux takes 2 MiB of arguments and environment */
     KU_WIRE_LINE_MAX = 65536,      /* a longer line of output is cut in several */
 };
@@ -90,12 +90,13 @@ struct ku_host_job {
     char **argv, **env;                        /* NULL-terminated; env: "NAME=value" */
 };
 enum {
-    KU_HOST_NO_PIN = 1,
+    KU_HOST_NO_PIN = 1,   /* KU_PIN_NEVER */
     KU_HOST_INHERITS = 2, /* ranks write to the agent's descriptors 3 and 2, not through frames */
     KU_HOST_BLOCKS = 4,   /* ranks start with stop signals blocked, as `kumi train` wants them */
     KU_HOST_PRETENDS = 8, /* ranks get KUMI_HOST */
     KU_HOST_IS_KUMI = 16, /* argv is kumi itself */
-    KU_HOST_FLAGS = 31
+    KU_HOST_PIN = 32,     /* KU_PIN_ALWAYS */
+    KU_HOST_FLAGS = 63
 };
 void ku_host_job_encode(const struct ku_host_job *job, struct ku_str *payload);
 /* Errors: KUMI_EINVAL (the payload is damaged), ENOMEM. */
