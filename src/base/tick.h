@@ -3,10 +3,10 @@
 #define KU_BASE_TICK_H
 
 /*
- * Progress of a thread in long local work: reading and writing files, hashing, measuring. Such work
- * calls ku_tick at least once per few MiB. A thread is bound to a callback: on a rank's main
- * thread it resets the deadline after which the other ranks call the rank stuck (job/job.h).
- * Without one ku_tick does nothing.
+ * Progress of a thread in long local work: reading, writing and removing files, hashing, measuring.
+ * Such work calls ku_tick at least once per few MiB, or per file that it removes. A thread is bound
+ * to a callback: on a rank's main thread it resets the deadline after which the other ranks call
+ * the rank stuck (job/job.h). Without one ku_tick does nothing.
  */
 struct ku_ticker {
     void (*call)(void *ctx); /* NULL: unbound */

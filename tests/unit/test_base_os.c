@@ -22,6 +22,7 @@
 #include "base/os/ipc.h"
 #include "base/os/plugin.h"
 #include "base/os/process.h"
+#include "base/tick.h"
 #include "memory_folder.h"
 
 /* Each test works in a folder of its own, which is also the working directory; in memory where
@@ -135,11 +136,16 @@ static void test_slurp(void **state)
     }
 }
 
+static void count_tick(void *n)
+{
+    ++*(int *)n;
+}
+
 static void test_folders(void **state)
 {
     struct stat st;
     char **names;
-    int n;
+    int n, n_ticks = 0;
     (void)state;
     assert_int_equal(ku_os_mkdirs("x/y//z/"), 0);
     assert_int_equal(ku_os_mkdirs("x/y/z"), 0);
@@ -174,7 +180,10 @@ static void test_folders(void **state)
     assert_int_equal(symlink("../../kept", "x/y/link"), 0);
     assert_int_equal(symlink("kept", "link"), 0);
     assert_int_equal(ku_os_fsync_dir("x"), 0);
+    ku_ticker = (struct ku_ticker){count_tick, &n_ticks};
     assert_int_equal(ku_os_rmtree("x"), 0);
+    ku_ticker = (struct ku_ticker){NULL, NULL};
+    assert_int_equal(n_ticks, 8); /* the entries of x and of x/y */
     assert_int_equal(ku_os_stat("x", &st), -1);
     assert_int_equal(ku_os_rmtree("link"), 0); /* the link, not what it points to */
     expect_text("kept/file", "2");

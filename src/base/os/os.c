@@ -17,6 +17,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/tick.h"
 
 static bool is_faulted(int is_write)
 {
@@ -344,6 +345,7 @@ int ku_os_rmtree(const char *path)
         return -1;
     for (int i = 0; result == 0 && i < n; i++) {
         char *child = ku_asprintf("%s/%s", path, names[i]);
+        ku_tick(); /* a large file may take seconds on a network file system */
         if (child)
             result = ku_os_rmtree(child);
         else

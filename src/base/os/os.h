@@ -34,8 +34,8 @@ int ku_os_rename(const char *from, const char *to);
 int ku_os_unlink(const char *path);
 int ku_os_rmdir(const char *path); /* an empty one */
 /*
- * Removes a file, or a folder and everything in it. Does not follow symbolic links. A missing path
- * is not an error.
+ * Removes a file, or a folder and everything in it, with a ku_tick per entry. Does not follow
+ * symbolic links. A missing path is not an error.
  */
 int ku_os_rmtree(const char *path);
 int ku_os_ftruncate(int fd, off_t bytes);

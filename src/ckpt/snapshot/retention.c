@@ -4,7 +4,6 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/tick.h"
 #include "ckpt/snapshot/directory.h"
 
 void ku_ckpt_verified_fini(struct ku_ckpt_verified *verified)
@@ -92,7 +91,6 @@ void ku_ckpt_prune(const char *dir, int64_t step, int keep, struct ku_ckpt_verif
             n_good += good > 0;
         } else if (steps[i] != step) {
             ku_ckpt_place_remove(dir, steps[i]);
-            ku_tick();
             forget(verified, steps[i]);
         }
     }
