@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "infer/evaluate.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os/os.h"
 #include "ckpt/snapshot/directory.h"
 #include "ckpt/snapshot/provenance.h"
 #include "ckpt/snapshot/snapshot.h"
@@ -24,7 +26,15 @@
 #include "train/session.h"
 #include "model/pretrained.h"
 
-enum { N_SETS = 6, DIRECTORY_SEQ_LEN = 1024 };
+enum {
+    N_SETS = 6,
+    DIRECTORY_SEQ_LEN = 1024,
+    /*
+     * Checkpoints that were removed before they were read. Between search and reading each rank
+     * compiles, which may take longer than the run takes from one checkpoint to the next.
+     */
+    MAX_REMOVED = 5
+};
 struct evaluation {
     const struct kumi_eval_options *o;
     struct kumi_eval_result *result;
@@ -38,6 +48,7 @@ struct evaluation {
 
 /* The checkpoint that rank 0 found, broadcast to all ranks. */
 struct found {
+    int64_t step;
     char path[4096];
 };
 
@@ -77,6 +88,7 @@ static int find(struct evaluation *e, int64_t before, struct kumi_error *damage,
         status = find_intact(e->o->run, before, damage, &c);
         if (status == KUMI_OK) {
             size_t bytes = strlen(c.path);
+            found->step = c.step;
             if (bytes < sizeof found->path)
                 memcpy(found->path, c.path, bytes + 1);
             else
@@ -331,7 +343,7 @@ static void warn_of_changes(const struct evaluation *e, const struct ku_ckpt *c)
 
 static int evaluate_checkpoint(struct evaluation *e, const struct ku_ckpt *c)
 {
-    KU_TRY(configure(e, c));
+    KU_TRY(ku_agree_worst(e->job, configure(e, c)));
     KU_TRY(open_data(e));
     warn_of_changes(e, c);
     KU_TRY(ku_session_create_trainer(&e->s, e->job));
@@ -355,31 +367,66 @@ static int evaluate_directory(struct evaluation *e)
     return evaluate(e);
 }
 
-/* Evaluates the newest checkpoint; falls back to earlier ones while a checkpoint is damaged. */
+static int evaluate_path(struct evaluation *e, const char *path)
+{
+    struct ku_ckpt c;
+    const int opened = ku_ckpt_open(path, &c);
+    int status = ku_agree_worst(e->job, opened);
+    if (status == KUMI_OK)
+        status = evaluate_checkpoint(e, &c);
+    if (opened == KUMI_OK)
+        ku_ckpt_close(&c);
+    return status;
+}
+
+/* Whether the checkpoint has been removed, as rank 0 sees it */
+static int look_removed(const struct evaluation *e, const char *path, int *is_removed)
+{
+    struct stat info;
+    *is_removed = e->job->rank == 0 && ku_os_stat(path, &info) < 0 && errno == ENOENT;
+    return ku_agree_bytes(e->job, is_removed, sizeof *is_removed);
+}
+
+/* For the next attempt of evaluate_newest */
+static void forget_attempt(struct evaluation *e)
+{
+    ku_free(e->token_bytes);
+    e->token_bytes = NULL;
+    ku_session_fini(&e->s);
+}
+
+/*
+ * Evaluates the newest checkpoint. If it is damaged, the one before it is next. A run in training
+ * may have removed it meanwhile (checkpoint.keep), and with it those before; then there is a newer
+ * one.
+ */
 static int evaluate_newest(struct evaluation *e)
 {
     struct kumi_error damage = {0};
     struct found found;
+    int n_removed = 0, is_removed;
     for (int64_t before = INT64_MAX;;) {
-        struct ku_ckpt c;
         KU_TRY(find(e, before, &damage, &found));
-        const int opened = ku_ckpt_open(found.path, &c);
-        int status = ku_agree_local(e->job, opened);
-        if (status == KUMI_OK) {
-            before = c.step;
-            status = evaluate_checkpoint(e, &c);
-        }
-        if (opened == KUMI_OK)
-            ku_ckpt_close(&c);
-        if (status != KUMI_ENOCKPT || e->s.t == NULL)
+        const int status = evaluate_path(e, found.path);
+        if (status != KUMI_ENOCKPT)
             return status;
-        if (e->job->rank == 0)
-            KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", ku_err_get()->text);
-        if (damage.status == KUMI_OK)
-            damage = *ku_err_get();
-        ku_free(e->token_bytes);
-        e->token_bytes = NULL;
-        ku_session_fini(&e->s);
+        const struct kumi_error error = *ku_err_get();
+        KU_TRY(look_removed(e, found.path, &is_removed));
+        if (!is_removed && e->s.t == NULL)
+            return ku_err_put(&error);
+        if (is_removed && ++n_removed == MAX_REMOVED)
+            return KU_ERR(KUMI_ENOCKPT,
+                          "eval: %s: the run removed %d checkpoints before they were read; raise "
+                          "its checkpoint.keep, or evaluate a copy of one",
+                          e->o->run, n_removed);
+        if (e->job->rank == 0 && is_removed)
+            KU_LOG(CKPT, INFO, "%s: removed meanwhile; taking the newest checkpoint", found.path);
+        else if (e->job->rank == 0)
+            KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", error.text);
+        if (!is_removed && damage.status == KUMI_OK)
+            damage = error;
+        before = is_removed ? INT64_MAX : found.step;
+        forget_attempt(e);
     }
 }
 

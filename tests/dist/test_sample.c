@@ -4,12 +4,14 @@
 #include "dist.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/str.h"
+#include "base/tick.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "kumi/run.h"
 #include "infer/evaluate.h"
@@ -372,6 +374,53 @@ out:
     return status;
 }
 
+/*
+ * A run in training removes a checkpoint while it is evaluated: as soon as something of it has been
+ * read, which is before its averages are.
+ */
+struct removal {
+    struct eval_case c;
+    _Atomic int is_done;
+};
+static void move(const char *run, const char *from, const char *to)
+{
+    char path[2][128];
+    snprintf(path[0], sizeof path[0], "%s/%s", run, from);
+    snprintf(path[1], sizeof path[1], "%s/%s", run, to);
+    KU_IGNORE(ku_os_rename(path[0], path[1]), "the evaluation's result tells");
+}
+static void replace_checkpoint(void *ctx)
+{
+    struct removal *m = ctx;
+    if (atomic_exchange(&m->is_done, 1))
+        return;
+    move(m->c.run, "checkpoints/step-00000010", "older");
+    move(m->c.run, "newer", "checkpoints/step-00000020");
+}
+static int evaluate_removed(struct ku_job *job, void *arg)
+{
+    struct removal *m = arg;
+    const struct ku_ticker own = ku_ticker;
+    ku_ticker = (struct ku_ticker){replace_checkpoint, m};
+    const int status = evaluate(job, &m->c);
+    ku_ticker = own;
+    return status;
+}
+
+static void evaluates_the_newer(const struct run *r, double loss)
+{
+    for (int n = 1; n <= 2; n++) {
+        struct removal m = {.c = {.run = r->dir, .ema = 1}};
+        move(r->dir, "checkpoints/step-00000020", "newer");
+        if (ku_comm_threads(n, NULL, evaluate_removed, &m) < 0)
+            fail_msg("%d ranks: %s", n, ku_err_get()->text);
+        assert_true(m.is_done);
+        assert_int_equal(m.c.result.step, 20);
+        assert_memory_equal(&m.c.result.loss, &loss, sizeof loss);
+        move(r->dir, "older", "checkpoints/step-00000010");
+    }
+}
+
 /* Averages, of a state that was dealt out among ranks, evaluate alike wherever they lie. */
 static void evaluates_averages(void **state)
 {
@@ -403,6 +452,7 @@ static void evaluates_averages(void **state)
             fail_msg("%d ranks: %s", n, ku_err_get()->text);
         assert_memory_equal(&c.result.loss, &a[0].loss, sizeof a[0].loss);
     }
+    evaluates_the_newer(&r, a[0].loss);
     run_destroy(&r);
 }
 
