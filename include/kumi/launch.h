@@ -30,6 +30,12 @@ KUMI_API int kumi_launch(int (*fn)(void *arg), void *arg, int n);
  */
 KUMI_API int kumi_launch_parse_n(const char *text, int *n);
 /*
+ * Check that this process may start n ranks of this host.
+ *
+ * Errors: KUMI_EINVAL (n; this process is a rank of another launcher, with several ranks).
+ */
+KUMI_API int kumi_launch_check(int n);
+/*
  * Run a program on n ranks of this host, as `kumi run` does. Each rank gets RANK WORLD_SIZE
  * LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT in its environment.
  *

@@ -66,7 +66,10 @@ bool cli_is_rank(struct cli *c, const char *n_text, const struct cli_hosts *h)
     if (!cli_check_hosts(c, h) || (n_text == NULL && !has_hosts))
         return c->code == 0;
     if (!has_hosts) {
-        c->code = cli_end(kumi_launch_parse_n(n_text, &n), 0);
+        status = kumi_launch_parse_n(n_text, &n);
+        if (status == KUMI_OK)
+            status = kumi_launch_check(n);
+        c->code = cli_end(status, 0);
         if (c->code != 0 || (n == 1 && ku_env("RANK") == NULL))
             return c->code == 0;
     }

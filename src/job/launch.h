@@ -50,6 +50,11 @@ struct ku_launch_opts {
  */
 KU_STATUS ku_launch_parse_n(const char *text, int *n);
 /*
+ * Refuse n outside of 1 to KU_MAX_LOCAL, and any n in an environment that has a job of several
+ * ranks already. Errors: KUMI_EINVAL.
+ */
+KU_STATUS ku_launch_check(int n);
+/*
  * Run argv (NULL-terminated) on n ranks.
  *
  *   exit_code   as in docs/reference/exit-codes.md; 128 + signal after a second signal

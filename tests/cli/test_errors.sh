@@ -123,6 +123,12 @@ expect 2 'batch: train.global_batch: 32 is no multiple of virtual_shards x micro
     train $config --set train.micro_batch=3 --out "$dir/o"
 RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 expect 2 'rank count: -n: 2, but the environment (RANK and WORLD_SIZE) says 4; use one of the two' \
     train $config -n 2 --out "$dir/o"
+OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 expect 2 'rank count: -n: 1, but the environment (openmpi) says 4; use one of the two' \
+    train $config -n 1 --out "$dir/o"
+PMI_RANK=0 PMI_SIZE=4 MPI_LOCALRANKID=0 expect 2 'rank count: -n: 1, but the environment (mpich) says 4; use one of the two' \
+    train $config -n 1 --out "$dir/o"
+SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=4 expect 2 'rank count: -n: 1, but the environment (slurm) says 4; use one of the two' \
+    train $config -n 1 --out "$dir/o"
 expect 3 "data: $dir/none.txt: No such file or directory" train $config --set data.train="$dir/none.txt" --out "$dir/o"
 (
     failed=0 # where our configurations' data are not, the page that tells where to get them

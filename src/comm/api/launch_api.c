@@ -12,6 +12,11 @@ int kumi_launch_parse_n(const char *text, int *n)
     return ku_launch_parse_n(text, n);
 }
 
+int kumi_launch_check(int n)
+{
+    return ku_launch_check(n);
+}
+
 int kumi_launch(int (*fn)(void *arg), void *arg, int n)
 {
     KU_GIVEN(fn, "fn");

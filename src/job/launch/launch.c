@@ -68,6 +68,20 @@ int ku_launch_check_env(int n, int n_hosts)
     return 0;
 }
 
+static int check_n(int n)
+{
+    if (n < 1 || n > KU_MAX_LOCAL)
+        return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n,
+                      KU_MAX_LOCAL);
+    return 0;
+}
+
+int ku_launch_check(int n)
+{
+    KU_TRY(check_n(n));
+    return ku_launch_check_env(n, 1);
+}
+
 /* Run until the last rank has ended. */
 static void watch(struct ku_ranks *l)
 {
@@ -127,9 +141,7 @@ int ku_launch_node(const struct ku_job_client *client, char *const *argv, int n,
     struct ku_ranks l = one_host(client, n);
     char root[KU_ROOT_BYTES], id[KU_ROOT_BYTES + 32], host[KU_HOST_NAME_BYTES] = "";
     const int is_v6 = node->master && strchr(node->master, ':') != NULL;
-    if (n < 1 || n > KU_MAX_LOCAL)
-        return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n,
-                      KU_MAX_LOCAL);
+    KU_TRY(check_n(n));
     if (node->n_nodes < 1 || node->n_nodes > KU_MAX_HOSTS)
         return KU_ERR(KUMI_EINVAL, "nodes: --nnodes: %d; give a number from 1 to %d", node->n_nodes,
                       KU_MAX_HOSTS);
