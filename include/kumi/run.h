@@ -535,8 +535,8 @@ struct kumi_bench_options {
     const char *dtype; /* op, comm: "f32" or "bf16"; op: "f16"; NULL: the first two */
     int64_t bytes;     /* comm: size of the vectors; 0: 8 B, 64 KiB, 1 MiB and 64 MiB */
     /*
-     * 0: the cores. comm in a job of several ranks measures the ranks (collective; rank 0 gets the
-     * lines); otherwise it measures this many threads, 0: two.
+     * 0: the cores. comm in a job that a launcher has started measures its ranks (collective; rank
+     * 0 gets the lines); otherwise it measures this many threads, 0: two.
      */
     int threads;
     int as_json; /* a JSON object per line, with the machine in each */

@@ -90,10 +90,13 @@ int cmd_bench(struct cli *c)
     int64_t threads = 0;
     const struct cli_option option[] = {
         {"n", CLI_TEXT,
-         "comm: ranks (default 2); scaling: rank counts (default 1,2,4,8; of hosts: to all slots)",
+         "comm: ranks (default: two threads); scaling: rank counts (default 1,2,4,8; of hosts: to "
+         "all slots)",
          &n},
         CLI_HOSTS(hosts),
-        {"threads", CLI_INT, "compute threads (default: the cores; scaling: 1 per rank)", &threads},
+        {"threads", CLI_INT,
+         "compute threads (default: the cores; scaling: 1 per rank); comm: ranks, as threads",
+         &threads},
         {"dtype", CLI_TEXT, "op, comm: f32 or bf16 (default: both); op also f16", &b.dtype},
         {"bytes", CLI_INT, "comm: size of the vector (default 8, 65536, 1048576, 67108864)",
          &b.bytes},
@@ -119,8 +122,15 @@ int cmd_bench(struct cli *c)
     if (strcmp(b.what, "data") == 0)
         return b.only ? cli_print(kumi_bench_data(&s.settings, b.as_json, &text), &text)
                       : cli_usage("kumi bench data: a configuration is missing");
+    if (threads && (n || hosts.hosts || hosts.hostfile))
+        return cli_usage("kumi bench comm: --threads and %s exclude each other; give one",
+                         n             ? "-n"
+                         : hosts.hosts ? "-H"
+                                       : "--hostfile");
     if (!cli_is_rank(c, n, &hosts))
         return c->code;
+    if (n) /* -n 1 has started no process */
+        b.threads = 1;
     int status = kumi_bench(&b);
     return cli_end(status, status < 0 && kumi_last_error()->scope == KUMI_SCOPE_JOB);
 }

@@ -252,7 +252,8 @@ static int time_kind(struct bench *b, enum ku_coll_kind kind, enum memory memory
     const char *what = kind == KU_COLL_SEND ? "ping_pong" : ku_coll_kind_name(kind);
     struct ku_coll_part part;
     double ns[2];
-    if ((b->opts->only && strncmp(what, b->opts->only, strlen(b->opts->only)) != 0) ||
+    if ((kind == KU_COLL_SEND && b->job->n == 1) ||
+        (b->opts->only && strncmp(what, b->opts->only, strlen(b->opts->only)) != 0) ||
         (b->opts->dtype && strcmp(kumi_dtype_name(dtype), b->opts->dtype) != 0))
         return 0;
     if (memory != NO_MEMORY)

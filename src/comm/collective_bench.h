@@ -12,8 +12,8 @@
  */
 struct ku_bench_comm_row {
     /*
-     * "all_reduce", …; "ping_pong": half of a round trip; "bookkeeping": an operation that does not
-     * wait
+     * "all_reduce", …; "ping_pong": half of a round trip, of at least two ranks; "bookkeeping": an
+     * operation that does not wait
      */
     char what[16];
     /*

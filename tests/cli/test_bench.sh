@@ -85,6 +85,12 @@ row, = [json.loads(line) for line in open(sys.argv[1])]
 assert row["what"] == "linear.proj" and row["dtype"] == "bf16" and 1 < row["tiles"] <= 5, row
 assert row["min_ns"] >= row["fastest_ns"] > 0 and row["ratio"] >= 1, row
 P
+# one rank is one rank, by each of the ways to ask for it, and has all rows but ping_pong
+for one in '-n 1' '--threads 1' '-H a:1 --rsh none'; do
+    # shellcheck disable=SC2086
+    "$kumi" bench comm barrier $one --json >"$dir/one" 2>"$dir/err" && grep -q '"ranks":1,' "$dir/one" || say "comm $one: $(cat "$dir/one" "$dir/err")"
+done
+"$kumi" bench comm -n 1 --bytes 4096 >"$dir/one" 2>"$dir/err" && grep -q '^all_to_all ' "$dir/one" && ! grep -q ping_pong "$dir/one" || say "comm -n 1: $(cat "$dir/one" "$dir/err")"
 refused() { # what the message holds, then the command
     want=$1
     shift
@@ -102,6 +108,8 @@ refused '--quick does not apply to it' data configs/nanogpt-cpu.json --quick
 refused '--quick applies to peak only' op --quick
 refused '-n does not apply to it' data configs/nanogpt-cpu.json -n 2
 refused '--bytes does not apply to it' scaling configs/nanogpt-cpu.json --bytes 8
+refused '--threads and -n exclude each other' comm -n 2 --threads 2
+refused '--threads and -H exclude each other' comm -H a:2 --rsh none --threads 2
 refused 'give a multiple of 4' comm -n 2 --bytes 7
 [ "$(wc -l <"$dir/err")" = 1 ] || say "both ranks say it: $(cat "$dir/err")"
 "$kumi" train configs/nanogpt-cpu.json -n 2 --set model.n_layer=1 --trial --until 5 --out "$dir/run" >"$dir/out" 2>"$dir/err" || say "--trial: $(cat "$dir/err")"

@@ -15,7 +15,10 @@ static int print_rows(const struct ku_bench_out *o, const struct ku_job *job,
     if (!o->as_json) {
         ku_str_add(&text, "%-14s %-8s %-4s %10s %11s %11s %8s %10s %8s   %d %s", "collective",
                    "memory", "", "bytes", "median us", "p99 us", "GB/s", "elements/s", "of limit",
-                   job->n, strcmp(job->launcher, "threads") == 0 ? "threads" : "processes");
+                   job->n,
+                   job->n == 1                             ? "rank"
+                   : strcmp(job->launcher, "threads") == 0 ? "threads"
+                                                           : "processes");
         if (job->n_hosts > 1)
             ku_str_add(&text, " on %d hosts", job->n_hosts);
         KU_TRY(ku_bench_line(o, &text));
@@ -60,7 +63,7 @@ int ku_bench_comm_run(const struct ku_bench_out *o, int threads)
 {
     struct ku_job *job = NULL;
     KU_TRY(ku_comm_join(NULL, &job));
-    int is_alone = job->n == 1;
+    const bool is_alone = strcmp(job->launcher, "none") == 0;
     int status = is_alone ? KUMI_OK : run(job, (void *)(uintptr_t)o);
     struct kumi_error error = *ku_err_get();
     int left = ku_comm_leave(job);

@@ -40,7 +40,7 @@ KU_STATUS ku_bench_op_run(const struct ku_bench_out *o, int threads);
 struct ku_device_opts;
 KU_STATUS ku_bench_tune_run(const struct ku_bench_out *o, const struct ku_device_opts *device);
 /*
- * Measure collectives among the ranks of the job. In a job of one rank: among `threads` threads (0:
+ * Measure collectives among the ranks of the job. Without a launcher: among `threads` threads (0:
  * two).
  */
 KU_STATUS ku_bench_comm_run(const struct ku_bench_out *o, int threads);
