@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,6 +141,8 @@ static int set(struct cli *c, const struct cli_option *o, const char *typed, con
     if (end == value || *end != '\0')
         return cli_usage("kumi %s: %s: %.60s: not %s", c->command->name, typed, value,
                          o->type == CLI_INT ? "an integer" : "a number");
+    if (o->type == CLI_NUM && !isfinite(*(double *)o->out))
+        return cli_usage("kumi %s: %s: %.60s: not a finite number", c->command->name, typed, value);
     return 0;
 }
 

@@ -30,7 +30,7 @@ enum cli_type {
     CLI_FLAG,
     CLI_TEXT,
     CLI_INT,
-    CLI_NUM,
+    CLI_NUM,     /* finite */
     CLI_LIST,    /* repeatable, at most one per command: struct cli's list */
     CLI_OPTIONAL /* with or without a value: --resume, --resume=auto */
 };

@@ -110,6 +110,8 @@ int cmd_bench(struct cli *c)
         {"json", CLI_FLAG, "print one JSON object per line", &b.as_json}};
     if (!CLI_PARSE(c, option, 1, 2) || !cli_check_hosts(c, &hosts))
         return c->code;
+    if (threads != (int)threads)
+        return cli_usage("kumi bench: --threads: %lld; give a smaller number", (long long)threads);
     b.what = c->arg[0];
     b.only = c->n > 1 ? c->arg[1] : NULL;
     b.threads = (int)threads;

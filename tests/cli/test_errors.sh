@@ -28,6 +28,9 @@ expect 2 'command: trian: unknown; did you mean train?' trian
 expect 2 'kumi train: --ou: unknown option; did you mean --out?' train --ou x
 expect 2 'kumi run: -n: a value is missing' run -n
 expect 2 'kumi bench: --steps: x: not an integer' bench scaling --steps=x
+expect 2 'kumi eval: --alpha: nan: not a finite number' eval x --bleu --alpha nan
+expect 2 'kumi eval: --alpha: -inf: not a finite number' eval x --bleu --alpha -inf
+expect 2 'kumi bench: --threads: 4294967297; give a smaller number' bench peak --threads 4294967297
 expect 2 'kumi train: --until: 1e3: not an integer' train $config --until 1e3
 expect 2 'kumi train: --until: -4; give a step' train $config --until -4
 expect 2 'kumi train: --max-time: inf: not a time above 0; give it as [[HH:]MM:]SS' train $config --max-time inf

@@ -63,6 +63,7 @@ stop 10
 refused 2 "--vector" serve
 refused 2 "--vector: -3; give 1 to" serve --vector -3
 refused 2 "--lr" serve --vector 3 --lr x
+refused 2 "--lr: nan: not a finite number" serve --vector 3 --lr nan
 refused 2 "unknown option" serve --vector 3 --vektor 3
 refused 2 "an extra argument" serve --vector 3 x
 refused 2 "neither TLS" serve --vector 3 --listen 0.0.0.0:0
