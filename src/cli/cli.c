@@ -91,6 +91,11 @@ int cli_split_lines(char *text, const char ***line, int64_t *n)
     return KUMI_OK;
 }
 
+bool cli_is_help(const char *arg)
+{
+    return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+}
+
 static const char *dashes(const char *name)
 {
     return name[0] && name[1] ? "--" : "-";
@@ -154,6 +159,17 @@ static bool is_name(const char *typed, const char *name)
     return *typed == '\0' && *name == '\0';
 }
 
+/* NULL: none has this name, which is given with its dashes. */
+static const struct cli_option *find_option(const char *typed, const struct cli_option *option,
+                                            int n)
+{
+    const char *name = typed + (typed[1] == '-' ? 2 : 1);
+    for (int i = 0; i < n; i++)
+        if (is_name(name, option[i].name))
+            return &option[i];
+    return NULL;
+}
+
 /* Parse the option at argv[*at] and advance past its value. */
 static int parse_option(struct cli *c, int *at, const struct cli_option *option, int n)
 {
@@ -161,19 +177,18 @@ static int parse_option(struct cli *c, int *at, const struct cli_option *option,
     char typed[64];
     snprintf(typed, sizeof typed, "%.*s", eq && eq - arg < 60 ? (int)(eq - arg) : 60, arg);
     const char *name = typed + (typed[1] == '-' ? 2 : 1);
-    for (int i = 0; i < n; i++) {
-        if (!is_name(name, option[i].name))
-            continue;
-        int takes_none = option[i].type == CLI_FLAG || option[i].type == CLI_OPTIONAL;
+    const struct cli_option *o = find_option(typed, option, n);
+    if (o) {
+        int takes_none = o->type == CLI_FLAG || o->type == CLI_OPTIONAL;
         const char *value = eq                  ? eq + 1
                             : takes_none        ? ""
                             : *at + 1 < c->argc ? c->argv[++*at]
                                                 : NULL;
         if (value == NULL)
             return cli_usage("kumi %s: %s: a value is missing", command, typed);
-        if (eq && option[i].type == CLI_FLAG)
+        if (eq && o->type == CLI_FLAG)
             return cli_usage("kumi %s: %s: takes no value", command, typed);
-        return set(c, &option[i], typed, value);
+        return set(c, o, typed, value);
     }
     const char *names[32];
     for (int i = 0; i < n; i++)
@@ -184,12 +199,30 @@ static int parse_option(struct cli *c, int *at, const struct cli_option *option,
                      near ? near : command, near ? "?" : "`");
 }
 
+/* An argument too many may be meant as the value of an option that takes one only after "=". */
+static int refuse_extra(const struct cli *c, const struct cli_option *option, int n,
+                        const char *extra)
+{
+    const char *command = c->command->name;
+    for (int i = 2; i + 1 < c->argc; i++) {
+        const char *arg = c->argv[i], *next = c->argv[i + 1];
+        const struct cli_option *o =
+            arg[0] == '-' && arg[1] && next[0] != '-' ? find_option(arg, option, n) : NULL;
+        if (o && o->type == CLI_OPTIONAL)
+            return cli_usage("kumi %s: an extra argument %.60s; a value of %s stands after =: "
+                             "%s=%.60s",
+                             command, next, arg, arg, next);
+    }
+    return cli_usage("kumi %s: an extra argument %.60s; see `kumi help %s`", command, extra,
+                     command);
+}
+
 bool cli_parse(struct cli *c, const struct cli_option *option, int n_options, int min_args,
                int max_args)
 {
     for (int i = 2; i < c->argc && c->code == 0 && c->rest == NULL; i++) {
         char *arg = c->argv[i];
-        if (strcmp(arg, "--help") == 0) {
+        if (cli_is_help(arg)) {
             printf("usage: %s\n\n%s\n", c->command->usage, c->command->line);
             for (int k = 0; k < n_options; k++)
                 printf("  %s%-*s %s\n", dashes(option[k].name), option[k].name[1] ? 16 : 17,
@@ -207,11 +240,11 @@ bool cli_parse(struct cli *c, const struct cli_option *option, int n_options, in
         max_args = 0;
     else if (c->code == 0 && c->rest)
         c->code = cli_usage("kumi %s: --: takes no program; leave it out", c->command->name);
-    if (c->code == 0 && (c->n < min_args || c->n > max_args))
-        c->code =
-            cli_usage("kumi %s: %s argument%s%.60s; see `kumi help %s`", c->command->name,
-                      c->n < min_args ? "an" : "an extra", c->n < min_args ? " is missing" : " ",
-                      c->n < min_args ? "" : c->arg[max_args], c->command->name);
+    if (c->code == 0 && c->n < min_args)
+        c->code = cli_usage("kumi %s: an argument is missing; see `kumi help %s`", c->command->name,
+                            c->command->name);
+    else if (c->code == 0 && c->n > max_args)
+        c->code = refuse_extra(c, option, n_options, c->arg[max_args]);
     return c->code == 0;
 }
 

@@ -24,7 +24,8 @@
  *
  * Options are declared in a table, not parsed by hand:
  *
- *     --name VALUE, --name=VALUE, --flag, -n VALUE; other arguments are positional.
+ *     --name VALUE, --name=VALUE, --flag, --optional=VALUE, -n VALUE; other arguments are
+ *     positional.
  */
 enum cli_type {
     CLI_FLAG,
@@ -68,14 +69,17 @@ int cli_run(const struct cli_command *command, int argc, char **argv);
 /* The command with this name. NULL: none; *near is then the nearest name, or NULL. */
 const struct cli_command *cli_find(const char *name, const char **near);
 
+/* Whether an argument is --help or -h. */
+bool cli_is_help(const char *arg);
+
 enum { CLI_PROGRAM = -1 };
 /*
  * Parse the command line with a table of options.
  *
  *   min_args, max_args   number of positional arguments; CLI_PROGRAM: none, and "-- PROGRAM ARGS"
  *
- * Returns whether the command continues. If not, c->code is the exit code: 0 after --help, 2 after
- * an error.
+ * Returns whether the command continues. If not, c->code is the exit code: 0 after --help or -h, 2
+ * after an error.
  */
 #define CLI_PARSE(c, option, min_args, max_args)                                                   \
     cli_parse(c, option, (int)(sizeof(option) / sizeof *(option)), min_args, max_args)

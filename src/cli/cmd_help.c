@@ -32,7 +32,7 @@ int cmd_help(struct cli *c)
         else if (word)
             return cli_usage("kumi help: an extra argument %.60s; see `kumi help`", c->argv[i]);
         else
-            word = strcmp(c->argv[i], "--help") == 0 ? c->command->name : c->argv[i];
+            word = cli_is_help(c->argv[i]) ? c->command->name : c->argv[i];
     }
     if (word == NULL)
         return list_commands(), 0;

@@ -28,7 +28,7 @@ int cmd_ps(struct cli *c)
         if (errno != ENOENT && errno != ENOTDIR)
             return cli_usage("kumi ps: %s: %s", path, ku_os_why());
     }
-    if (c->argc > 2 && strcmp(c->argv[2], "--help") == 0)
+    if (c->argc > 2 && cli_is_help(c->argv[2]))
         return printf("usage: %s\n\n%s; not in this build\n", c->command->usage, c->command->line),
                0;
     return cli_usage("kumi ps: this build has no parameter server: install libgrpc-dev and build "

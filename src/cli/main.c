@@ -167,7 +167,7 @@ static int run_command(int argc, char **argv)
     const char *near;
     if (argc >= 2 && strcmp(argv[1], "--version") == 0)
         return puts("kumi " KUMI_VERSION), 0;
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+    if (argc < 2 || cli_is_help(argv[1]))
         return cmd_help(&(struct cli){0}), argc < 2 ? 2 : 0;
     const struct cli_command *command = cli_find(argv[1], &near);
     if (command)

@@ -42,6 +42,9 @@ expect 2 'kumi train: --: takes no program; leave it out' train $config -- --set
 expect 2 'kumi bench peak: -n does not apply to it' bench peak -n 2
 expect 2 'kumi bench op: -n does not apply to it' bench op gelu -n 2
 expect 2 'kumi train: an argument is missing; see `kumi help train`' train
+expect 2 'kumi train: an extra argument b; see `kumi help train`' train $config b
+expect 2 'kumi train: an extra argument auto; a value of --resume stands after =: --resume=auto' train $config --resume auto
+expect 2 'kumi train: an extra argument 5-9; a value of --profile stands after =: --profile=5-9' train --profile 5-9 $config
 expect 2 'kumi train: --until: 0; give a step, from 1' train $config --until 0
 expect 2 'kumi run: --threads: -1; give 1 to 4096' run --threads -1 -n 2 -- true
 expect 2 'nodes: --nnodes: 0; give a number from 1 to' run --nnodes 0 --nproc-per-node 1 -- true
@@ -89,6 +92,9 @@ KUMI_THREADS=x expect 2 'KUMI_THREADS: x; give a number from 1 to 4096' train $c
 KUMI_THREADS=x expect 2 'KUMI_THREADS: x; give a number from 1 to 4096' run -n 1 -- true
 KUMI_PIN=yes expect 2 'KUMI_PIN: yes; give 0 or 1' run -n 1 -- true
 [ "$(KUMI_THREADS=3 "$kumi" run -n 2 -- sh -c 'echo $KUMI_THREADS' 2>/dev/null | sort -u)" = 3 ] || { echo 'kumi run does not keep KUMI_THREADS'; failed=1; }
+for command in train ckpt tokenizer info; do
+    cmp <("$kumi" $command -h) <("$kumi" $command --help) || say "kumi $command -h is not --help"
+done
 "$kumi" help --help | grep -q '^usage: kumi help ' || say 'kumi help --help prints no usage'
 expect 2 'kumi run: -m: unknown option; did you mean -n?' run -m 2
 expect 2 "json: $dir/none.json: cannot be read: No such file or directory" train "$dir/none.json"

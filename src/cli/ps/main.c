@@ -56,7 +56,7 @@ static int run_command(int argc, char **argv)
 {
     char name[64];
     const char *near;
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+    if (argc < 2 || cli_is_help(argv[1]))
         return print_all(argv[0]) + (argc < 2 ? 2 : 0);
     snprintf(name, sizeof name, "ps %.56s", argv[1]);
     const struct cli_command *command = cli_find(name, &near);
