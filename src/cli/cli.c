@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,6 +90,21 @@ int cli_split_lines(char *text, const char ***line, int64_t *n)
             *text++ = '\0';
     }
     return KUMI_OK;
+}
+
+static void end_as_bug(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (info->si_pid == getpid())
+        _exit(-KUMI_EBUG);
+    signal(sig, SIG_DFL); /* sent by another process such as a watchdog: not a bug */
+    raise(sig);
+}
+
+void cli_end_bugs(void)
+{
+    struct sigaction action = {.sa_sigaction = end_as_bug, .sa_flags = SA_SIGINFO};
+    sigaction(SIGABRT, &action, NULL);
 }
 
 bool cli_is_help(const char *arg)

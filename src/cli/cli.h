@@ -69,6 +69,11 @@ int cli_run(const struct cli_command *command, int argc, char **argv);
 /* The command with this name. NULL: none; *near is then the nearest name, or NULL. */
 const struct cli_command *cli_find(const char *name, const char **near);
 
+/*
+ * From now on SIGABRT of an assertion, which has already printed its message, ends this process
+ * with the exit code for bugs.
+ */
+void cli_end_bugs(void);
 /* Whether an argument is --help or -h. */
 bool cli_is_help(const char *arg);
 

@@ -105,18 +105,6 @@ const struct cli_command cli_commands[] = {
 };
 
 /*
- * SIGABRT of an assertion, which has already printed its message, ends with the exit code for bugs.
- */
-static void end_as_bug(int sig, siginfo_t *info, void *context)
-{
-    (void)context;
-    if (info->si_pid == getpid())
-        _exit(-KUMI_EBUG);
-    signal(sig, SIG_DFL); /* sent by another process such as a watchdog: not a bug */
-    raise(sig);
-}
-
-/*
  * If descriptor 0, 1 or 2 is closed, the next opened file would get its number, and output would go
  * into that file. /dev/null takes the number, opened so that its use fails.
  */
@@ -136,15 +124,14 @@ static void reserve_standard_files(void)
  *                  other commands end by it, as most programs do
  *   SIGXFSZ        ignored, so that writing beyond RLIMIT_FSIZE is an error of the write; not for
  *                  `run` and `agent`, whose program gets the signal
- *   SIGABRT        see end_as_bug
+ *   SIGABRT        see cli_end_bugs
  */
 static void prepare_signals(const char *command)
 {
     int is_training = strcmp(command, "train") == 0;
     sigset_t stops;
     ku_os_stop_signals(&stops);
-    struct sigaction abort_action = {.sa_sigaction = end_as_bug, .sa_flags = SA_SIGINFO};
-    sigaction(SIGABRT, &abort_action, NULL);
+    cli_end_bugs();
     if (is_training)
         sigprocmask(SIG_BLOCK, &stops, NULL);
     if (is_training || ku_env("KUMI_CONTROL_FD"))

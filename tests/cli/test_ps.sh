@@ -45,6 +45,24 @@ start 4 --listen "unix:$dir/s"
 kill -INT "$pid" 2>/dev/null
 stop 10
 
+# SIGABRT from elsewhere is no bug
+ulimit -c 0
+start 4 --listen "unix:$dir/s"
+kill -ABRT "$pid"
+wait "$pid" 2>/dev/null
+[ $? = 134 ] || say "SIGABRT: exit code $?"
+
+# a reader that is gone: SIGPIPE ends the commands that are neither servers nor workers
+python3 - "$kumi" <<'P' || say "SIGPIPE"
+import os, subprocess, sys
+for command, code in ([], -13), (["status"], -13), (["run"], 5):
+    r, w = os.pipe()
+    os.close(r)
+    got = subprocess.run([sys.argv[1], "ps", *command, "--help"], stdout=w, stderr=subprocess.DEVNULL, timeout=60)
+    assert got.returncode == code, (command, got)
+    os.close(w)
+P
+
 start 4 --listen 127.0.0.1:0 --max-connections 2 # the third is closed at once
 python3 - "$address" <<'P' || say "--max-connections"
 import socket, sys

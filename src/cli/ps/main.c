@@ -66,25 +66,21 @@ static int run_command(int argc, char **argv)
                      near ? near : "`kumi ps --help`", near ? "?" : "");
 }
 
-/* A bug's assertion has printed its message: the exit code for bugs. */
-static void end_as_bug(int sig)
-{
-    (void)sig;
-    _exit(-KUMI_EBUG);
-}
-
 /*
  * A server's stop signals are blocked before threads exist, and read by ps_serve_until_stopped.
- * Connections may end while something is written to them.
+ * Servers, workers and what starts them outlive the reader of their output; the other commands end
+ * by SIGPIPE. gRPC writes to its connections without that signal.
  */
 static void prepare_signals(const char *command)
 {
+    const bool is_server = strcmp(command, "serve") == 0;
     sigset_t stops;
     ku_os_stop_signals(&stops);
-    if (strcmp(command, "serve") == 0)
+    if (is_server)
         sigprocmask(SIG_BLOCK, &stops, NULL);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGABRT, end_as_bug);
+    if (is_server || strcmp(command, "worker") == 0 || strcmp(command, "run") == 0)
+        signal(SIGPIPE, SIG_IGN);
+    cli_end_bugs();
 }
 
 int main(int argc, char **argv)
