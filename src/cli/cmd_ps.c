@@ -32,5 +32,5 @@ int cmd_ps(struct cli *c)
         return printf("usage: %s\n\n%s; not in this build\n", c->command->usage, c->command->line),
                0;
     return cli_usage("kumi ps: this build has no parameter server: install libgrpc-dev and build "
-                     "again with cmake -DKUMI_GRPC=ON");
+                     "again with cmake -S . -B build -DKUMI_GRPC=ON && ninja -C build");
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # `kumi ps serve`: lines, exit codes, sockets; hostile frames (attack.py); the textbook's client in Python where grpcio is.
 . "$2/tests/cli/begin.sh"
-[ -x "$(dirname "$kumi")/kumi-ps" ] || { "$kumi" ps serve 2>&1 | grep -q "kumi ps: this build has no parameter server"; exit $?; }
+[ -x "$(dirname "$kumi")/kumi-ps" ] || { "$kumi" ps serve 2>&1 | grep -q "kumi ps: this build has no parameter server: .* cmake -S . -B build -DKUMI_GRPC=ON && ninja -C build$"; exit $?; }
 proto=$source/proto/parameter_server.proto
 
 start() { # OPTIONS: starts a server; pid, and address of its first line
