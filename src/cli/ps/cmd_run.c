@@ -278,6 +278,10 @@ int ps_cmd_run(struct cli *c)
         return c->code;
     if (r.train.out == NULL)
         return cli_usage("kumi ps run: --out: give the run directory");
+    if (strchr(r.train.out, ','))
+        return cli_usage("kumi ps run: --out: %.200s: the servers' sockets are in this directory, "
+                         "and a list of addresses has commas between them; give a path without one",
+                         r.train.out);
     if (r.n_workers < 1 || r.n_workers > KU_REMOTE_MAX_WORKERS || r.n_servers < 1 ||
         r.n_servers > KU_REMOTE_MAX_SERVERS)
         return cli_usage("kumi ps run: -n %lld, -s %lld; give 1 to %d workers and 1 to %d servers",
