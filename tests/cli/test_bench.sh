@@ -58,6 +58,8 @@ cat >"$dir/pairs.json" <<J
  "data": {"train": "$dir/en", "train_target": "$dir/ja", "tokenizer": "word", "target_tokenizer": "word", "batch_tokens": 100, "shapes": 3, "max_source_len": 12, "max_target_len": 12},
  "train": {"steps": 9, "virtual_shards": 2, "log_every": 1}}
 J
+"$kumi" bench data "$dir/image.json" --json | python3 -c 'import json, sys; d = json.load(sys.stdin); assert d["step_samples"] == 6 and d["samples_per_s"] > 0 and set(d) == {"steps", "step_samples", "samples_per_s", "p50_us", "max_us"}, d' ||
+    say 'bench data of images'
 for config in image pairs; do
     "$kumi" bench scaling "$dir/$config.json" -n 1,2 --steps 9 --json >"$dir/scaling-$config" 2>"$dir/err" || say "scaling $config: $(cat "$dir/err")"
 done

@@ -18,9 +18,9 @@ enum { MOST_STEPS = 1000 };
 static const int64_t max_ns = INT64_C(2000000000);
 
 struct timing {
-    int64_t step_tokens, ns[MOST_STEPS]; /* step_tokens: mean */
+    int64_t step_items, ns[MOST_STEPS]; /* step_items: mean */
     int n;
-    double tokens_per_s;
+    double items_per_s;
 };
 
 static int compare(const void *a, const void *b)
@@ -41,21 +41,21 @@ static size_t port_bytes(const struct ku_batch_source *source, const struct ku_d
     return most;
 }
 
-/* Read a whole global batch. */
+/* Read a whole global batch. items: of what the loss counts, tokens or samples */
 static int read_batch(const struct ku_batch_source *source, int64_t step, void *const *to,
-                      int64_t *tokens)
+                      int64_t *items)
 {
     const struct ku_batch_source_ops *ops = source->ops;
     const int shape = ops->shape_at(source, KU_SPLIT_TRAIN, step);
     KU_TRY(ops->rows(source, KU_SPLIT_TRAIN, step, 0, ops->shape(source, shape).rows, to));
-    *tokens = ops->n_targets(source, step, to);
+    *items = ops->n_targets(source, step, to);
     return KUMI_OK;
 }
 
 /* Read whole global batches one after the other, as a single rank does. */
 static int measure(const struct ku_batch_source *s, struct timing *t)
 {
-    int64_t begin = ku_clock_ns(), total_ns = 0, tokens, total_tokens = 0;
+    int64_t begin = ku_clock_ns(), total_ns = 0, items, total_items = 0;
     void *to[KU_DATA_PORTS_MAX] = {0};
     int status = KUMI_OK;
     for (int i = 0; i < s->data->n_ports && status == KUMI_OK; i++) {
@@ -64,15 +64,15 @@ static int measure(const struct ku_batch_source *s, struct timing *t)
     }
     while (status == KUMI_OK && t->n < MOST_STEPS && ku_clock_ns() - begin < max_ns) {
         int64_t before = ku_clock_ns();
-        status = read_batch(s, t->n, to, &tokens);
+        status = read_batch(s, t->n, to, &items);
         total_ns += t->ns[t->n++] = ku_clock_ns() - before;
-        total_tokens += status == KUMI_OK ? tokens : 0;
+        total_items += status == KUMI_OK ? items : 0;
     }
     for (int i = 0; i < KU_DATA_PORTS_MAX; i++)
         ku_free(to[i]);
     qsort(t->ns, (size_t)t->n, sizeof *t->ns, compare);
-    t->step_tokens = t->n ? total_tokens / t->n : 0;
-    t->tokens_per_s = (double)total_tokens / ((double)(total_ns + 1) * 1e-9);
+    t->step_items = t->n ? total_items / t->n : 0;
+    t->items_per_s = (double)total_items / ((double)(total_ns + 1) * 1e-9);
     return status;
 }
 
@@ -90,16 +90,19 @@ int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **te
     KU_TRY_OUT(ku_session_open_data(&s, NULL));
     KU_TRY_OUT(measure(s.source, t));
     double p50_us = (double)t->ns[t->n / 2] * 1e-3, most_us = (double)t->ns[t->n - 1] * 1e-3;
-    const char *items = s.source->data->item ? s.source->data->item : "samples";
+    const bool has_tokens = s.source->data->item != NULL;
+    const char *items = has_tokens ? s.source->data->item : "samples";
     if (as_json) {
-        status = ku_text_json(json_pack("{s:i, s:I, s:f, s:f, s:f}", "steps", t->n, "step_tokens",
-                                        (json_int_t)t->step_tokens, "tokens_per_s", t->tokens_per_s,
-                                        "p50_us", p50_us, "max_us", most_us),
+        status = ku_text_json(json_pack("{s:i, s:I, s:f, s:f, s:f}", "steps", t->n,
+                                        has_tokens ? "step_tokens" : "step_samples",
+                                        (json_int_t)t->step_items,
+                                        has_tokens ? "tokens_per_s" : "samples_per_s",
+                                        t->items_per_s, "p50_us", p50_us, "max_us", most_us),
                               text);
     } else {
         ku_str_add(&out,
                    "%d batches of %lld %s: %.0f %s/s; per batch median %.1f us, max %.1f us\n",
-                   t->n, (long long)t->step_tokens, items, t->tokens_per_s, items, p50_us, most_us);
+                   t->n, (long long)t->step_items, items, t->items_per_s, items, p50_us, most_us);
         status = ku_text_take(&out, text);
     }
 out:
