@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json/json.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "cli/ps/ps.h"
 #include "ps/remote/service_messages.h"
 #include "ps/rpc/rpc_limits.h"
@@ -30,27 +32,40 @@ static int call(const char *address, const struct ps_client_options *o, const ch
     return status < 0 ? ku_err_put(&error) : KUMI_OK;
 }
 
-static void print_state(const uint64_t *x, const char *address, int as_json)
+static KU_STATUS print_json(const uint64_t *x, const char *mode, const char *address)
+{
+    KU_TRY(ku_utf8_check("--servers", address));
+    json_t *o = json_pack(
+        "{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "server",
+        (json_int_t)x[KU_PS_S_SERVER], "servers", (json_int_t)x[KU_PS_S_N_SERVERS], "address",
+        address, "mode", mode, "updates", (json_int_t)x[KU_PS_S_VERSION], "saved",
+        (json_int_t)x[KU_PS_S_SAVED], "connected", (json_int_t)x[KU_PS_S_N_CONNECTED], "workers",
+        (json_int_t)x[KU_PS_S_N_WORKERS], "pushes", (json_int_t)x[KU_PS_S_PUSHES], "repeated",
+        (json_int_t)x[KU_PS_S_REPEATED], "refused", (json_int_t)x[KU_PS_S_REFUSED], "pushed_bytes",
+        (json_int_t)x[KU_PS_S_PUSHED_BYTES], "pulled_bytes", (json_int_t)x[KU_PS_S_PULLED_BYTES]);
+    char *text = ku_json_print(o, 0);
+    json_decref(o);
+    if (text == NULL)
+        return KU_ERR(KUMI_ENOMEM, "memory: no memory for a line of output");
+    puts(text);
+    ku_free(text);
+    return KUMI_OK;
+}
+
+static KU_STATUS print_state(const uint64_t *x, const char *address, int as_json)
 {
     static const char *const mode[] = {"sync", "async", "ssp"};
     const char *name = x[KU_PS_S_MODE] < 3 ? mode[x[KU_PS_S_MODE]] : "?";
-    const long long v[] = {(long long)x[KU_PS_S_SERVER],      (long long)x[KU_PS_S_N_SERVERS],
-                           (long long)x[KU_PS_S_VERSION],     (long long)x[KU_PS_S_SAVED],
-                           (long long)x[KU_PS_S_N_CONNECTED], (long long)x[KU_PS_S_N_WORKERS],
-                           (long long)x[KU_PS_S_PUSHES],      (long long)x[KU_PS_S_REPEATED],
-                           (long long)x[KU_PS_S_REFUSED],     (long long)x[KU_PS_S_PUSHED_BYTES],
-                           (long long)x[KU_PS_S_PULLED_BYTES]};
     if (as_json)
-        printf("{\"server\": %lld, \"servers\": %lld, \"address\": \"%s\", \"mode\": \"%s\", "
-               "\"updates\": %lld, \"saved\": %lld, \"connected\": %lld, \"workers\": %lld, "
-               "\"pushes\": %lld, \"repeated\": %lld, \"refused\": %lld, \"pushed_bytes\": %lld, "
-               "\"pulled_bytes\": %lld}\n",
-               v[0], v[1], address, name, v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10]);
-    else
-        printf(
-            "server %lld of %lld at %s: %s, %lld updates, checkpoint %lld, %lld of %lld workers; "
-            "pushes %lld, repeated %lld, refused %lld\n",
-            v[0], v[1], address, name, v[2], v[3], v[4], v[5], v[6], v[7], v[8]);
+        return print_json(x, name, address);
+    printf("server %lld of %lld at %s: %s, %lld updates, checkpoint %lld, %lld of %lld workers; "
+           "pushes %lld, repeated %lld, refused %lld\n",
+           (long long)x[KU_PS_S_SERVER], (long long)x[KU_PS_S_N_SERVERS], address, name,
+           (long long)x[KU_PS_S_VERSION], (long long)x[KU_PS_S_SAVED],
+           (long long)x[KU_PS_S_N_CONNECTED], (long long)x[KU_PS_S_N_WORKERS],
+           (long long)x[KU_PS_S_PUSHES], (long long)x[KU_PS_S_REPEATED],
+           (long long)x[KU_PS_S_REFUSED]);
+    return KUMI_OK;
 }
 
 int ps_cmd_status(struct cli *c)
@@ -68,7 +83,7 @@ int ps_cmd_status(struct cli *c)
     for (int s = 0; s < n && status == KUMI_OK; s++) {
         status = call(texts[s], &o, KU_PS_SERVICE "Status", 10 * KU_RPC_SECOND, field);
         if (status == KUMI_OK)
-            print_state(field, texts[s], as_json);
+            status = print_state(field, texts[s], as_json);
     }
     ku_free(copy);
     return cli_end(status, 0);
