@@ -49,7 +49,7 @@ static int loop(struct kumi_comm *world, struct kumi_trainer *trainer, const str
     int64_t begin = 0;
     int status = 0;
     if (dir && (status = kumi_trainer_load(trainer, dir, &begin)) == KUMI_ENOCKPT)
-        status = 0; /* no checkpoint yet */
+        status = 0; /* no checkpoint yet; damaged ones are KUMI_EINPUT, and end the program */
     for (int64_t step = begin; step < begin + n_steps && status == 0; step++) {
         if ((status = kumi_data_train_batch(data, step, 0, N, tokens, targets)) == 0)
             status = kumi_trainer_step(trainer, batch, 2, &m);

@@ -194,8 +194,9 @@ KUMI_API int kumi_trainer_save(struct kumi_trainer *trainer, const char *dir, in
  *
  *   step   out: steps done; NULL: not wanted
  *
- * Collective. Errors: KUMI_ENOCKPT: none is valid (the trainer's state is undefined); KUMI_EINPUT:
- * other tensors; KUMI_EINVAL: options that decide bits differ, with their names.
+ * Collective. Errors: KUMI_ENOCKPT: DIR has no checkpoint, or does not exist (nothing has changed);
+ * KUMI_EINPUT: it has some, but none is valid (the trainer's state is undefined), or other tensors;
+ * KUMI_EINVAL: options that decide bits differ, with their names.
  */
 KUMI_API int kumi_trainer_load(struct kumi_trainer *trainer, const char *dir, int64_t *step);
 

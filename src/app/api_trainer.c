@@ -315,11 +315,22 @@ int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
     return status;
 }
 
+/* Checkpoints that are all damaged are a bad input; KUMI_ENOCKPT says that there is none. */
+static int damaged(int status)
+{
+    struct kumi_error error = *ku_err_get();
+    if (status != KUMI_ENOCKPT)
+        return status;
+    error.status = KUMI_EINPUT;
+    return ku_err_put(&error);
+}
+
 /* Rank 0: find the newest checkpoint. */
 static int find_newest(const char *dir, char *path)
 {
     struct ku_ckpt c;
-    KU_TRY(ku_ckpt_find(dir, INT64_MAX, &c));
+    const int has_any = ku_ckpt_has_any(dir), status = ku_ckpt_find(dir, INT64_MAX, &c);
+    KU_TRY(has_any ? damaged(status) : status);
     snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);
     ku_ckpt_close(&c);
     return KUMI_OK;
@@ -349,10 +360,10 @@ int kumi_trainer_load(struct kumi_trainer *t, const char *dir, int64_t *step)
     KU_TRY(ku_agree_worst(job, job->rank == 0 ? find_newest(dir, path) : KUMI_OK));
     KU_TRY(ku_agree_bytes(job, path, sizeof path));
     for (int status = KUMI_ENOCKPT; status != KUMI_OK;) {
-        KU_TRY(ku_agree_worst(job, job->rank == 0 ? check_options(t, path) : KUMI_OK));
+        KU_TRY(ku_agree_worst(job, job->rank == 0 ? damaged(check_options(t, path)) : KUMI_OK));
         status = ku_trainer_load(t->s.t, path, &t->step);
         if (status == KUMI_ENOCKPT)
-            KU_TRY(ku_trainer_previous(job, dir, path));
+            KU_TRY(damaged(ku_trainer_previous(job, dir, path)));
         else
             KU_TRY(status);
     }

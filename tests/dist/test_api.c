@@ -207,6 +207,29 @@ static void resumed_past_damage(void **state)
     ku_os_rmtree(plan.dir);
 }
 
+/* Checkpoints that are all damaged are another status than none at all, in tensors or before. */
+static void all_damaged(void **state)
+{
+    char folder[96], weights[160], manifest[160], *bytes;
+    size_t n;
+    (void)state;
+    setup_plan();
+    snprintf(folder, sizeof folder, "%s/checkpoints", plan.dir);
+    snprintf(weights, sizeof weights, "%s/step-00000003/model/model.safetensors", folder);
+    snprintf(manifest, sizeof manifest, "%s/step-00000003/manifest.json", folder);
+    plan.save = folder, plan.to = 3;
+    launch(1, NULL);
+    plan.load = folder, plan.save = NULL, plan.want = KUMI_EINPUT;
+    assert_int_equal(ku_os_slurp(weights, 1 << 20, &bytes, &n), 0);
+    bytes[n - 1] ^= 4;
+    assert_int_equal(ku_os_replace(weights, bytes, n), 0);
+    free(bytes);
+    launch(1, NULL);
+    assert_int_equal(ku_os_replace(manifest, "", 0), 0);
+    launch(2, NULL);
+    ku_os_rmtree(plan.dir);
+}
+
 /*
  * Saves on pretended hosts, whose directories are what each host calls its own: host 1's is a link.
  * One host that does not see rank 0's directory is named on all ranks, and the trainer goes on. A
@@ -411,8 +434,9 @@ static void rows_are_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resumed_elsewhere), cmocka_unit_test(resumed_past_damage),
-        cmocka_unit_test(loss_scale),        cmocka_unit_test(metrics_by_value),
-        cmocka_unit_test(rows_are_samples),  cmocka_unit_test(saved_where_hosts_see)};
+        cmocka_unit_test(resumed_elsewhere),    cmocka_unit_test(resumed_past_damage),
+        cmocka_unit_test(all_damaged),          cmocka_unit_test(loss_scale),
+        cmocka_unit_test(metrics_by_value),     cmocka_unit_test(rows_are_samples),
+        cmocka_unit_test(saved_where_hosts_see)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

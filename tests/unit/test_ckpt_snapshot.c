@@ -422,8 +422,10 @@ static void truncated_and_missing(void **unused)
     state_fill(&s, 1);
     assert_error(ku_ckpt_resume(dir, back.tensor, STATE_TENSORS, &c), KUMI_ENOCKPT,
                  "holds no checkpoint");
-    save(&s, dir, 1, 1, 0);
     snprintf(one, sizeof one, "%s/step-00000001", dir);
+    assert_int_equal(ku_ckpt_has_any(dir), 0);
+    assert_int_equal(ku_ckpt_has_any(one), 0);
+    save(&s, dir, 1, 1, 0);
     for (int f = 0; f < N_FILES; f++) {
         size_t bytes;
         snprintf(path, sizeof path, "%s/%s", one, files[f]);
@@ -436,6 +438,7 @@ static void truncated_and_missing(void **unused)
             assert_error(ku_ckpt_verify(one, NULL, NULL), KUMI_ENOCKPT, one);
             assert_error(ku_ckpt_resume(dir, back.tensor, STATE_TENSORS, &c), KUMI_ENOCKPT,
                          "checkpoint: ");
+            assert_int_equal(ku_ckpt_has_any(dir), 1);
         }
         file_write(path, data, bytes);
         assert_status(ku_ckpt_verify(one, NULL, NULL), KUMI_OK);
@@ -444,6 +447,7 @@ static void truncated_and_missing(void **unused)
     assert_error(ku_ckpt_find(dir, 1, &c), KUMI_ENOCKPT, "no usable snapshot before step 1");
     assert_error(ku_ckpt_find(one, 1, &c), KUMI_ENOCKPT, "no usable snapshot before step 1");
     assert_status(ku_ckpt_find(one, INT64_MAX, &c), KUMI_OK); /* a snapshot itself */
+    assert_int_equal(ku_ckpt_has_any(one), 1);
     ku_ckpt_close(&c);
     state_fini(&s);
     state_fini(&back);

@@ -239,6 +239,21 @@ int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c)
     return status;
 }
 
+int ku_ckpt_has_any(const char *dir)
+{
+    char *folder;
+    int64_t *steps;
+    int n, is_snapshot = is_there(dir, "manifest.json");
+    if (is_snapshot)
+        return is_snapshot;
+    KU_TRY(folder_of(dir, &folder));
+    const int status = ku_ckpt_place_list(folder, &steps, &n);
+    ku_free(folder);
+    KU_TRY(status);
+    ku_free(steps);
+    return n > 0;
+}
+
 static int describe(const char *folder, int64_t step, struct ku_ckpt_entry *e)
 {
     struct ku_ckpt c;

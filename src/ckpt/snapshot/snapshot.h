@@ -114,6 +114,11 @@ void ku_ckpt_close(struct ku_ckpt *c);
  * Errors: ENOCKPT, there is none.
  */
 KU_STATUS ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c);
+/*
+ * Returns 1 if dir, as for ku_ckpt_find, has a snapshot, usable or not; 0 if it has none or does
+ * not exist. Errors: ENOCKPT, it cannot be read; ENOMEM.
+ */
+KU_STATUS ku_ckpt_has_any(const char *dir);
 /* Open the snapshot of one step in a directory of snapshots. Errors: as ku_ckpt_open; ENOCKPT, the
  * manifest has another step. */
 KU_STATUS ku_ckpt_open_step(const char *folder, int64_t step, struct ku_ckpt *c);
