@@ -118,7 +118,8 @@ struct kumi_metrics {
  *
  * Collective. Errors: KUMI_EINVAL: a port is missing or has a number out of range, named with its
  * position. With one rank nothing has changed and the trainer stays usable; with several the job
- * fails on all ranks. Also the job's root cause.
+ * fails on all ranks. KUMI_ENUMERIC: the loss scale is at its minimum, and the gradients are not
+ * finite; the step is done, without an update, and *metrics is set. Also the job's root cause.
  */
 KUMI_API int kumi_trainer_step(struct kumi_trainer *trainer, const struct kumi_batch *batch,
                                int n_ports, struct kumi_metrics *metrics);

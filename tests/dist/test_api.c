@@ -28,6 +28,7 @@ static struct plan {
     char dir[64], text[96], digest[96];
     const char *save, *load; /* folders */
     const char *precision;
+    const char *const *set;
     int64_t from, to, expect_from;
     double lr;
     int want; /* status of the load */
@@ -38,8 +39,12 @@ static int create(struct kumi_comm *world, struct kumi_trainer **trainer)
 {
     struct kumi_graph *graph;
     struct kumi_gpt2 config;
-    struct kumi_trainer_options o = {
-        .lr = plan.lr, .clip_norm = 1, .virtual_shards = 4, .seed = 3, .precision = plan.precision};
+    struct kumi_trainer_options o = {.lr = plan.lr,
+                                     .clip_norm = 1,
+                                     .virtual_shards = 4,
+                                     .seed = 3,
+                                     .precision = plan.precision,
+                                     .set = plan.set};
     kumi_gpt2_defaults(&config);
     config.n_layer = plan.n_layer, config.n_head = 3, config.n_embd = 12, config.n_positions = T,
     config.vocab_size = VOCAB;
@@ -316,6 +321,40 @@ static void loss_scale(void **state)
     ku_os_rmtree(plan.dir);
 }
 
+/* Steps that overflow at the min scale are steps, and have metrics. */
+static int spent(void *arg)
+{
+    struct kumi_comm *world;
+    struct kumi_trainer *trainer = NULL;
+    int32_t tokens[N * T] = {0};
+    const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", tokens}};
+    (void)arg;
+    int status = kumi_comm_join(NULL, &world);
+    if (status < 0)
+        return status;
+    status = create(world, &trainer);
+    for (int step = 0; step < 2 && status == 0; step++) {
+        struct kumi_metrics m = {.step = -1, .applied = 1};
+        if (kumi_trainer_step(trainer, batch, 2, &m) != KUMI_ENUMERIC || m.step != step ||
+            m.applied || m.update != 0 || m.tokens != N * T || m.loss_scale != 0x1p40)
+            status = 3;
+    }
+    kumi_trainer_destroy(trainer);
+    kumi_comm_leave(world);
+    return status;
+}
+static void min_loss_scale(void **state)
+{
+    static const char *const set[] = {"precision.initial_scale_power=40",
+                                      "precision.min_scale=1099511627776", "precision.hysteresis=1",
+                                      NULL};
+    (void)state;
+    setup_plan();
+    plan.precision = "f16", plan.set = set;
+    assert_int_equal(kumi_launch(spent, NULL, 2), 0);
+    ku_os_rmtree(plan.dir);
+}
+
 /* Metrics of a batch x [N, 3] whose large elements cancel: the exact values, however x is split. */
 enum { WIDTH = 3 };
 static int build_metrics(struct kumi_graph *g)
@@ -434,9 +473,9 @@ static void rows_are_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resumed_elsewhere),    cmocka_unit_test(resumed_past_damage),
-        cmocka_unit_test(all_damaged),          cmocka_unit_test(loss_scale),
-        cmocka_unit_test(metrics_by_value),     cmocka_unit_test(rows_are_samples),
-        cmocka_unit_test(saved_where_hosts_see)};
+        cmocka_unit_test(resumed_elsewhere), cmocka_unit_test(resumed_past_damage),
+        cmocka_unit_test(all_damaged),       cmocka_unit_test(loss_scale),
+        cmocka_unit_test(min_loss_scale),    cmocka_unit_test(metrics_by_value),
+        cmocka_unit_test(rows_are_samples),  cmocka_unit_test(saved_where_hosts_see)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
