@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# A short front for CMake. `make train` and `make check` do everything on a fresh Debian 12 as root.
+# A short front for CMake. `make train` and `make check` do everything on a fresh Debian 12 with make, as root.
 # `make` builds the command and the libraries; `make check` also the tests, examples and benchmarks.
 BUILD ?= build
 PREFIX ?= /usr/local
