@@ -218,9 +218,10 @@ static int check_dtypes(struct ku_weights *w)
     return KUMI_OK;
 }
 
-/* Takes all tensors of the files, under their names. */
+/* Takes all tensors of the files, under their names without the prefixes of wrappers. */
 static int take_all(struct ku_weights *w)
 {
+    const size_t wrapped = strlen(w->wrapped);
     for (int i = 0; i < w->set.n; i++)
         for (int j = 0; j < w->set.file[i].n; j++) {
             const struct ku_st_tensor *t = &w->set.file[i].tensor[j];
@@ -228,7 +229,8 @@ static int take_all(struct ku_weights *w)
             if (t->dtype == KUMI_N_DTYPES)
                 return KU_ERR(KUMI_EINPUT, "weights: %s: %.120s: dtype %s cannot be converted",
                               w->set.file[i].path, t->name, t->type);
-            *to = (struct ku_ckpt_tensor){.name = t->name, .dtype = t->dtype, .ndim = t->ndim};
+            *to = (struct ku_ckpt_tensor){
+                .name = t->name + wrapped, .dtype = t->dtype, .ndim = t->ndim};
             memcpy(to->dim, t->dim, sizeof to->dim);
             memcpy(to->padded, t->dim, sizeof to->padded);
             w->from[w->n++] = (struct ku_weights_from){&w->set.file[i], t};

@@ -75,7 +75,7 @@ static int take_averages(struct ku_weights *w, const struct ku_st *averages)
 {
     int n = 0;
     for (int i = 0; i < w->n; i++) {
-        char *name = ku_asprintf("%s.ema", w->tensor[i].name);
+        char *name = ku_asprintf("%s.ema", w->from[i].tensor->name);
         const struct ku_st_tensor *x = name ? ku_st_find(averages, name) : NULL;
         ku_free(name);
         if (name == NULL)

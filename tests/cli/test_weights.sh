@@ -75,6 +75,7 @@ for kind in F32 F16 BF16; do
     cmp "$dir/is_$kind/model.safetensors" "$dir/in_$kind/model.safetensors" || failed=1
 done
 ok ckpt import "$dir/wrapped" --to "$dir/unwrapped"
+ok ckpt export "$dir/wrapped" --to "$dir/unwrapped_out"
 ok ckpt import "$dir/renamed" --to "$dir/named" --map tok_embeddings=wte.weight --map final_beta=ln_f.bias
 ok ckpt import "$dir/fewer" --to "$dir/few" --allow-missing
 ok ckpt import "$dir/is_F32/model.safetensors" --model "$dir/good/config.json" --to "$dir/single" --dtype bf16
@@ -118,6 +119,7 @@ for kind in ("F32", "F16", "BF16"):
     assert load("is_" + kind) == load("in_" + kind) == load("out_" + kind), kind
 strip = len("_orig_mod.module.transformer.")
 assert {k[strip:]: v for k, v in load("wrapped").items()} == load("unwrapped")
+assert {"transformer." + k: v for k, v in load("unwrapped").items()} == load("unwrapped_out")
 names = {"tok_embeddings": "wte.weight", "final_beta": "ln_f.bias"}
 assert {names.get(k, k): v for k, v in load("renamed").items()} == load("named")
 assert load("fewer") == load("few")
