@@ -264,7 +264,7 @@ int ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
 {
     static const struct ku_weights_opts none;
     struct matcher m = {.w = w, .opts = opts != NULL ? opts : &none};
-    *w = (struct ku_weights){.dir = ku_strdup(dir)};
+    *w = (struct ku_weights){.dir = ku_strdup(dir), .prefix = m.opts->prefix, .head = m.opts->head};
     int status = w->dir ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK)
         status = open_set(&m, tensor, n);
@@ -275,6 +275,7 @@ int ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
 
 void ku_weights_close(struct ku_weights *w)
 {
+    ku_free(w->prefixed);
     ku_free(w->wrapped);
     ku_free(w->from);
     ku_free(w->tensor);

@@ -11,6 +11,8 @@
  * required. */
 struct ku_weights_opts {
     const char *prefix; /* optional prefix of names in files, "transformer."; NULL: none */
+    const char *head; /* tensor outside of the prefix ("lm_head.weight"): files with it are written
+                         with the prefix on all other names; NULL: names are unchanged */
     const char *const
         *ignore; /* [n_ignore] patterns of tensors to skip ("h.*.attn.bias"), without prefix */
     int n_ignore;
@@ -39,14 +41,16 @@ struct ku_weights {
         const struct ku_st_tensor *tensor; /* NULL: missing */
     } * from;                              /* [n] */
     int n;
-    char *wrapped; /* prefix of wrappers, "module." or "" */
+    char *wrapped;             /* prefix of wrappers, "module." or "" */
+    const char *prefix, *head; /* of the options */
+    char *prefixed;            /* names with the prefix (ku_weights_write); NULL: none */
     struct ku_weights_report report;
 };
 /*
  * Open the files, read their headers and match the tensors.
  *
  *   tensor   [n]; only those of group MODEL are used; NULL: all tensors of the files
- *   opts     NULL: all-zero
+ *   opts     NULL: all-zero; its prefix and head are borrowed until ku_weights_close
  *
  * Owns: w, until ku_weights_close. Errors: EINPUT, malformed files, or a list of missing, extra and
  * misshapen tensors (ckpt/diff.h).
@@ -69,8 +73,9 @@ KU_STATUS ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, 
 
 /*
  * Write the opened weights to a new directory that transformers loads: the tensors under kumi's
- * names, in one file or in shards with an index, and config.json. A narrower dtype rounds values
- * once, to nearest even; finite values that exceed its range are refused.
+ * names, with the prefix where the model has a head, in one file or in shards with an index, and
+ * config.json. A narrower dtype rounds values once, to nearest even; finite values that exceed its
+ * range are refused. Changes names and dtypes of w.
  *
  *   dir           created; on failure removed
  *   dtype         of floating-point tensors; KUMI_N_DTYPES: unchanged

@@ -144,6 +144,35 @@ static int write_index(const struct writer *x)
     return status;
 }
 
+/*
+ * Adds the prefix to all names but the head's. transformers loads a file without the prefix as the
+ * model without a head, and refuses the head in it as corrupted.
+ */
+static int add_prefix(struct ku_weights *w)
+{
+    if (w->head == NULL)
+        return KUMI_OK;
+    KU_ASSERT(w->prefixed == NULL);
+    const size_t prefix = strlen(w->prefix);
+    size_t bytes = 1;
+    for (int i = 0; i < w->n; i++)
+        bytes += prefix + strlen(w->tensor[i].name) + 1;
+    char *at = w->prefixed = ku_malloc(bytes);
+    if (at == NULL)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < w->n; i++) {
+        const char *name = w->tensor[i].name;
+        size_t length = strlen(name) + 1;
+        if (strcmp(name, w->head) == 0 || strncmp(name, w->prefix, prefix) == 0)
+            continue;
+        memcpy(at, w->prefix, prefix);
+        memcpy(at + prefix, name, length);
+        w->tensor[i].name = at;
+        at += prefix + length;
+    }
+    return KUMI_OK;
+}
+
 static int write_all(struct writer *x, uint64_t shard_bytes, const char *config,
                      const struct ku_companions *companions)
 {
@@ -207,7 +236,7 @@ int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtyp
     for (int i = 0; i < w->n; i++)
         if (dtype != KUMI_N_DTYPES && ku_dtype_is_float(w->tensor[i].dtype))
             w->tensor[i].dtype = dtype;
-    int status = final && x.order && x.shard && x.in && x.out ? KUMI_OK : KUMI_ENOMEM;
+    int status = final && x.order && x.shard && x.in && x.out ? add_prefix(w) : KUMI_ENOMEM;
     if (status == KUMI_OK)
         status = write_beside(&x, final, shard_bytes, config, companions);
     if (status == KUMI_OK)

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "ckpt/companions.h"
+#include "model/model.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
@@ -93,10 +94,24 @@ static int take_averages(struct ku_weights *w, const struct ku_st *averages)
                       averages->path);
 }
 
+/* Reads the model of a config.json. If kumi does not have it, m->family is NULL. */
+static int read_model(const char *file, const char *text, struct ku_model *m)
+{
+    struct ku_json doc;
+    *m = (struct ku_model){0};
+    KU_TRY(ku_export_parse_config(file, text, &doc));
+    const char *type = json_string_value(json_object_get(doc.root, "model_type"));
+    int status = ku_model_is_known(type) ? ku_model_parse(file, text, strlen(text), m) : KUMI_OK;
+    ku_json_fini(&doc);
+    return status;
+}
+
 int ku_export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
                         const struct ku_st *averages)
 {
     struct ku_companions companions = {0};
+    struct ku_weights_opts names = {0};
+    struct ku_model m = {0};
     struct ku_weights w;
     enum kumi_dtype dtype;
     size_t bytes;
@@ -104,11 +119,15 @@ int ku_export_directory(const char *dir, const char *to, const struct kumi_weigh
     char *config = NULL, *file = ku_asprintf("%s/config.json", dir);
     int status = file ? ku_export_read_text(file, &config, &bytes) : KUMI_ENOMEM;
     if (status == KUMI_OK)
+        status = read_model(file, config, &m);
+    if (m.family)
+        names = ku_model_names(&m);
+    if (status == KUMI_OK)
         status = ku_export_say_dtype(file, dtype, &config);
     if (status == KUMI_OK)
         status = ku_companions_read(&companions, dir, KU_COMPANION_ALL);
     if (status == KUMI_OK)
-        status = ku_weights_open(dir, NULL, 0, NULL, &w);
+        status = ku_weights_open(dir, NULL, 0, &names, &w);
     if (status == KUMI_OK) {
         if (averages)
             status = take_averages(&w, averages);
@@ -117,6 +136,7 @@ int ku_export_directory(const char *dir, const char *to, const struct kumi_weigh
         ku_weights_close(&w);
     }
     ku_companions_fini(&companions);
+    ku_model_fini(&m);
     ku_free(config);
     ku_free(file);
     return status;

@@ -94,6 +94,8 @@ static void names(const void *config, struct ku_weights_opts *out)
     if (c->tie_word_embeddings) {
         out->tied = "lm_head.weight";
         out->tied_to = "wte.weight";
+    } else {
+        out->head = "lm_head.weight";
     }
 }
 

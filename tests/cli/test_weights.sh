@@ -89,6 +89,18 @@ mkdir -p "$dir/half.tmp" "$dir/half.kumi-tmp-0badcafe/sub"
 ok ckpt export "$dir/is_F32" --to "$dir/half" --dtype f16
 [ -d "$dir/half.tmp" ] && [ ! -e "$dir/half.kumi-tmp-0badcafe" ] || { echo 'leftovers of an export'; failed=1; }
 ok ckpt export "$dir/out" --to "$dir/run" --dtype bf16 --shard-size 2KB
+# beside an untied head transformers requires the prefix; a start reads names with and without it
+untied() { # name path
+    ok train tests/fixtures/gpt2/untied/train.json --until 1 --out "$dir/$1" --set model.path="$2"
+}
+untied untied tests/fixtures/gpt2/untied
+bare=$dir/untied/checkpoints/step-00000001/model
+ok ckpt export "$dir/untied" --to "$dir/untied_run" --shard-size 4KB
+ok ckpt export "$bare" --to "$dir/untied_out"
+ok ckpt import "$bare" --to "$dir/untied_in"
+untied from_bare "$bare"
+untied from_prefixed "$dir/untied_run"
+[ "$("$kumi" ckpt digest "$dir/from_bare")" = "$("$kumi" ckpt digest "$dir/from_prefixed")" ] || { echo 'untied head: digests differ'; failed=1; }
 python3 - "$dir" <<'P' || failed=1
 import json, os, struct, sys
 D = sys.argv[1]
@@ -138,6 +150,9 @@ import glob
 last = sorted(glob.glob(D + "/out/checkpoints/step-*"))[-1]
 trained = one(last + "/model/model.safetensors")
 assert {k: ("BF16", s, bf16(d)) for k, (_, s, d) in trained.items()} == load("run") and dtype("run") == "bfloat16"
+bare = one(D + "/untied/checkpoints/step-00000001/model/model.safetensors")
+prefixed = {k if k == "lm_head.weight" else "transformer." + k: v for k, v in bare.items()}
+assert "lm_head.weight" in bare and prefixed == load("untied_run") == load("untied_out") == load("untied_in")
 P
 # what goes with a model goes into its checkpoints and exports: keys of config.json, generation_config.json, the tokenizer
 python3 - "$dir" <<'P'
