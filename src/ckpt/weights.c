@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matches the tensors of a model to those in files. A name is looked up by the user's map, else
- * with or without the model's prefix, after the prefixes of PyTorch wrappers. Remaining tensors of
- * the files must match an ignore pattern or be an equal copy of a tied tensor; otherwise they are
- * extra.
+ * with or without the model's prefix, after the prefixes of PyTorch wrappers, else by its spelling
+ * in older files. Remaining tensors of the files must match an ignore pattern or be an equal copy of
+ * a tied tensor; otherwise they are extra.
  */
 #include "ckpt/weights.h"
 
@@ -82,10 +82,37 @@ static const char *mapped(const struct matcher *m, const char *name)
     return NULL;
 }
 
-/* Finds a tensor by map, or with or without the prefix. Both names at once are ambiguous. */
-static int look_up(const struct matcher *m, const char *name, struct ku_weights_from *out)
+/* Finds a tensor with or without the prefix. Both names at once are ambiguous. */
+static int find_either(const struct matcher *m, const char *name, struct ku_weights_from *out)
 {
     struct ku_weights_from plain = {0}, prefixed = {0};
+    KU_TRY(find(m, "", name, &plain));
+    if (m->opts->prefix != NULL)
+        KU_TRY(find(m, m->opts->prefix, name, &prefixed));
+    if (plain.tensor != NULL && prefixed.tensor != NULL)
+        return KU_ERR(KUMI_EINPUT, "weights: %s: has both %.120s and %.120s; remove one", m->w->dir,
+                      plain.tensor->name, prefixed.tensor->name);
+    m->w->report.has_prefix |= prefixed.tensor != NULL;
+    *out = prefixed.tensor != NULL ? prefixed : plain;
+    return KUMI_OK;
+}
+
+/* Finds a tensor under a name whose ending has the older spelling, if it has this ending. */
+static int find_older(const struct matcher *m, const char *name, const struct ku_weights_ending *e,
+                      struct ku_weights_from *out)
+{
+    const size_t bytes = strlen(name), ending = strlen(e->now);
+    if (bytes < ending || strcmp(name + bytes - ending, e->now) != 0)
+        return KUMI_OK;
+    char *older = ku_asprintf("%.*s%s", (int)(bytes - ending), name, e->older);
+    int status = older != NULL ? find_either(m, older, out) : KUMI_ENOMEM;
+    ku_free(older);
+    return status;
+}
+
+/* Finds a tensor by the map, else by its name, else by the name's older spelling. */
+static int look_up(const struct matcher *m, const char *name, struct ku_weights_from *out)
+{
     const char *old = mapped(m, name);
     if (old != NULL) {
         out->tensor = ku_st_set_find(&m->w->set, old, &out->file);
@@ -95,14 +122,9 @@ static int look_up(const struct matcher *m, const char *name, struct ku_weights_
                           m->w->dir, old, name);
         return KUMI_OK;
     }
-    KU_TRY(find(m, "", name, &plain));
-    if (m->opts->prefix != NULL)
-        KU_TRY(find(m, m->opts->prefix, name, &prefixed));
-    if (plain.tensor != NULL && prefixed.tensor != NULL)
-        return KU_ERR(KUMI_EINPUT, "weights: %s: has both %.120s and %.120s; remove one", m->w->dir,
-                      plain.tensor->name, prefixed.tensor->name);
-    m->w->report.has_prefix |= prefixed.tensor != NULL;
-    *out = prefixed.tensor != NULL ? prefixed : plain;
+    KU_TRY(find_either(m, name, out));
+    for (int i = 0; i < m->opts->n_endings && out->tensor == NULL; i++)
+        KU_TRY(find_older(m, name, &m->opts->ending[i], out));
     return KUMI_OK;
 }
 

@@ -7,6 +7,11 @@
 #include "ckpt/companions.h"
 #include "ckpt/safetensors.h"
 
+/* An ending of tensor names and its spelling in older files: "LayerNorm.weight",
+ * "LayerNorm.gamma". */
+struct ku_weights_ending {
+    const char *now, *older;
+};
 /* How tensor names in Hugging Face's files map to kumi's. All-zero: equal names, every tensor
  * required. */
 struct ku_weights_opts {
@@ -18,7 +23,10 @@ struct ku_weights_opts {
     int n_ignore;
     const char *tied, *tied_to; /* tied tensor that files may repeat ("lm_head.weight") if it equals
                           tied_to ("wte.weight"); NULL: none */
-    const json_t *map;          /* {"name in files": "kumi's name"}, takes precedence; NULL: none */
+    const struct ku_weights_ending *ending; /* [n_endings] looked up in the older spelling where the
+                                               files lack a name; n_endings 0: none */
+    int n_endings;
+    const json_t *map; /* {"name in files": "kumi's name"}, takes precedence; NULL: none */
     int allow_missing; /* tensors missing in the files are left unchanged instead of an error */
 };
 struct ku_weights_report {

@@ -89,9 +89,14 @@ static void names(const void *config, struct ku_weights_opts *out)
     static const char *const ignore[] = {"bert.pooler.dense.*", "cls.seq_relationship.*",
                                          "bert.embeddings.position_ids",
                                          "cls.predictions.decoder.bias"};
+    /* of files converted from TensorFlow, such as bert-base-uncased; transformers renames them */
+    static const struct ku_weights_ending ending[] = {{"LayerNorm.weight", "LayerNorm.gamma"},
+                                                      {"LayerNorm.bias", "LayerNorm.beta"}};
     (void)config;
     out->ignore = ignore;
     out->n_ignore = sizeof ignore / sizeof ignore[0];
+    out->ending = ending;
+    out->n_endings = sizeof ending / sizeof ending[0];
     out->tied = "cls.predictions.decoder.weight";
     out->tied_to = "bert.embeddings.word_embeddings.weight";
 }

@@ -8,9 +8,13 @@
 #include "ckpt/weights.h"
 
 static const char *const ignore[] = {"h.*.attn.bias", "h.*.attn.masked_bias"};
+static const struct ku_weights_ending ending[] = {{"ln.weight", "ln.gamma"},
+                                                  {"ln.bias", "ln.beta"}};
 static const struct ku_weights_opts gpt2 = {.prefix = "transformer.",
                                             .ignore = ignore,
                                             .n_ignore = 2,
+                                            .ending = ending,
+                                            .n_endings = 2,
                                             .tied = "lm_head.weight",
                                             .tied_to = "wte.weight"};
 
@@ -105,6 +109,10 @@ static void names(void **unused)
          0,
          0},
         {{"model.wte.weight", "h.0.ln.weight"}, "1 missing, 1 extra", 0, 0, 0},
+        {{"wte.weight", "h.0.ln.gamma"}, NULL, 0, 0, 0},
+        {{"transformer.wte.weight", "transformer.h.0.ln.gamma"}, NULL, 1, 0, 0},
+        {{"wte.weight", "h.0.ln.weight", "h.0.ln.gamma"}, "extra h.0.ln.gamma", 0, 0, 0},
+        {{"wte.weight", "h.0.ln.beta"}, "missing h.0.ln.weight, extra h.0.ln.beta", 0, 0, 0},
     };
     char dir[64];
     folder_make(dir);
