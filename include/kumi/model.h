@@ -152,7 +152,7 @@ struct kumi_resnet {
     enum kumi_resnet_shortcut shortcut;
     int zero_init_residual; /* the last batch norm of a block starts with weight 0 */
     int sync_batch_norm;    /* statistics over all ranks */
-    double batch_norm_eps, batch_norm_momentum;
+    double batch_norm_eps, batch_norm_momentum; /* 0: 1e-5, 0.1 */
 };
 /*
  * Set torchvision's ResNet-50 with 1,000 classes. Depth 6 n + 2 always uses the cifar stem.

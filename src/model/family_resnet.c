@@ -68,6 +68,10 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
 {
     struct kumi_resnet *c = config;
     KU_TRY(read_depths(s, json_object_get(model, "depths"), c));
+    if (c->batch_norm_momentum == 0) /* the builder takes 0 for the default */
+        return ku_model_refuse(s, "batch_norm_momentum",
+                               json_object_get(model, "batch_norm_momentum"),
+                               "a number above 0 and below 1: the weight of a new statistic");
     return kumi_resnet_check(c, NULL) < 0 ? refuse(s, model) : KUMI_OK;
 }
 

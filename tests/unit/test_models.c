@@ -154,6 +154,8 @@ static void test_refused(void **state)
         {"\"bert\",\"position_embedding_type\":\"relative_key\"", "position_embedding_type"},
         {"\"bert\",\"tie_word_embeddings\":false", "tie_word_embeddings"},
         {"\"bert\",\"num_attention_heads\":7", "hidden_size"},
+        {"\"resnet\",\"batch_norm_momentum\":0",
+         "batch_norm_momentum: 0; a number above 0 and below 1"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
