@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ResNet classifiers. `depth` selects a standard network; `depths` gives the residual blocks of
- * each stage instead. kumi_resnet_check (kumi/model.h) checks the combination.
+ * each stage instead. kumi_resnet_check (kumi/model.h) checks the combination. Keys of Hugging
+ * Face's ResNetConfig for networks that kumi does not build are refused.
  */
 #include "model/family.h"
 
@@ -9,6 +10,8 @@
 
 #include "base/err.h"
 #include "base/json/json.h"
+#include "base/str.h"
+#include "nn/resnet.h"
 
 static const struct ku_word stems[] = {
     {"imagenet", KUMI_STEM_IMAGENET}, {"cifar", KUMI_STEM_CIFAR}, {NULL, 0}};
@@ -33,7 +36,14 @@ static const struct ku_member members[] = {
     {"batch_norm_eps", NULL, KU_M_POSITIVE, AT(batch_norm_eps), 0, NULL},
     {"batch_norm_momentum", NULL, KU_M_PROB, AT(batch_norm_momentum), 0, NULL},
 };
-static const char *const inert[] = {"depths", NULL};
+static const char *const inert[] = {"depths",
+                                    "hidden_act",
+                                    "hidden_sizes",
+                                    "downsample_in_bottleneck",
+                                    "downsample_in_first_stage",
+                                    "id2label",
+                                    "label2id",
+                                    NULL};
 
 static void defaults(void *config)
 {
@@ -54,6 +64,57 @@ static int read_depths(const struct ku_model_source *s, const json_t *v, struct 
                           : KUMI_OK;
 }
 
+/* Reads the number of classes from their names, if it is not given. */
+static int read_labels(const struct ku_model_source *s, const json_t *model, struct kumi_resnet *c)
+{
+    const json_t *v = json_object_get(model, "id2label");
+    if (v == NULL || json_is_null(v) || json_object_get(model, "num_labels") ||
+        json_object_get(model, "num_classes"))
+        return KUMI_OK;
+    if (json_object_size(v) == 0)
+        return ku_model_refuse(s, "id2label", v, "an object with the name of each class");
+    c->num_classes = (int64_t)json_object_size(v);
+    return KUMI_OK;
+}
+
+/* Checks the keys that Hugging Face's networks have and kumi's do not. */
+static int check_fixed(const struct ku_model_source *s, const json_t *model)
+{
+    static const char *const off[] = {"downsample_in_bottleneck", "downsample_in_first_stage"};
+    const json_t *act = json_object_get(model, "hidden_act");
+    for (size_t i = 0; i < sizeof off / sizeof off[0]; i++) {
+        const json_t *v = json_object_get(model, off[i]);
+        if (v && !json_is_false(v))
+            return ku_model_refuse(s, off[i], v, "it must be false");
+    }
+    if (act && !(json_is_string(act) && strcmp(json_string_value(act), "relu") == 0))
+        return ku_model_refuse(s, "hidden_act", act, "it must be relu");
+    return KUMI_OK;
+}
+
+/* Checks hidden_sizes, the channels of each stage's result, which follow from the other keys. */
+static int check_widths(const struct ku_model_source *s, const json_t *model,
+                        const struct kumi_resnet *c)
+{
+    const json_t *v = json_object_get(model, "hidden_sizes");
+    int64_t width[KU_RESNET_STAGES], given;
+    struct ku_str wanted = {0};
+    const int n = ku_resnet_widths(c, width);
+    KU_TRY(n);
+    bool is_equal = json_array_size(v) == (size_t)n;
+    ku_str_add(&wanted, "this network's are [");
+    for (int i = 0; i < n; i++) {
+        is_equal =
+            is_equal && ku_json_int(json_array_get(v, (size_t)i), &given) == 0 && given == width[i];
+        ku_str_add(&wanted, "%s%lld", i ? "," : "", (long long)width[i]);
+    }
+    ku_str_add(&wanted, "]");
+    int status = v == NULL || is_equal ? KUMI_OK
+                                       : ku_model_refuse(s, "hidden_sizes", v, ku_str_get(&wanted));
+    ku_str_fini(&wanted);
+    return status;
+}
+
 /* Turns the builder's error "resnet: key: value; wanted" into one with the key's place. */
 static int refuse(const struct ku_model_source *s, const json_t *model)
 {
@@ -72,7 +133,9 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
         return ku_model_refuse(s, "batch_norm_momentum",
                                json_object_get(model, "batch_norm_momentum"),
                                "a number above 0 and below 1: the weight of a new statistic");
-    return kumi_resnet_check(c, NULL) < 0 ? refuse(s, model) : KUMI_OK;
+    KU_TRY(read_labels(s, model, c));
+    KU_TRY(check_fixed(s, model));
+    return kumi_resnet_check(c, NULL) < 0 ? refuse(s, model) : check_widths(s, model, c);
 }
 
 static int print(const void *config, json_t *out)

@@ -7,12 +7,13 @@
  *
  * Depths 18 to 152 are the ImageNet variants, 6 n + 2 the CIFAR variants (3 stages, width 16).
  */
+#include "nn/resnet.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "base/arg.h"
 #include "base/err.h"
-#include "kumi/model.h"
 #include "nn/builder.h"
 
 struct plan {
@@ -202,6 +203,15 @@ int kumi_resnet_check(const struct kumi_resnet *c, int64_t *image_size)
     if (image_size)
         *image_size = size_of(c, &p);
     return KUMI_OK;
+}
+
+int ku_resnet_widths(const struct kumi_resnet *c, int64_t width[KU_RESNET_STAGES])
+{
+    struct plan p;
+    KU_TRY(plan_of(c, &p));
+    for (int s = 0; s < p.n_stages; s++)
+        width[s] = (p.width << s) * p.expansion;
+    return p.n_stages;
 }
 
 int kumi_resnet_build(struct kumi_graph *g, const struct kumi_resnet *c,

@@ -95,6 +95,25 @@ static void test_sizes(void **state)
                      335174458); /* large, no pooler */
 }
 
+/* Hugging Face's config.json of a ResNet, whose classes have names instead of a number. */
+static void test_resnet(void **state)
+{
+    static const char *const keys =
+        "{\"model_type\":\"resnet\",\"depths\":[1,2],\"layer_type\":\"bottleneck\","
+        "\"embedding_size\":8,\"hidden_sizes\":[32,64],\"hidden_act\":\"relu\","
+        "\"downsample_in_bottleneck\":false,\"downsample_in_first_stage\":false,"
+        "\"out_features\":[\"stage2\"],%s}";
+    static const char *const classes[] = {
+        "\"id2label\":{\"0\":\"a\",\"1\":\"b\",\"2\":\"c\"},\"label2id\":{\"a\":0}",
+        "\"num_labels\":3,\"id2label\":{\"0\":\"a\"}", "\"num_classes\":3,\"id2label\":null"};
+    (void)state;
+    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, keys, classes[i]);
+        assert_int_equal(n_params(text), 13451);
+    }
+}
+
 /* Both spellings mean one thing. */
 static void test_spellings(void **state)
 {
@@ -156,6 +175,17 @@ static void test_refused(void **state)
         {"\"bert\",\"num_attention_heads\":7", "hidden_size"},
         {"\"resnet\",\"batch_norm_momentum\":0",
          "batch_norm_momentum: 0; a number above 0 and below 1"},
+        {"\"resnet\",\"hidden_act\":\"gelu\"", "hidden_act: \"gelu\"; it must be relu"},
+        {"\"resnet\",\"downsample_in_bottleneck\":true",
+         "downsample_in_bottleneck: true; it must be false"},
+        {"\"resnet\",\"downsample_in_first_stage\":true",
+         "downsample_in_first_stage: true; it must be false"},
+        {"\"resnet\",\"hidden_sizes\":[256,512,1024,1024]",
+         "hidden_sizes: [256,512,1024,1024]; this network's are [256,512,1024,2048]"},
+        {"\"resnet\",\"depths\":[1,1],\"hidden_sizes\":[64,128,256]",
+         "hidden_sizes: [64,128,256]; this network's are [64,128]"},
+        {"\"resnet\",\"hidden_sizes\":256", "hidden_sizes: 256; this network's are [256,"},
+        {"\"resnet\",\"id2label\":3", "id2label: 3; an object"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
@@ -204,8 +234,9 @@ static void test_frequencies(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_frequencies)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_resnet),
+                                       cmocka_unit_test(test_spellings),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_frequencies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
