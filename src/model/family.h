@@ -46,6 +46,7 @@ struct ku_model_source;
 struct ku_model_family {
     const char *type;         /* model_type */
     const char *architecture; /* entry of "architectures" in a written config.json; NULL: none */
+    int is_own;               /* a model_type of kumi's: its config.json has no unknown keys */
     size_t config_bytes;      /* size of the struct that the functions below get as `config` */
     const struct ku_member *member;
     int n_members;

@@ -81,6 +81,7 @@ static int build(struct kumi_graph *g, const void *config, const struct kumi_sha
 
 const struct ku_model_family ku_model_transformer = {
     .type = "transformer",
+    .is_own = 1,
     .config_bytes = sizeof(struct kumi_transformer),
     .member = members,
     .n_members = sizeof members / sizeof members[0],

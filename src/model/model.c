@@ -42,6 +42,22 @@ static const char *const inert[] = {"model_type",
                                     "_name_or_path",
                                     NULL};
 
+/* Further keys that transformers writes into any config.json. */
+static const char *const bookkeeping[] = {"id2label",
+                                          "label2id",
+                                          "problem_type",
+                                          "finetuning_task",
+                                          "tokenizer_class",
+                                          "sep_token_id",
+                                          "decoder_start_token_id",
+                                          "is_encoder_decoder",
+                                          "return_dict",
+                                          "output_attentions",
+                                          "output_hidden_states",
+                                          "_commit_hash",
+                                          "_attn_implementation_autoset",
+                                          NULL};
+
 /* The source of keys: the configuration, a config.json, or both. */
 struct ku_model_source {
     const struct ku_config *cfg; /* NULL: only a config.json */
@@ -158,8 +174,22 @@ static int add_names(const char *const *list, const char **names, int n)
     return n;
 }
 
-/* Refuses keys of the configuration's model that the family does not have. */
-static int check_names(const struct ku_config *cfg, const struct ku_model_family *f)
+static int refuse_unknown(const struct ku_model_source *s, const char *key,
+                          const char *const *names, int n)
+{
+    char path[128];
+    snprintf(path, sizeof path, "model.%.100s", key);
+    if (s->cfg && json_object_get(s->cfg->model, key))
+        return ku_config_refuse_unknown(s->cfg, path, key, names, n);
+    const char *near = ku_str_nearest(key, names, n);
+    return KU_ERR(KUMI_EINPUT, "model: %s: %.100s: unknown key%s%s%s", s->name, key,
+                  near ? "; did you mean " : "; remove it", near ? near : "", near ? "?" : "");
+}
+
+/* Refuses keys of the configuration, or of a config.json (is_file), that the family does not
+ * have. */
+static int check_names(const struct ku_model_source *s, const json_t *model, int is_file,
+                       const struct ku_model_family *f)
 {
     const char *names[MAX_NAMES], *key;
     json_t *value;
@@ -169,15 +199,14 @@ static int check_names(const struct ku_config *cfg, const struct ku_model_family
         n = add_names(both, names, n);
     }
     n = add_names(f->inert, names, add_names(inert, names, n));
-    json_object_foreach(cfg->model, key, value)
+    n = add_names(is_file ? bookkeeping : NULL, names, n);
+    json_object_foreach((json_t *)(uintptr_t)model, key, value)
     {
-        char path[128];
         int known = 0;
         for (int i = 0; i < n; i++)
             known |= strcmp(names[i], key) == 0;
-        snprintf(path, sizeof path, "model.%.100s", key);
         if (!known)
-            return ku_config_refuse_unknown(cfg, path, key, names, n);
+            return refuse_unknown(s, key, names, n);
     }
     return KUMI_OK;
 }
@@ -224,7 +253,9 @@ static int read_object(const struct ku_model_source *s, const json_t *model, str
     const struct ku_model_family *f;
     KU_TRY(find_family(s, model, &f));
     if (s->cfg)
-        KU_TRY(check_names(s->cfg, f));
+        KU_TRY(check_names(s, s->cfg->model, 0, f));
+    if (s->name && f->is_own)
+        KU_TRY(check_names(s, model, 1, f));
     m->family = f;
     m->config = ku_calloc(1, f->config_bytes);
     if (m->config == NULL)
@@ -347,7 +378,7 @@ int ku_model_read_again(const struct ku_config *cfg, const char *stored, struct 
     if (path && json_object_get(cfg->model, "model_type")) { /* checked before files are opened */
         const struct ku_model_family *f;
         KU_TRY(find_family(&s, cfg->model, &f));
-        KU_TRY(check_names(cfg, f));
+        KU_TRY(check_names(&s, cfg->model, 0, f));
     }
     int status = path ? read_directory(cfg, json_string_value(path), stored, m)
                       : read_object(&s, cfg->model, m);

@@ -114,6 +114,15 @@ static void test_resnet(void **state)
     }
 }
 
+/* What transformers writes into any config.json, in one of a model_type that only kumi has. */
+static void test_bookkeeping(void **state)
+{
+    (void)state;
+    n_params("{\"model_type\":\"mlp\",\"architectures\":[\"MLP\"],\"torch_dtype\":\"float32\","
+             "\"transformers_version\":\"4.57.0\",\"label2id\":{\"a\":0},\"return_dict\":true,"
+             "\"problem_type\":null,\"_name_or_path\":\"x\"}");
+}
+
 /* Both spellings mean one thing. */
 static void test_spellings(void **state)
 {
@@ -173,6 +182,10 @@ static void test_refused(void **state)
         {"\"bert\",\"position_embedding_type\":\"relative_key\"", "position_embedding_type"},
         {"\"bert\",\"tie_word_embeddings\":false", "tie_word_embeddings"},
         {"\"bert\",\"num_attention_heads\":7", "hidden_size"},
+        {"\"mlp\",\"hiden\":[3]", "config.json: hiden: unknown key; did you mean hidden?"},
+        {"\"mlp\",\"n_layer\":2", "n_layer: unknown key"},
+        {"\"transformer\",\"dropuot\":0.5", "dropuot: unknown key; did you mean dropout?"},
+        {"\"transformer\",\"id2label\":{},\"encoder_ffn_dim\":8", "encoder_ffn_dim: unknown key"},
         {"\"resnet\",\"batch_norm_momentum\":0",
          "batch_norm_momentum: 0; a number above 0 and below 1"},
         {"\"resnet\",\"hidden_act\":\"gelu\"", "hidden_act: \"gelu\"; it must be relu"},
@@ -234,9 +247,9 @@ static void test_frequencies(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_resnet),
-                                       cmocka_unit_test(test_spellings),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_frequencies)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_resnet),
+        cmocka_unit_test(test_bookkeeping), cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_frequencies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
