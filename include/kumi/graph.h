@@ -129,6 +129,7 @@ struct kumi_rope {
     int64_t original_max_position_embeddings; /* dynamic, llama3: positions of the pretraining */
     kumi_value positions; /* i32 [n]: of each sample's first token, or [n, t]; 0: from 0 */
     int64_t length;       /* dynamic: positions in use; 0: t */
+    kumi_value lengths;   /* dynamic, with positions: i32 [n], those of each sample; 0: length */
 };
 KUMI_API kumi_value kumi_rope(struct kumi_graph *graph, kumi_value x, const struct kumi_rope *o);
 

@@ -55,7 +55,8 @@ struct kumi_shape_of_batch {
      * 0, or for inference: tokens per sample whose keys and values are stored from run to run (KV
      * cache). Token i of a sample is then at positions[n] + i (port "positions", i32 [n]), attends
      * to the stored tokens before it, and is stored itself. Learned positions read the port
-     * "position_ids" (i32 [n, t]).
+     * "position_ids" (i32 [n, t]); rotary positions of type dynamic read the port "lengths" (i32
+     * [n]), the number of tokens of each sample's text so far, from which their frequencies follow.
      */
     int64_t cache;
 };
@@ -82,7 +83,7 @@ struct kumi_llama {
     enum kumi_activation hidden_act;
     double rms_norm_eps, attention_dropout, initializer_range;
     int tie_word_embeddings, attention_bias, mlp_bias;
-    struct kumi_rope rope; /* its positions must be 0 */
+    struct kumi_rope rope; /* its positions and lengths must be 0 */
 };
 KUMI_API void kumi_llama_defaults(struct kumi_llama *config);
 /*

@@ -17,8 +17,9 @@ enum { N_LENGTHS = 4 };
 static const int64_t lengths[N_LENGTHS] = {1, 16, 64, 256};
 
 /* Input ports of all programs, in this order in struct length. */
-enum { TOKENS, IDS, POSITIONS, INDEX, N_PORTS };
-static const char *const port_names[N_PORTS] = {"tokens", "position_ids", "positions", "index"};
+enum { TOKENS, IDS, POSITIONS, LENGTHS, INDEX, N_PORTS };
+static const char *const port_names[N_PORTS] = {"tokens", "position_ids", "positions", "lengths",
+                                                "index"};
 
 struct length {
     int64_t t;
@@ -173,11 +174,13 @@ static int64_t left_of(const struct ku_infer *m, int64_t row)
 /*
  * Fills the inputs of a row for a run of t tokens; returns the number of its tokens. Inputs after
  * the last token are zeros: their keys and values are written after the text and overwritten before
- * any use. A row that takes no part gets negative positions, at which nothing is written.
+ * any use. A row that takes no part gets negative positions, at which nothing is written. Every
+ * piece of a prompt gets the length of the whole prompt.
  */
 static int64_t fill_row(struct ku_infer *m, const struct ku_mapping *in, int64_t row, int64_t t)
 {
     int32_t *tokens = (int32_t *)in[TOKENS].data + row * t, *ids = in[IDS].data;
+    int32_t *length = in[LENGTHS].data;
     const int64_t at = m->n_kept[row], left = left_of(m, row);
     const int64_t n = left < t ? left : t;
     for (int64_t i = 0; i < t; i++)
@@ -185,6 +188,8 @@ static int64_t fill_row(struct ku_infer *m, const struct ku_mapping *in, int64_t
     for (int64_t i = 0; ids && i < t; i++)
         ids[row * t + i] = (int32_t)(i < n ? at + i : 0);
     ((int32_t *)in[POSITIONS].data)[row] = (int32_t)(n > 0 ? at : -t);
+    if (length)
+        length[row] = (int32_t)m->count[row];
     ((int32_t *)in[INDEX].data)[row] = (int32_t)(n > 0 ? n - 1 : 0);
     return n;
 }

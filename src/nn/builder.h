@@ -82,6 +82,8 @@ KU_STATUS ku_builder_check_counts(struct kumi_graph *g, const char *name, const 
 kumi_value ku_builder_pick(struct kumi_graph *g, kumi_value x, int index);
 /* The port "positions", i32 [n]: the position of each sample's first new token. */
 kumi_value ku_builder_positions(struct kumi_graph *g, int64_t n);
+/* The port "lengths", i32 [n]: tokens of each sample's text, of which a run may process a part. */
+kumi_value ku_builder_lengths(struct kumi_graph *g, int64_t n);
 /* Creates a cache <scope><name> [n, h, cache, d] for x [n, t, h, d]. */
 ku_id ku_builder_cache(struct kumi_graph *g, const char *name, kumi_value x, int64_t cache);
 /*

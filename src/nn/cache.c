@@ -24,10 +24,21 @@ kumi_value ku_builder_pick(struct kumi_graph *g, kumi_value x, int index)
                            "");
 }
 
+/* A port with a number of each sample, created by its first use. */
+static kumi_value per_sample(struct kumi_graph *g, const char *name, int64_t n)
+{
+    ku_id made = ku_builder_has_failed(g) ? 0 : ku_graph_find_input(g->ir, name);
+    return made ? made : kumi_input(g, name, KUMI_I32, "n", &n);
+}
+
 kumi_value ku_builder_positions(struct kumi_graph *g, int64_t n)
 {
-    ku_id made = ku_builder_has_failed(g) ? 0 : ku_graph_find_input(g->ir, "positions");
-    return made ? made : kumi_input(g, "positions", KUMI_I32, "n", &n);
+    return per_sample(g, "positions", n);
+}
+
+kumi_value ku_builder_lengths(struct kumi_graph *g, int64_t n)
+{
+    return per_sample(g, "lengths", n);
 }
 
 ku_id ku_builder_cache(struct kumi_graph *g, const char *name, kumi_value x, int64_t cache)

@@ -51,13 +51,12 @@ kumi_value kumi_rope(struct kumi_graph *g, kumi_value x, const struct kumi_rope 
         a.high_freq = o->high_freq_factor != 0 ? o->high_freq_factor : a.high_freq;
     }
     const struct ku_shape *s = &g->ir->shape[g->ir->value[x].shape];
-    if (o->type == KUMI_ROPE_DYNAMIC && s->ndim > 1)
+    if (o->type == KUMI_ROPE_DYNAMIC && s->ndim > 1 && !o->lengths)
         a.length = o->length ? o->length : s->dim[1].count;
-    return ku_builder_node(
-        g,
-        &(struct ku_make){
-            .op = KU_OP_rope, .n_in = o->positions ? 2 : 1, .in = {x, o->positions}, .attr = &a},
-        "");
+    const int n_in = o->lengths ? 3 : o->positions ? 2 : 1;
+    struct ku_make m = {
+        .op = KU_OP_rope, .n_in = n_in, .in = {x, o->positions, o->lengths}, .attr = &a};
+    return ku_builder_node(g, &m, "");
 }
 
 kumi_value kumi_glu(struct kumi_graph *g, kumi_value gate, kumi_value up, enum kumi_activation act)

@@ -96,7 +96,8 @@ static kumi_value attention(struct kumi_graph *g, const struct kumi_llama *c, ku
     struct kumi_rope rope = c->rope;
     if (b->cache) {
         rope.positions = ku_builder_positions(g, b->n);
-        rope.length = b->cache;
+        if (rope.type == KUMI_ROPE_DYNAMIC)
+            rope.lengths = ku_builder_lengths(g, b->n);
     }
     kumi_graph_enter(g, "self_attn");
     kumi_value q = kumi_rope(g, project(g, c, x, "q_proj", 1), &rope);

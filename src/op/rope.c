@@ -18,13 +18,13 @@ static double llama3(const struct ku_attrs *a, double angle)
     return (1 - smooth) * angle / a->factor + smooth * angle;
 }
 
-void ku_rope_frequencies(const struct ku_attrs *a, int64_t width, double *angle)
+void ku_rope_frequencies(const struct ku_attrs *a, int64_t length, int64_t width, double *angle)
 {
     const double d = (double)width;
     double theta = a->theta;
-    if (a->rope_type == KU_ROPE_DYNAMIC && a->length > a->original && width > 2)
+    if (a->rope_type == KU_ROPE_DYNAMIC && length > a->original && width > 2)
         theta *=
-            pow(a->factor * (double)a->length / (double)a->original - (a->factor - 1), d / (d - 2));
+            pow(a->factor * (double)length / (double)a->original - (a->factor - 1), d / (d - 2));
     for (int64_t j = 0; j < width / 2; j++) {
         angle[j] = pow(theta, -2 * (double)j / d);
         if (a->rope_type == KU_ROPE_LINEAR)
@@ -56,18 +56,27 @@ static int check_scaling(const struct ku_attrs *a)
     return KUMI_OK;
 }
 
+/* Whether the dims of an i32 operand are the first dims of x, `most` at most. */
+static bool leads(const struct ku_type *p, const struct ku_shape *x, int most)
+{
+    const int n = p->shape.ndim;
+    bool fits = p->dtype == KUMI_I32 && n >= 1 && n <= most;
+    for (int d = 0; fits && d < n; d++)
+        fits = p->shape.dim[d].count == x->dim[d].count && p->shape.dim[d].name == x->dim[d].name;
+    return fits;
+}
+
 ku_infer_fn ku_infer_rope;
 int ku_infer_rope(const struct ku_attrs *a, int n_in, const struct ku_type *in, struct ku_type *out)
 {
-    const struct ku_shape *x = &in[0].shape, *p = &in[1].shape;
+    const struct ku_shape *x = &in[0].shape;
     KU_TRY(check_scaling(a));
     if (x->ndim < 3 || x->dim[x->ndim - 1].count % 2)
         return misfit("x needs [samples, tokens, .., an even width]", &in[0]);
-    int fits = n_in < 2 || (in[1].dtype == KUMI_I32 && p->ndim >= 1 && p->ndim <= 2);
-    for (int d = 0; fits && n_in > 1 && d < p->ndim; d++)
-        fits = p->dim[d].count == x->dim[d].count && p->dim[d].name == x->dim[d].name;
-    if (!fits)
+    if (n_in > 1 && !leads(&in[1], x, 2))
         return misfit("positions are i32 [samples] or [samples, tokens]", &in[1]);
+    if (n_in > 2 && (a->rope_type != KU_ROPE_DYNAMIC || !leads(&in[2], x, 1)))
+        return misfit("lengths are i32 [samples], for rope_type dynamic", &in[2]);
     out[0] = in[0];
     return KUMI_OK;
 }

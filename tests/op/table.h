@@ -181,6 +181,8 @@ static const struct op_row op_table[] = {
     {"rope", "", "x:n3t2h1d10 i1000000:n3", 1},
     {"rope", "rope_type=linear factor=4", "x:n1t9h2d34", 1},
     {"rope", "rope_type=dynamic factor=2 original=4 length=9", "x:n2t9h2d12", 1},
+    {"rope", "rope_type=dynamic factor=2 original=4", "x:n3t5h2d12 i9:n3 i30:n3", 1},
+    {"rope", "rope_type=dynamic factor=4 original=7", "x:n5t1h3r2d64 i40:n5t1 i40:n5", 1},
     {"rope", "rope_type=llama3 factor=8 original=8192 theta=500000", "x:n2t7h2d128 i131072:n2", 1},
     {"rope", "", "x:n2t3h0d4", 1},
     {"rope", "", "x:n2t3c2", 1},

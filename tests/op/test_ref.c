@@ -81,6 +81,16 @@ static const struct known known_table[] = {
      {LIST(1, 0, 0, 1), LIST(1000000)},
      0,
      LIST(0.93675212753314474, 0.30561438888825215, -0.34999350217129294, -0.95215536825901481)},
+    /* at length 8 theta is 10000 (2 8 / 4 - 1)^2: cosine and sine of 3 and of 3 / 300; up to 4 as
+     * above */
+    {{"rope", "rope_type=dynamic factor=2 original=4", "x:n1t1c4 i9:n1 i9:n1", 1},
+     {LIST(1, 0, 0, 1), LIST(3), LIST(8)},
+     0,
+     LIST(-0.98999249660044545, -0.0099998333341666645, 0.14112000805986722, 0.99995000041666526)},
+    {{"rope", "rope_type=dynamic factor=2 original=4", "x:n1t1c4 i9:n1 i9:n1", 1},
+     {LIST(1, 0, 0, 1), LIST(3), LIST(4)},
+     0,
+     LIST(-0.98999249660044545, -0.029995500202495661, 0.14112000805986722, 0.99955003374898754)},
     {{"act", "act=relu", "x:n3", 1}, {LIST(-2, 0, 3)}, 0, LIST(0, 0, 3)},
     /* x w + b by hand: the weight is [k, f], with trans [f, k] */
     {{"linear", "", "x:n2c2 x:c2f3 f:f3", 1},

@@ -239,7 +239,7 @@ static void test_frequencies(void **state)
         double angle[4];
         for (int k = 0; k < 5 && row[i].attrs[k][0]; k++)
             assert_int_equal(ku_attrs_set(&a, row[i].attrs[k][0], row[i].attrs[k][1]), KUMI_OK);
-        ku_rope_frequencies(&a, 8, angle);
+        ku_rope_frequencies(&a, a.length, 8, angle);
         for (int j = 0; j < 4; j++)
             assert_true(fabs(angle[j] - row[i].angle[j]) <= 1e-6 * row[i].angle[j]);
     }

@@ -7,7 +7,7 @@
  *     y[j + d/2] = x[j + d/2] cos(angle) + x[j] sin(angle)
  *
  * The gradient uses -angle. The position of token t of a sample is t in the logical tensor, or
- * positions[n] + t, or positions[n, t].
+ * positions[n] + t, or positions[n, t]. With lengths each sample has frequencies of its own.
  */
 #include "op/rope.h"
 
@@ -37,10 +37,13 @@ static void turn(const struct ku_call *c, struct ku_ref_poll *poll, double sign)
     const struct ku_dim *dim = x->shape.dim;
     const int64_t n_heads = ku_ref_extent(x, 2, x->shape.ndim - 1);
     const int64_t d = dim[x->shape.ndim - 1].count;
+    const int32_t *lengths = c->n_in > 2 ? c->in[2].data : NULL;
     double *angle = c->workspace;
-    ku_rope_frequencies(c->attr, d, angle);
+    ku_rope_frequencies(c->attr, c->attr->length, d, angle);
     for (int64_t row = 0; row < dim[0].count * dim[1].count * n_heads; row++) {
         const int64_t token = row / n_heads;
+        if (lengths && row % (dim[1].count * n_heads) == 0)
+            ku_rope_frequencies(c->attr, lengths[token / dim[1].count], d, angle);
         double position = position_of(c, token / dim[1].count, token % dim[1].count);
         for (int64_t j = 0; j < d / 2; j++) {
             const int64_t at = row * d + j, to = at + d / 2;
