@@ -365,6 +365,8 @@ static const struct op_row op_table[] = {
     {"factor_means", "rows=3 rows_seen=3 cols=5", "w:w16 p:a3 p:b5 R:w8", 3},
     {"factor_norms", "rows=3 cols=5 count=15 eps=1e-3", "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 r:w8 E:w144",
      1},
+    {"factor_norms", "rows=3 cols=5 count=15 eps=1e-30", /* its square is 0 in f32 */
+     "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 r:w8 E:w144", 1},
     {"factor_norms", "rows=131 cols=129 count=16899 eps=1e-3 index=1",
      "f:n131c129 f:n131c129 p:a131 p:b129 d:w1 r:w8 E:w432", 1},
     {"factor_norms", "rows=3 cols=5 count=15", "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 R:w8 E:w144", 1},
@@ -375,6 +377,7 @@ static const struct op_row op_table[] = {
     {"adafactor", "rows=3 cols=5 count=15 dtype=bf16", "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 R:w8 d:w2", 2},
     {"adafactor", "rows=3 cols=5 count=15 dtype=f16", "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 r:w8 d:w2", 2},
     {"variance_norms", "count=5 eps=1e-3", "f:n5 p:n5 f:n5 r:w8 E:w144", 2},
+    {"variance_norms", "count=5 eps=1e-30", "f:n5 p:n5 f:n5 r:w8 E:w144", 2},
     {"variance_norms", "count=9001 eps=1e-3 index=1", "f:n9001 p:n9001 f:n9001 r:w8 E:w432", 2},
     {"variance_norms", "count=5", "f:n5 p:n5 f:n5 R:w8 E:w144", 2},
     {"adafactor_vector", "count=5 eps=1e-3 weight_decay=0.1", "f:n5 p:n5 f:n5 r:w8 d:w2", 1},

@@ -94,7 +94,9 @@ static void factor_norms(const struct ku_factored *f, const float *p, const floa
     struct squares p2 = {0}, u2 = {0};
     FOR_VECTORS(n, {
         add_squares(&p2, LOAD(KUMI_F32, p));
-        add_squares(&u2, factored(f, LOAD(KUMI_F32, g), LOAD(KUMI_F32, var)));
+        /* lanes after the end: 0 / sqrt(0) would be NaN if the square of eps is 0 in f32 */
+        vf move = factored(f, LOAD(KUMI_F32, g), LOAD(KUMI_F32, var));
+        add_squares(&u2, some == LANES ? move : select_f(first_lanes(some), move, (vf){0}));
     });
     sum[0] += total_squares(&p2);
     sum[1] += total_squares(&u2);
