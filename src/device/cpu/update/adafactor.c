@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Adafactor: sums of squares by row and column (factor_sums), their means, the norms of parameter
- * and update, and the update. device/adafactor.h describes the integer sums.
+ * and update, and the update. device/adafactor.h describes the integer sums. Gradients of 16 bits
+ * are widened to f32 in the thread's scratch, at most a tile at a time.
  */
 #include "device/adafactor.h"
 
@@ -9,6 +10,9 @@
 #include "device/cpu/cpu.h"
 
 enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT };
+_Static_assert(sizeof(float) * KU_FACTOR_ROWS * KU_FACTOR_COLS <= KU_CPU_SCRATCH_BYTES &&
+                   sizeof(float) * KU_CPU_TILE_COUNT <= KU_CPU_SCRATCH_BYTES,
+               "the gradient of a tile fits the thread's scratch");
 
 /*
  * A tile: a part of a matrix. It sums into local arrays and adds them to the shared sums at the
@@ -45,10 +49,38 @@ static void add_words(int64_t *to, int64_t *const from[2], int64_t n)
                 __atomic_fetch_add(&to[2 * i + w], from[w][i], __ATOMIC_RELAXED);
 }
 
+/* Elements [from, from + n) of the gradient as f32: in place, or in the thread's scratch. */
+static const float *read_gradient(const struct ku_kernel *k, const struct ku_view *g, int64_t from,
+                                  int64_t n, int thread)
+{
+    float *wide = ku_cpu_scratch(k, thread);
+    if (g->dtype == KUMI_F32)
+        return (const float *)g->data + from;
+    k->cpu->ops->cast(wide, KUMI_F32, ku_cpu_at(g, from), g->dtype, n);
+    return wide;
+}
+
+/* Adds the squares of a part whose first row begins at element `from` of the gradient. */
+static void add_part(const struct ku_kernel *k, struct ku_factor_part part, int64_t from,
+                     int thread)
+{
+    const struct ku_view *g = &k->call.in[0];
+    float *wide = ku_cpu_scratch(k, thread);
+    if (g->dtype == KUMI_F32) {
+        part.x = (const float *)g->data + from;
+    } else {
+        for (int64_t r = 0; r < part.n_rows; r++)
+            k->cpu->ops->cast(wide + r * part.n_cols, KUMI_F32, ku_cpu_at(g, from + r * part.step),
+                              g->dtype, part.n_cols);
+        part.x = wide, part.step = part.n_cols;
+    }
+    k->cpu->ops->factor_sums(&part);
+}
+
 /* Adds the squares of elements [from, last) of the tensor, which are in one row of a tile: of a
  * slice, run by run. */
 static void add_row(const struct ku_kernel *k, const struct ku_factor_place *place,
-                    struct ku_factor_part part, int64_t from, int64_t last)
+                    struct ku_factor_part part, int64_t from, int64_t last, int thread)
 {
     const int64_t begin = place->first, end = begin + k->count, start = from;
     const struct ku_runs of = place->of;
@@ -63,12 +95,11 @@ static void add_row(const struct ku_kernel *k, const struct ku_factor_place *pla
         const int64_t lo = local > begin ? local : begin, hi = least_of(local + some, end);
         if (lo >= hi)
             continue;
-        part.x = (const float *)k->call.in[0].data + (lo - begin);
         part.n_rows = 1;
         part.n_cols = hi - lo;
         for (int w = 0; w < 2; w++)
             part.col[w] = col[w] + (from - start) + (lo - local);
-        k->cpu->ops->factor_sums(&part);
+        add_part(k, part, lo - begin, thread);
     }
 }
 
@@ -76,17 +107,15 @@ static void add_row(const struct ku_kernel *k, const struct ku_factor_place *pla
 static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_attrs *a = &k->attr;
-    const struct ku_view *g = &k->call.in[0];
     const double *report = k->call.in[1].data;
     const struct part at = part_of(a, tile);
-    const struct ku_factor_place place = ku_factor_place_of(g);
+    const struct ku_factor_place place = ku_factor_place_of(&k->call.in[0]);
     const int64_t begin = place.first, end = begin + k->count;
     const int64_t first = (at.matrix * a->rows + at.row) * a->cols + at.col;
     int64_t *rows = (int64_t *)k->call.out[0].data + a->first_word;
     int64_t *cols = rows + 2 * (k->width / a->cols + at.matrix * a->cols + at.col);
     int64_t col[2][KU_FACTOR_COLS + 8] = {{0}}, row[2][KU_FACTOR_ROWS] = {{0}};
     struct ku_factor_part part = {.step = a->cols};
-    (void)thread;
     if (report[KU_REPORT_APPLY] == 0 || (place.of.run == 0 && first >= end))
         return;
     ku_factor_rounds(a, report, part.round);
@@ -97,18 +126,17 @@ static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread
         if (place.of.run) {
             for (int w = 0; w < 2; w++)
                 part.col[w] = col[w], part.row[w] = row[w] + r;
-            add_row(k, &place, part, from, last);
+            add_row(k, &place, part, from, last, thread);
             continue;
         }
         if (lo >= hi)
             continue;
         if (lo == from && hi == last) /* together with the complete rows that follow */
             part.n_rows = least_of(at.n_rows - r, (end - last) / a->cols + 1);
-        part.x = (const float *)g->data + (lo - begin);
         part.n_cols = hi - lo;
         for (int w = 0; w < 2; w++)
             part.col[w] = col[w] + (lo - from), part.row[w] = row[w] + r;
-        k->cpu->ops->factor_sums(&part);
+        add_part(k, part, lo - begin, thread);
     }
     add_words(cols, (int64_t *const[]){col[0], col[1]}, at.n_cols);
     add_words(rows + 2 * (at.matrix * a->rows + at.row), (int64_t *const[]){row[0], row[1]},
@@ -117,7 +145,7 @@ static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread
 int ku_cpu_bind_factor_sums(struct ku_kernel *k)
 {
     const struct ku_call *c = &k->call;
-    KU_TRY(ku_cpu_check(k, "gradient", &c->in[0], KUMI_F32));
+    KU_TRY(ku_cpu_check_float(k, "gradient", &c->in[0]));
     KU_TRY(ku_cpu_check(k, "report", &c->in[1], KUMI_F64));
     KU_TRY(ku_cpu_check(k, "factors", &c->in[2], KUMI_I64));
     if (c->in[2].data != c->out[0].data)
@@ -160,15 +188,15 @@ static struct ku_factored factored_of(const struct ku_kernel *k, const double *r
 
 /*
  * Elements [from, from + n) of the call, one run per row: adds their squares to sum, or (sum ==
- * NULL) updates them.
+ * NULL) updates them. g: their gradient.
  */
-static void walk_rows(const struct ku_kernel *k, struct ku_factored *f, int64_t from, int64_t n,
-                      double *sum)
+static void walk_rows(const struct ku_kernel *k, struct ku_factored *f, const float *g,
+                      int64_t from, int64_t n, double *sum)
 {
     const struct ku_call *c = &k->call;
     const struct ku_attrs *a = &k->attr;
     const struct ku_factor_place place = ku_factor_place_of(&c->in[0]);
-    const float *g = c->in[1].data, *row_var = c->in[2].data, *col_var = c->in[3].data;
+    const float *row_var = c->in[2].data, *col_var = c->in[3].data;
     float *p = c->in[0].data;
     const double *inverse = c->in[4].data;
     for (const int64_t end = from + n; from < end;) {
@@ -178,10 +206,10 @@ static void walk_rows(const struct ku_kernel *k, struct ku_factored *f, int64_t 
         const float *var = col_var + m * a->cols + col;
         f->by = (float)((double)row_var[row] * inverse[m]);
         if (sum)
-            k->cpu->ops->factor_norms(f, p + from, g + from, var, some, sum);
+            k->cpu->ops->factor_norms(f, p + from, g, var, some, sum);
         else
-            k->cpu->ops->factor_apply(f, p + from, g + from, var, some);
-        from += some;
+            k->cpu->ops->factor_apply(f, p + from, g, var, some);
+        from += some, g += some;
     }
 }
 
@@ -194,20 +222,19 @@ static void tile_norms(const struct ku_kernel *k, int64_t tile, int thread)
     struct ku_factored f = factored_of(k, report, NULL);
     const float w = (float)ku_adafactor_of(&k->attr, report, NULL).w;
     int64_t from, n;
-    (void)thread;
     ku_cpu_range(k, tile, &from, &n);
     for (int64_t i = from; i < from + n && report[KU_REPORT_APPLY] != 0;
          i += KU_BLOCK_COUNT, part++) {
         const int64_t some = from + n - i < KU_BLOCK_COUNT ? from + n - i : KU_BLOCK_COUNT;
+        const float *g = read_gradient(k, &c->in[is_vector ? 2 : 1], i, some, thread);
         *part = (struct ku_cpu_trust){{0, 0}};
         if (is_vector) {
             float *var = (float *)c->out[0].data + i;
-            const float *g = (const float *)c->in[2].data + i;
             k->cpu->ops->factor_move(var, g, f.scale, w, some);
             k->cpu->ops->factor_norms(&f, (const float *)c->in[0].data + i, g, var, some,
                                       part->sum);
         } else {
-            walk_rows(k, &f, i, some, part->sum);
+            walk_rows(k, &f, g, i, some, part->sum);
         }
     }
 }
@@ -233,20 +260,21 @@ static void tile_apply(const struct ku_kernel *k, int64_t tile, int thread)
     struct ku_factored f = factored_of(k, report, c->in[is_vector ? 4 : 6].data);
     float *p = c->out[0].data;
     int64_t from, n;
-    (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    if (report[KU_REPORT_APPLY] != 0 && is_vector)
-        k->cpu->ops->factor_apply(&f, p + from, (const float *)c->in[2].data + from,
-                                  (const float *)c->in[1].data + from, n);
-    else if (report[KU_REPORT_APPLY] != 0)
-        walk_rows(k, &f, from, n, NULL);
+    if (report[KU_REPORT_APPLY] != 0) {
+        const float *g = read_gradient(k, &c->in[is_vector ? 2 : 1], from, n, thread);
+        if (is_vector)
+            k->cpu->ops->factor_apply(&f, p + from, g, (const float *)c->in[1].data + from, n);
+        else
+            walk_rows(k, &f, g, from, n, NULL);
+    }
     if (c->n_out > 1)
         k->cpu->ops->cast(ku_cpu_at(&c->out[1], from), c->out[1].dtype, p + from, KUMI_F32, n);
 }
 
 /*
- * forms, per operand: f f32, F f32 updated in place with output 0, d f64 (report, norms), w int64
- * sums updated in place.
+ * forms, per operand: f f32, F f32 updated in place with output 0, g a gradient, d f64 (report,
+ * norms), w int64 sums updated in place.
  */
 static int bind_all(struct ku_kernel *k, const char *forms)
 {
@@ -257,7 +285,8 @@ static int bind_all(struct ku_kernel *k, const char *forms)
                                                         : KUMI_F32;
         char what[16] = "operand 0";
         what[8] = (char)('0' + i);
-        KU_TRY(ku_cpu_check(k, what, &c->in[i], dtype));
+        KU_TRY(forms[i] == 'g' ? ku_cpu_check_float(k, "gradient", &c->in[i])
+                               : ku_cpu_check(k, what, &c->in[i], dtype));
         int out = forms[i] == 'F' ? 0 : forms[i] == 'w' ? ku_ops[c->op].min_out - 1 : -1;
         if (out >= 0 && c->in[i].data != c->out[out].data)
             return KU_ERR(KUMI_EINVAL, "device cpu: %s: %s is updated in place; give one buffer",
@@ -291,17 +320,17 @@ static int bind_apply(struct ku_kernel *k, const char *forms)
 }
 int ku_cpu_bind_factor_norms(struct ku_kernel *k)
 {
-    return bind_norms(k, "ffffddw");
+    return bind_norms(k, "fgffddw");
 }
 int ku_cpu_bind_variance_norms(struct ku_kernel *k)
 {
-    return bind_norms(k, "fFfdw");
+    return bind_norms(k, "fFgdw");
 }
 int ku_cpu_bind_adafactor(struct ku_kernel *k)
 {
-    return bind_apply(k, "Ffffddd");
+    return bind_apply(k, "Fgffddd");
 }
 int ku_cpu_bind_adafactor_vector(struct ku_kernel *k)
 {
-    return bind_apply(k, "Fffdd");
+    return bind_apply(k, "Ffgdd");
 }
