@@ -7,10 +7,13 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json/json.h"
 #include "base/mem.h"
+#include "config/keys.h"
 #include "config/precision_policy.h"
 #include "op/loss_scaler.h"
 #include "op/schedule.h"
@@ -241,6 +244,23 @@ void ku_rule_args(const struct ku_config *c, const int64_t *milestone, struct ku
     }
 }
 
+/* With adafactor the eps of a group takes the place of optimizer.eps1, and has its range. */
+static int check_groups(const struct ku_config *c)
+{
+    const struct ku_allowed *eps1 = &ku_key_find("optimizer.eps1")->allowed;
+    for (int i = 0; i < c->optimizer_groups.n && is_word(c->optimizer_type, "adafactor"); i++) {
+        char path[64], wanted[96];
+        if (!(c->optimizer_groups.item[i].eps < eps1->min)) /* NaN: not given */
+            continue;
+        snprintf(path, sizeof path, "optimizer.groups[%d].eps", i);
+        snprintf(wanted, sizeof wanted, "with adafactor it replaces eps1: a number from %g to %g",
+                 eps1->min, eps1->max);
+        const json_t *group = json_array_get(ku_json_at(c->root, "optimizer.groups"), (size_t)i);
+        return ku_config_refuse(c, path, json_object_get(group, "eps"), wanted);
+    }
+    return KUMI_OK;
+}
+
 int ku_rule_check(const struct ku_config *c)
 {
     const int is_cycle = is_word(c->schedule_type, "one_cycle");
@@ -269,5 +289,6 @@ int ku_rule_check(const struct ku_config *c)
         {is_ds_cycle && isnan(c->schedule_cycle_max_lr), "schedule.cycle_max_lr",
          "ds_one_cycle needs it"},
     };
-    return ku_config_check_rules(c, rule, sizeof rule / sizeof rule[0]);
+    KU_TRY(ku_config_check_rules(c, rule, sizeof rule / sizeof rule[0]));
+    return check_groups(c);
 }

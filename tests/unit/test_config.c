@@ -288,6 +288,11 @@ static const struct bad {
     {NULL, "optimizer.groups=[{\"match\":\"a\",\"eps\":2}]",
      "config: --set optimizer.groups=[{\"match\":\"a\",\"eps\":2}]: optimizer.groups[0].eps: 2; a "
      "number from 0 to 1"},
+    {GOOD ",\"optimizer\":{\"type\":\"adafactor\"}}",
+     "optimizer.groups=[{\"match\":\"a\",\"eps\":1e-16},{\"match\":\"b\",\"eps\":1e-30}]",
+     "config: --set "
+     "optimizer.groups=[{\"match\":\"a\",\"eps\":1e-16},{\"match\":\"b\",\"eps\":1e-30}]"
+     ": optimizer.groups[1].eps: 1e-30; with adafactor it replaces eps1: a number from 1e-16 to 1"},
     {NULL, "optimizer.groups=[{\"match\":\"a\",\"betas\":[0.9,1]}]",
      "config: --set optimizer.groups=[{\"match\":\"a\",\"betas\":[0.9,1]}]: "
      "optimizer.groups[0].betas: [0.9,1]; two numbers from 0 to 0.9999999"},
