@@ -52,6 +52,10 @@
     /* one vector of columns by as many rows as there are */
     {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 in_h=3 in_w=2", "x:n28y3x2c120 x:f12i120h3w3",
      1},
+    /* weight gradients: lines too long for panels of matrix tiles */
+    {"conv2d",
+     "kernel_h=3 kernel_w=3 pad_h=12 pad_w=12 dilation_h=12 dilation_w=12 in_h=26 in_w=27",
+     "x:n3y26x27c17 x:f9i17h3w3", 1},
     /* a source too large to be copied; more taps than tables have */
     {"conv2d", "kernel_h=3 kernel_w=3 dilation_h=40 dilation_w=40 in_h=81 in_w=81",
      "x:n1y81x81c64 x:f3i64h3w3", 1},

@@ -128,12 +128,18 @@ static void detected(void **state)
     assert_true(c->l3_bytes >= 0 && c->l3_cores >= 1);
 }
 
-static struct ku_view view(enum kumi_dtype dtype, const char *names, const int64_t *count)
+static struct ku_view view_without_data(enum kumi_dtype dtype, const char *names,
+                                        const int64_t *count)
 {
     struct ku_view v = {.dtype = dtype, .shape = ku_shape_of(names, count)};
-    const int64_t n = ku_shape_count(&v.shape);
     for (int d = 0; d < v.shape.ndim; d++)
         v.logical[d] = v.shape.dim[d].count;
+    return v;
+}
+static struct ku_view view(enum kumi_dtype dtype, const char *names, const int64_t *count)
+{
+    struct ku_view v = view_without_data(dtype, names, count);
+    const int64_t n = ku_shape_count(&v.shape);
     v.data = ku_calloc((size_t)n + 1, kumi_dtype_bytes(dtype));
     assert_non_null(v.data);
     for (int64_t i = 0; i < n; i++)
@@ -234,11 +240,49 @@ static void caches_keep_bits(void **state)
                 check_bits(&calls[i], bf16 ? KUMI_BF16 : KUMI_F32, (enum ku_isa)isa);
 }
 
+static void regroup(void *group, int64_t n_units)
+{
+    (void)group, (void)n_units;
+}
+
+/*
+ * A weight gradient whose lines do not fit in panels of matrix tiles takes the kernel of pairs, in
+ * tiles as well. On every machine: the kernels are bound, not run.
+ */
+static void wide_windows_have_tiles(void **state)
+{
+    static const struct ku_gemm_micro matrix = {.mr = 32, .nr = 32, .step = 16, .regroup = regroup};
+    static const struct ku_isa_pairs pairs = {.gemm = {.mr = 14, .nr = 64, .step = 1}};
+    static const int64_t dilation[] = {1, 8, 9, 12, 20};
+    const struct ku_device_opts o = {.n_threads = 1, .isa = KU_ISA_BASE};
+    void *dev;
+    (void)state;
+    assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
+    struct ku_cpu *cpu = dev;
+    cpu->gemm_bf16 = &matrix, cpu->pairs = &pairs;
+    for (int i = 0; i < COUNT(dilation); i++) {
+        struct ku_attrs a = ku_attrs_default;
+        struct ku_call c = {.op = KU_OP_conv2d_dw, .n_in = 2, .n_out = 1, .attr = &a};
+        struct ku_kernel *kernel;
+        a.kernel_h = a.kernel_w = 3;
+        a.pad_h = a.pad_w = a.dilation_h = a.dilation_w = dilation[i];
+        a.in_h = a.in_w = 40;
+        c.in[0] = view_without_data(KUMI_BF16, "nyxc", (int64_t[]){8, 40, 40, 64});
+        c.in[1] = view_without_data(KUMI_BF16, "nyxf", (int64_t[]){8, 40, 40, 256});
+        c.out[0] = view_without_data(KUMI_F32, "fchw", (int64_t[]){256, 64, 3, 3});
+        assert_int_equal(ku_device_cpu.bind(dev, &c, &kernel), 0);
+        assert_ptr_equal(kernel->product.slim, dilation[i] > 8 ? &pairs.gemm : NULL);
+        assert_true(kernel->phase[0].n_tiles > 1);
+        ku_device_cpu.unbind(dev, kernel);
+    }
+    ku_device_cpu.close(dev);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products_fit),
-                                       cmocka_unit_test(shapes_of_a_cache),
-                                       cmocka_unit_test(others_fit), cmocka_unit_test(detected),
-                                       cmocka_unit_test(caches_keep_bits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_fit),     cmocka_unit_test(shapes_of_a_cache),
+        cmocka_unit_test(others_fit),       cmocka_unit_test(detected),
+        cmocka_unit_test(caches_keep_bits), cmocka_unit_test(wide_windows_have_tiles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

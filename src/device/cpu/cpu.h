@@ -71,7 +71,7 @@ struct ku_cpu_product {
     int64_t n_row_tiles, n_units;
     struct ku_product_tiling tiling;
     struct ku_slices slices;          /* of the contraction; n 0: one chain */
-    const struct ku_gemm_micro *slim; /* replaces the dtype's kernel for few columns; or NULL */
+    const struct ku_gemm_micro *slim; /* takes the place of the dtype's kernel; or NULL */
     int is_transposed;                /* out is [n, m]; weight gradients only */
 };
 

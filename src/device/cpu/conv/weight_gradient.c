@@ -442,13 +442,9 @@ static int choose_block(const struct ku_kernel *k, struct ku_cpu_conv *v)
     }
 }
 
-int ku_cpu_bind_conv_dw(struct ku_kernel *k)
+/* Slices, and blocks of channels whose panels fit; 0: those of one channel do not. */
+static bool choose_tiles(const struct ku_kernel *k, struct ku_cpu_conv *v)
 {
-    struct ku_cpu_conv *v = &k->conv;
-    const int64_t taps = v->h.taps * v->w.taps;
-    if (taps > MOST_TAPS)
-        return 0;
-    v->is_lined = is_few_channels(v);
     block_of(v);
     v->n_slices = slices_of(v->n, n_tiles_of(v));
     if (images_of_step(k) > LEAST_IMAGES) /* fewer slices than the workspace has room for */
@@ -460,6 +456,23 @@ int ku_cpu_bind_conv_dw(struct ku_kernel *k)
         v->block_c = (v->block_c + 1) / 2;
     }
     v->n_blocks = ku_cpu_tiles(rows_of(v), v->block_c);
+    return 1;
+}
+
+int ku_cpu_bind_conv_dw(struct ku_kernel *k)
+{
+    struct ku_cpu_conv *v = &k->conv;
+    if (v->h.taps * v->w.taps > MOST_TAPS)
+        return 0;
+    v->is_lined = is_few_channels(v);
+    if (!choose_tiles(k, v)) {
+        if (ku_cpu_micro(k)->regroup == NULL)
+            return 0;
+        /* AMX: a pixel takes full tiles of channels and of images; a wide window has many pixels */
+        k->product.slim = &k->cpu->pairs->gemm;
+        if (!choose_tiles(k, v))
+            return 0;
+    }
     ku_cpu_phase(k, tile_dw, v->n_slices * n_tiles_of(v));
     if (v->n_slices > 1) {
         k->count = ku_cpu_count(&k->call.out[0]);
