@@ -393,10 +393,10 @@ INLINE float max_lanes(vf v)
 }
 
 /*
- * e^x. Relative error below 2e-7 where the result is normal; 0 below -87.3 (the result would be
- * subnormal), infinity above 88.72, a NaN stays. x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 is split
- * in two parts so that n ln2_hi is exact. Taylor series to r^7 (the next term is 5e-9), scaled by
- * 2^(n-1) and by 2.
+ * e^x. Relative error below 2e-7 where the result is not 0; 0 below -87.3 (the result would be
+ * subnormal), without AVX-512 below -86.99 (2^(n-1) would be), infinity above 88.72, a NaN stays.
+ * x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 is split in two parts so that n ln2_hi is exact. Taylor
+ * series to r^7 (the next term is 5e-9), scaled by 2^(n-1) and by 2.
  */
 INLINE vf exp_f(vf x)
 {
@@ -421,7 +421,7 @@ INLINE vf exp_f(vf x)
     __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
     return (vf)_mm512_maskz_scalef_ps(normal, (__m512)p, n); /* 2^128 overflows to infinity */
 #else
-    vi bits = (((vi)shifted - 0x4b400000) + 126) << 23; /* 2^(n-1); n >= -127 */
+    vi bits = (((vi)shifted - 0x4b400000) + 126) << 23; /* 2^(n-1), but 0 for n = -126; n >= -127 */
     vf y = p * (vf)bits * 2.0f;
     y = select_f(is_below(x, -87.3f), (vf){0}, y);
     y = select_f(is_above(x, 88.722839f), splat(INFINITY), y);
