@@ -177,6 +177,69 @@ static void a_word_has_a_limit(void **state)
     ku_tokenizer_destroy(t);
 }
 
+#define BYTE_LEVEL                                                                                 \
+    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"                      \
+    "\"ignore_merges\":false,\"added_tokens\":["
+
+/* Opens the small vocabulary with added tokens; every other one is normalized if is_mixed. */
+static struct ku_tokenizer *open_added(const char *const *token, int n, int is_mixed)
+{
+    struct ku_str json = {0};
+    ku_str_add(&json, BYTE_LEVEL);
+    for (int i = 0; i < n; i++)
+        ku_str_add(&json, "%s{\"id\":%d,\"content\":\"%s\",\"normalized\":%s}", i ? "," : "",
+                   656 + i, token[i], is_mixed && i % 2 ? "true" : "false");
+    ku_str_add(&json, "]}");
+    struct ku_tokenizer *t = open_variant(ku_str_get(&json));
+    ku_str_fini(&json);
+    return t;
+}
+
+static void the_longest_added_token_wins(void **state)
+{
+    static const char *const token[] = {"<a|>", "<a", "<b>", "<a>", "<a|", "||"};
+    enum { TAG = 656, A, B, A_, A_BAR, BARS, N = 6 };
+    uint32_t id[] = {A_BAR, TAG, A_, A, B, 87 /* x */, BARS, A, 27 /* < */, A};
+    unsigned char text[] = "<a|<a|><a><a<b>x||<a<<a";
+    (void)state;
+    struct fixture f = {text, sizeof text - 1, id, sizeof id / sizeof *id};
+    struct ku_tokenizer *t = open_added(token, N, 0);
+    check_fixture(t, &f, "nested", 1);
+    ku_tokenizer_destroy(t);
+}
+
+/* Without an index, each of 600,000 positions is compared with 10,000 tokens. */
+static void one_of_many_added_tokens_is_found(void **state)
+{
+    enum { N = 10000, BYTES = 1 << 20, STEP = 7919 /* prime */ };
+    static char name[N][16];
+    static const char *token[N];
+    struct ku_tokens got = {0}, plain = {0};
+    struct ku_str text = {0};
+    size_t at = 0;
+    int n = 0;
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        snprintf(name[i], sizeof name[i], "<<%d>", i);
+        token[i] = name[i];
+    }
+    struct ku_tokenizer *t = open_added(token, N, 1);
+    for (; text.bytes < BYTES; n++)
+        ku_str_add(&text, "<<<<<<<<<<%s", token[(n * STEP) % N]);
+    assert_int_equal(ku_tokenizer_encode(t, "<<<<<<<<<<", 10, &plain), 0);
+    assert_int_equal(ku_tokenizer_encode(t, text.text, text.bytes, &got), 0);
+    assert_int_equal(got.count, (size_t)n * (plain.count + 1));
+    for (int i = 0; i < n; i++) {
+        assert_memory_equal(got.id + at, plain.id, plain.count * sizeof *plain.id);
+        at += plain.count;
+        assert_int_equal(got.id[at++], 656 + (i * STEP) % N);
+    }
+    ku_tokens_fini(&got);
+    ku_tokens_fini(&plain);
+    ku_str_fini(&text);
+    ku_tokenizer_destroy(t);
+}
+
 #define HEAD                                                                                       \
     "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{\"type\":"  \
     "\"BPE\","
@@ -368,6 +431,8 @@ int main(void)
                                               cmocka_unit_test(byte_is_itself),
                                               cmocka_unit_test(long_words_agree_with_short_ones),
                                               cmocka_unit_test(a_word_has_a_limit),
+                                              cmocka_unit_test(the_longest_added_token_wins),
+                                              cmocka_unit_test(one_of_many_added_tokens_is_found),
                                               cmocka_unit_test(refuses_what_it_cannot_do),
                                               cmocka_unit_test(refuses_broken_pairs),
                                               cmocka_unit_test(names_a_byte_without_token),

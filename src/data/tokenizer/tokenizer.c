@@ -163,6 +163,48 @@ static int encode_segment(struct ku_tokenizer *t, const unsigned char *at, const
     return KUMI_OK;
 }
 
+/* The first of [low, high) whose byte n is at least `byte`; they are in ascending order of it. */
+static const struct ku_added *added_bound(const struct ku_added *low, const struct ku_added *high,
+                                          size_t n, int byte)
+{
+    while (low < high) {
+        const struct ku_added *middle = low + (high - low) / 2;
+        if (middle->data[n] < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/*
+ * The longest added token that [at, end) begins with, or NULL. Tokens that share their first n
+ * bytes are neighbours, the one of n bytes first, so each byte of the text narrows an interval:
+ *
+ *     text    <a|>x
+ *     n = 1   <   <a>   <a|   <a|>   <b>
+ *     n = 2       <a>   <a|   <a|>
+ *     n = 3             <a|   <a|>            <a| matches
+ *     n = 4                   <a|>            <a|> matches, no longer token is left
+ */
+static const struct ku_added *added_longest(const struct ku_added_set *set, const unsigned char *at,
+                                            const unsigned char *end)
+{
+    const struct ku_added *low = set->added + set->start[*at],
+                          *high = set->added + set->start[*at + 1], *longest = NULL;
+    for (size_t n = 1; low < high; n++) {
+        if (low->bytes == n)
+            longest = low;
+        while (low < high && low->bytes == n)
+            low++;
+        if (at + n == end)
+            break;
+        low = added_bound(low, high, n, at[n]);
+        high = added_bound(low, high, n, at[n] + 1);
+    }
+    return longest;
+}
+
 /*
  * Finds the first added token that starts in [at, limit) and ends by `end`; NULL if there is none.
  * *found is its start.
@@ -174,14 +216,12 @@ static const struct ku_added *added_find(const struct ku_added_set *set, const u
     if (set->n == 0)
         return NULL;
     for (; at < limit; at++) {
-        if (!set->is_first[*at])
+        if (set->start[*at] == set->start[*at + 1])
             continue;
-        for (uint32_t i = 0; i < set->n; i++) {
-            const struct ku_added *added = &set->added[i];
-            if (added->bytes <= (size_t)(end - at) && memcmp(added->data, at, added->bytes) == 0) {
-                *found = at;
-                return added;
-            }
+        const struct ku_added *added = added_longest(set, at, end);
+        if (added) {
+            *found = at;
+            return added;
         }
     }
     return NULL;

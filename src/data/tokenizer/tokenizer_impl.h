@@ -18,13 +18,11 @@ struct ku_added {
     size_t bytes;
     uint32_t id;
 };
-/*
- * Added tokens, sorted by descending length, so that the first match at a position is the longest.
- */
+/* Added tokens; after loading in the order of their bytes, a prefix before what it begins. */
 struct ku_added_set {
     struct ku_added *added;
     uint32_t n, cap;
-    unsigned char is_first[256]; /* 1 if some token begins with this byte */
+    uint32_t start[257]; /* tokens that begin with byte b: [start[b], start[b + 1]) */
 };
 
 struct ku_tokenizer {

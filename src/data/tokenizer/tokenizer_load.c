@@ -190,12 +190,22 @@ static int add_stage(struct ku_tokenizer *t, const char *path, const char *patte
     return KUMI_OK;
 }
 
-static int by_length(const void *a, const void *b)
+static int by_bytes(const void *a, const void *b)
 {
     const struct ku_added *x = a, *y = b;
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? 1 : -1;
-    return memcmp(x->data, y->data, x->bytes);
+    const int order = memcmp(x->data, y->data, x->bytes < y->bytes ? x->bytes : y->bytes);
+    return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static void sort_added(struct ku_added_set *set)
+{
+    if (set->n > 1)
+        qsort(set->added, set->n, sizeof *set->added, by_bytes);
+    for (uint32_t i = 0; i < set->n; i++)
+        set->start[set->added[i].data[0] + 1] = i + 1;
+    for (int b = 0; b < 256; b++)
+        if (set->start[b + 1] < set->start[b]) /* no token begins with b */
+            set->start[b + 1] = set->start[b];
 }
 
 /*
@@ -208,8 +218,7 @@ static int seal(struct ku_tokenizer *t, const char *rules, size_t rules_bytes)
     struct ku_sha256 h;
     KU_TRY(ku_bpe_seal(t->bpe, digest));
     for (int i = 0; i < 2; i++)
-        if (t->added[i].n > 1)
-            qsort(t->added[i].added, t->added[i].n, sizeof *t->added[i].added, by_length);
+        sort_added(&t->added[i]);
     KU_TRY(ku_sha256_init(&h));
     ku_sha256_update(&h, digest, sizeof digest);
     ku_sha256_update(&h, rules, rules_bytes);
@@ -383,7 +392,6 @@ int ku_tokenizer_add(struct ku_tokenizer *t, const char *path, const char *key, 
         return KUMI_ENOMEM;
     memcpy(data, text, bytes);
     set->added[set->n++] = (struct ku_added){.data = data, .bytes = bytes, .id = (uint32_t)id};
-    set->is_first[data[0]] = 1;
     if (bytes > t->added_bytes_max)
         t->added_bytes_max = bytes;
     return KUMI_OK;
