@@ -8,7 +8,10 @@
 
 #include "base/err.h"
 
-/* Reads lines of a text file, which must be UTF-8, in memory bounded by the longest line. */
+/*
+ * Reads lines of a text file, which must be UTF-8, in memory bounded by the longest line, or by the
+ * bytes of a line that the caller leaves.
+ */
 struct ku_lines;
 
 enum { KU_LINE_BYTES_MAX = 16 << 20 }; /* a line is held in memory as a whole */
@@ -23,6 +26,19 @@ enum { KU_LINE_BYTES_MAX = 16 << 20 }; /* a line is held in memory as a whole */
 KU_STATUS ku_lines_open(const char *path, int keep_ends, struct ku_lines **out);
 void ku_lines_close(struct ku_lines *l);
 
+/*
+ * Get the next bytes of a line, its end included. For files whose lines may be longer than memory,
+ * instead of ku_lines_next; the file was opened with keep_ends.
+ *
+ *   is_end   out: 1: the line ends with these bytes; 0: more of it follows
+ *
+ * Returns 1, or 0 at the end of the file. *text is valid until the next call. Bytes that are not
+ * taken come again, with more after them.
+ *
+ * Errors: EINPUT with file:line (invalid UTF-8, a part above KU_LINE_BYTES_MAX), ENOMEM.
+ */
+KU_STATUS ku_lines_part(struct ku_lines *l, const char **text, size_t *bytes, int *is_end);
+void ku_lines_take(struct ku_lines *l, size_t bytes);
 /*
  * Get the next line. Returns 1, or 0 at the end of the file. *text is valid until the next call.
  *

@@ -120,6 +120,67 @@ static void refusals(void **state)
     }
 }
 
+/* Writes `times` times a text, and `last`. */
+static void write_repeated(const char *path, const char *text, size_t times, const char *last)
+{
+    const size_t bytes = strlen(text), n = times * bytes + strlen(last);
+    char *all = ku_malloc(n + 1);
+    for (size_t i = 0; i < times; i++)
+        memcpy(all + i * bytes, text, bytes);
+    strcpy(all + times * bytes, last);
+    file_write(path, all, n);
+    ku_free(all);
+}
+
+static int64_t count_of(const struct ku_word_count *counted, const char *text)
+{
+    uint32_t number;
+    return ku_word_count_find(counted, text, strlen(text), &number) ? counted->word[number].count
+                                                                    : 0;
+}
+
+#define LONG_WORD                                                                                  \
+    " abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz"              \
+    "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz"
+
+/* A long line is read in parts, which end at any place of a word and of a character. */
+static void lines_of_any_length(void **state)
+{
+    static const char text[] = " It're  \xe6\x97\xa5\xe6\x9c\xac\t4!!" LONG_WORD;
+    static const char *const word[] = {" It", "'re",    " \xe6\x97\xa5\xe6\x9c\xac", "\t", "4",
+                                       "!!",  LONG_WORD};
+    enum { N = sizeof word / sizeof *word, TIMES = (17 << 20) / (sizeof text - 1) };
+    struct ku_word_count counted = {0};
+    char path[160];
+    snprintf(path, sizeof path, "%s/long.txt", (char *)*state);
+    write_repeated(path, text, TIMES, " \n  end");
+    assert_status(ku_bpe_count_words(path, NULL, &counted), KUMI_OK);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(count_of(&counted, word[i]), TIMES);
+    assert_int_equal(count_of(&counted, " "), TIMES + 1); /* of two blanks, and at the end */
+    assert_int_equal(count_of(&counted, " \n"), 1);
+    assert_int_equal(count_of(&counted, " end"), 1);
+    assert_int_equal(counted.total, (N + 1) * TIMES + 3);
+    ku_word_count_fini(&counted);
+}
+
+static void faults_of_long_lines(void **state)
+{
+    struct ku_word_count counted = {0};
+    char path[160];
+    snprintf(path, sizeof path, "%s/long.txt", (char *)*state);
+    write_repeated(path, "x y ", 200000, "z\xff\n");
+    assert_error(ku_bpe_count_words(path, NULL, &counted), KUMI_EINPUT,
+                 "long.txt:1: byte 800002 (0xff) is not valid UTF-8");
+    write_repeated(path, "x y ", 200000, "z\xe6\x97");
+    assert_error(ku_bpe_count_words(path, NULL, &counted), KUMI_EINPUT,
+                 "long.txt:1: byte 800002 (0xe6) is not valid UTF-8");
+    write_repeated(path, "xxxxxxxx", 17 << 17, "");
+    assert_error(ku_bpe_count_words(path, NULL, &counted), KUMI_EINPUT,
+                 "long.txt:1: a word of more than 16777216 bytes; split it");
+    ku_word_count_fini(&counted);
+}
+
 /* Every allocation fails once: an error, nothing lost, nothing written. */
 static void faults(void **state)
 {
@@ -165,7 +226,11 @@ static void spelling(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_file_as_hugging_face),
-                                       cmocka_unit_test(reports), cmocka_unit_test(refusals),
-                                       cmocka_unit_test(faults), cmocka_unit_test(spelling)};
+                                       cmocka_unit_test(reports),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(lines_of_any_length),
+                                       cmocka_unit_test(faults_of_long_lines),
+                                       cmocka_unit_test(faults),
+                                       cmocka_unit_test(spelling)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -66,6 +66,27 @@ struct trainer {
     size_t n_places, cap_places;
 };
 
+/*
+ * Counts the words of a part of a line.
+ *
+ *   is_end   0: the last word may continue after the part, and is left
+ *   taken    receives the bytes of the counted words
+ */
+static int count_part(struct ku_words *rule, const char *text, size_t bytes, int is_end,
+                      struct ku_word_count *words, size_t *taken)
+{
+    const unsigned char *at = (const unsigned char *)text, *end = at + bytes, *stop;
+    int status = 1;
+    for (int keep; at < end; at = stop) {
+        status = ku_words_next(rule, at, end, is_end, &stop, &keep);
+        if (status <= 0)
+            break;
+        KU_TRY(ku_word_count_add(words, at, (size_t)(stop - at), NULL));
+    }
+    *taken = bytes - (size_t)(end - at);
+    return status;
+}
+
 int ku_bpe_count_words(const char *path, const struct ku_progress *progress,
                        struct ku_word_count *words)
 {
@@ -73,18 +94,15 @@ int ku_bpe_count_words(const char *path, const struct ku_progress *progress,
     struct ku_words *rule = NULL;
     const char *text;
     char what[256];
-    size_t bytes;
+    size_t bytes, taken;
     uint64_t told = 0;
-    int status;
+    int status, is_end;
     snprintf(what, sizeof what, "counting words of %.200s", path);
     KU_TRY_OUT(ku_words_gpt2(&rule));
     KU_TRY_OUT(ku_lines_open(path, 1, &lines));
-    while ((status = ku_lines_next(lines, &text, &bytes)) > 0) {
-        const unsigned char *at = (const unsigned char *)text, *end = at + bytes, *stop;
-        for (int keep; at < end; at = stop) {
-            KU_TRY_OUT(ku_words_next(rule, at, end, 1, &stop, &keep));
-            KU_TRY_OUT(ku_word_count_add(words, at, (size_t)(stop - at), NULL));
-        }
+    while ((status = ku_lines_part(lines, &text, &bytes, &is_end)) > 0) {
+        KU_TRY_OUT(count_part(rule, text, bytes, is_end, words, &taken));
+        ku_lines_take(lines, taken);
         uint64_t done = ku_lines_done_bytes(lines), total = ku_lines_total_bytes(lines);
         if (done - told >= 1 << 20 || done == total) {
             KU_TRY_OUT(ku_progress_call(progress, what, done, total));
