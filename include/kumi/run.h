@@ -460,7 +460,8 @@ KUMI_API int kumi_ckpt_import(const char *source, const char *to,
                               const struct kumi_weights_options *options);
 
 /*
- * Encode text to ids, and decode ids to text. Ids are numbers separated by blanks or newlines.
+ * Encode a whole text to ids, with the tokens that the tokenizer adds around one, and decode ids to
+ * text. Ids are numbers separated by blanks or newlines.
  *
  *   tokenizer   "byte", a directory, or a tokenizer.json
  */
@@ -471,8 +472,8 @@ KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char 
 
 /*
  * Stream a text through a tokenizer into a token file for data.train and data.val, in llm.c's
- * format: 2 bytes per token if the tokenizer has at most 65536, else 4. The longest word bounds the
- * memory.
+ * format: 2 bytes per token if the tokenizer has at most 65536, else 4. No tokens are added around
+ * the text. The longest word bounds the memory.
  *
  *   n_tokens   out: tokens written
  *

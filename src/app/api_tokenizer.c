@@ -22,7 +22,7 @@ int kumi_tokenizer_encode(const char *tokenizer, const char *text, size_t bytes,
     struct ku_str out = {0};
     int status;
     KU_TRY(ku_tokenizer_open(tokenizer, &t));
-    KU_TRY_OUT(ku_tokenizer_encode(t, text, bytes, &tokens));
+    KU_TRY_OUT(ku_tokenizer_encode_with_special(t, text, bytes, &tokens));
     for (size_t i = 0; i < tokens.count; i++)
         ku_str_add(&out, "%s%u", i ? " " : "", tokens.id[i]);
     status = ku_text_take(&out, ids);

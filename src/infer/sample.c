@@ -178,7 +178,8 @@ static int encode_prompt(struct sample *s, struct text *t)
     if (t->prompt[0] == '\0')
         return KU_ERR(KUMI_EINVAL,
                       "sample: prompt: empty; give text, or leave it out for a newline");
-    KU_TRY(ku_tokenizer_encode(s->tokenizer, t->prompt, strlen(t->prompt), &t->tokens));
+    KU_TRY(
+        ku_tokenizer_encode_with_special(s->tokenizer, t->prompt, strlen(t->prompt), &t->tokens));
     if (t->tokens.count == 0)
         return KU_ERR(KUMI_EINVAL, "sample: prompt: encodes to no tokens; give more text");
     for (size_t i = 0; i < t->tokens.count; i++)

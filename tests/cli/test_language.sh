@@ -109,6 +109,13 @@ no 4 'vocab.json' eval "$dir/two/checkpoints/step-00000006"
 ok ckpt export "$dir/without" --to "$dir/hf-without"
 grep -q '"eos_token_id": 656' "$dir/hf-without/config.json" || say "eos_token_id: $(cat "$dir/hf-without/config.json")"
 cmp "$dir/pair/vocab.json" "$dir/hf-without/vocab.json" || say "tokenizer of a run"
+# a prompt has the tokens that its tokenizer adds around a text
+cp -r "$dir/pair" "$dir/bos"
+printf '{"add_bos_token": true}' >"$dir/bos/tokenizer_config.json"
+for row in pair,2 bos,3; do
+    ok sample "$dir/without" --tokens 2 --prompt 'a<|endoftext|>' --tokenizer "$dir/${row%,*}"
+    grep -q "^prefill: ${row#*,} tokens," "$dir/log" || say "a prompt of ${row%,*}: $(cat "$dir/log")"
+done
 mv "$dir/pair" "$dir/gone"
 ok sample "$dir/without" --tokens 3
 ok eval "$dir/without" --data "$dir/held.txt"

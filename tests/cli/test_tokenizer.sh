@@ -26,6 +26,14 @@ printf '{"eos_token": "</s>"}' >"$dir/pair/special_tokens_map.json"
 got=$(printf 'a<|endoftext|>b</s>' | "$kumi" tokenizer encode --tokenizer "$dir/pair")
 [ "$got" = '64 656 65 657' ] || say "special tokens: $got"
 
+# a token before a whole text, not before a text that is streamed into a file
+cp -r "$dir/plain" "$dir/bos"
+printf '{"add_bos_token": true}' >"$dir/bos/tokenizer_config.json"
+got=$(printf a | "$kumi" tokenizer encode --tokenizer "$dir/bos")
+[ "$got" = '656 64' ] || say "add_bos_token: $got"
+got=$(printf a | "$kumi" tokenizer encode --tokenizer "$dir/bos" --to "$dir/bos.bin")
+[ "$got" = "$dir/bos.bin: 1 tokens" ] || say "add_bos_token, token file: $got"
+
 # token files: the numbers that go to stdout without --to
 "$kumi" tokenizer encode --tokenizer "$dir/plain" --to "$dir/ids.bin" <"$text" >"$dir/out" || say "encode --to: exit $?"
 ids=$("$kumi" tokenizer encode --tokenizer "$dir/plain" <"$text")

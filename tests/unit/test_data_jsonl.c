@@ -137,6 +137,36 @@ static void texts_with_a_tokenizer(void **state)
                            ".jsonl:1: token 4 of data.tokenizer; the model's vocabulary has 4"));
 }
 
+/* Tokens around a text; a document does not end twice with the same token. */
+static void texts_with_tokens_around_them(void **state)
+{
+#define AROUND(single)                                                                             \
+    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{"           \
+    "\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]},"                 \
+    "\"added_tokens\":[{\"id\":4,\"content\":\"<|endoftext|>\"},{\"id\":5,\"content\":\"<s>\"}],"  \
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["                             \
+    "{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}" single                     \
+    "],\"special_tokens\":{\"<s>\":{\"ids\":[5]},\"end\":{\"ids\":[4]}}}}"
+    static const char *const tokenizer[] = {AROUND(""),
+                                            AROUND(",{\"SpecialToken\":{\"id\":\"end\"}}")};
+    static const struct sample once = {{5, 2, 5, 0}, {2, 4, 0, 4}, {0, 0, 1, 1}},
+                               another = {{5, 2, 4, 5}, {2, 4, 1, 0}, {0, 0, 0, 1}};
+    const char *train[] = {put_text("around.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"a\"}\n")};
+    const int64_t given = 1;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct ku_jsonl_opts o = options(train, 1);
+        struct ku_data *d = NULL;
+        o.pack = 1;
+        o.tokenizer = put_text("around.json", tokenizer[i > 0]);
+        o.separator = i == 2 ? &given : NULL;
+        assert_status(ku_jsonl_open(&o, &d), KUMI_OK);
+        assert_int_equal(d->n_items[KU_SPLIT_TRAIN], i == 2 ? 6 : 4);
+        assert_sample(d, KU_SPLIT_TRAIN, 0, i == 2 ? &another : &once);
+        ku_data_destroy(d);
+    }
+}
+
 static void long_documents(void **state)
 {
     enum { N = 5000, T = 1500 };
@@ -343,6 +373,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(documents_packed_and_padded),
                                        cmocka_unit_test(documents_of_text),
                                        cmocka_unit_test(texts_with_a_tokenizer),
+                                       cmocka_unit_test(texts_with_tokens_around_them),
                                        cmocka_unit_test(long_documents),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(weighted_shards),

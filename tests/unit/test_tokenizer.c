@@ -249,6 +249,13 @@ static void one_of_many_added_tokens_is_found(void **state)
     "\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\"}]},\"model\":{"       \
     "\"vocab\":{\"a\":0},\"merges\":[]}}"
 
+#define POST(rule) HEAD "\"vocab\":{\"a\":0},\"merges\":[]},\"post_processor\":" rule "}"
+#define TEMPLATE(single, ids)                                                                      \
+    "{\"type\":\"TemplateProcessing\",\"single\":[" single                                         \
+    "],\"special_tokens\":{\"a\":{\"ids\":" ids "}}}"
+#define TEXT    "{\"Sequence\":{\"id\":\"A\"}}"
+#define SPECIAL "{\"SpecialToken\":{\"id\":\"a\"}}"
+
 /* tokenizer.json files that are refused, and a part of the line that says so. */
 static const struct {
     const char *json, *text;
@@ -301,6 +308,21 @@ static const struct {
      "a content and an id"},
     {HEAD "\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":7}",
      "added_tokens: 7; kumi supports an array"},
+    {POST("{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"a\",0]}"),
+     "post_processor: {\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"a\",0]}; kumi "
+     "supports ByteLevel, one TemplateProcessing, or a Sequence of these"},
+    {POST("{\"type\":\"Sequence\",\"processors\":[" TEMPLATE(TEXT, "[0]") "," TEMPLATE(TEXT,
+                                                                                       "[0]") "]}"),
+     "post_processor: {\"type\":\"TemplateProcessing\""},
+    {POST(TEMPLATE("{\"Sequence\":{\"id\":\"B\"}}", "[0]")),
+     "post_processor.single: {\"Sequence\":{\"id\":\"B\"}}; kumi supports the text A and"},
+    {POST(TEMPLATE("{\"SpecialToken\":{\"id\":\"b\"}}", "[0]")),
+     "post_processor.single: {\"SpecialToken\":{\"id\":\"b\"}}; kumi supports the text A and"},
+    {POST(TEMPLATE(SPECIAL, "[0]")), "kumi supports one text A, with special tokens around it"},
+    {POST(TEMPLATE(TEXT "," TEXT, "[0]")), "kumi supports one text A, with special tokens"},
+    {POST(TEMPLATE(SPECIAL "," TEXT, "[]")), "post_processor.single: {\"SpecialToken\""},
+    {POST(TEMPLATE(SPECIAL "," TEXT, "[0,2]")),
+     "post_processor.special_tokens: 2; kumi supports ids of the vocabulary and of added_tokens"},
     {SPLIT("a("), "regex 'a(': missing closing parenthesis"},
     {SPLIT("\\\\w+"), "character 2: an escape that differs"},
     {SPLIT("x\\\\b"), "character 3: an escape that differs"},
@@ -425,17 +447,48 @@ static void fingerprint_says_what_matters(void **state)
     unlink(in_folder("merges.txt"));
 }
 
+/* One that adds no tokens around a text has the fingerprint of one without a post-processor. */
+static void fingerprint_covers_tokens_around_a_text(void **state)
+{
+    static const struct {
+        const char *json;
+        int same;
+    } rows[] = {{POST("null"), 1},
+                {POST("{\"type\":\"ByteLevel\"}"), 1},
+                {POST("{\"type\":\"Sequence\",\"processors\":[]}"), 1},
+                {POST(TEMPLATE(TEXT, "[0]")), 1},
+                {POST(TEMPLATE(SPECIAL "," TEXT, "[0]")), 0},
+                {POST(TEMPLATE(SPECIAL "," TEXT, "[0,0]")), 0},
+                {POST(TEMPLATE(TEXT "," SPECIAL, "[0]")), 0},
+                {POST(TEMPLATE(SPECIAL "," TEXT "," SPECIAL, "[0]")), 0}};
+    enum { N = sizeof rows / sizeof *rows };
+    char print[N][65];
+    (void)state;
+    for (size_t i = 0; i < N; i++) {
+        struct ku_tokenizer *t;
+        put("tokenizer.json", rows[i].json);
+        assert_int_equal(ku_tokenizer_open(folder, &t), 0);
+        strcpy(print[i], ku_tokenizer_fingerprint(t));
+        for (size_t k = 0; k < i; k++)
+            assert_int_equal(strcmp(print[i], print[k]) == 0, rows[i].same && rows[k].same);
+        ku_tokenizer_destroy(t);
+    }
+    unlink(in_folder("tokenizer.json"));
+}
+
 int main(void)
 {
-    static const struct CMUnitTest tests[] = {cmocka_unit_test(agrees_with_the_references),
-                                              cmocka_unit_test(byte_is_itself),
-                                              cmocka_unit_test(long_words_agree_with_short_ones),
-                                              cmocka_unit_test(a_word_has_a_limit),
-                                              cmocka_unit_test(the_longest_added_token_wins),
-                                              cmocka_unit_test(one_of_many_added_tokens_is_found),
-                                              cmocka_unit_test(refuses_what_it_cannot_do),
-                                              cmocka_unit_test(refuses_broken_pairs),
-                                              cmocka_unit_test(names_a_byte_without_token),
-                                              cmocka_unit_test(fingerprint_says_what_matters)};
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_the_references),
+        cmocka_unit_test(byte_is_itself),
+        cmocka_unit_test(long_words_agree_with_short_ones),
+        cmocka_unit_test(a_word_has_a_limit),
+        cmocka_unit_test(the_longest_added_token_wins),
+        cmocka_unit_test(one_of_many_added_tokens_is_found),
+        cmocka_unit_test(refuses_what_it_cannot_do),
+        cmocka_unit_test(refuses_broken_pairs),
+        cmocka_unit_test(names_a_byte_without_token),
+        cmocka_unit_test(fingerprint_says_what_matters),
+        cmocka_unit_test(fingerprint_covers_tokens_around_a_text)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -83,7 +83,30 @@ static void clear(void)
     assert_int_equal(ku_os_mkdir(folder, 0777), 0);
 }
 
-static struct ku_tokenizer *open_variant(const char *json)
+/* The tokens before a text, those of f, those after it. */
+static void check_around(struct ku_tokenizer *t, json_t *around, const struct fixture *f,
+                         const char *name)
+{
+    struct ku_tokens got = {0};
+    json_t *side[] = {json_array_get(around, 0), json_array_get(around, 1)};
+    const size_t n_before = json_array_size(side[0]), n_after = json_array_size(side[1]);
+    assert_int_equal(ku_tokenizer_encode_with_special(t, f->text, f->bytes, &got), 0);
+    assert_int_equal(got.count, n_before + f->count + n_after);
+    for (size_t i = 0; i < n_before; i++)
+        assert_int_equal(got.id[i], json_integer_value(json_array_get(side[0], i)));
+    for (size_t i = 0; i < n_after; i++)
+        assert_int_equal(got.id[n_before + f->count + i],
+                         json_integer_value(json_array_get(side[1], i)));
+    const struct ku_tokens inner = {.id = got.id + n_before, .count = f->count};
+    assert_tokens(&inner, f, name, "with tokens around it");
+    if (n_after)
+        assert_true(ku_tokenizer_adds_last(t, got.id[got.count - 1]));
+    assert_int_equal(ku_tokenizer_adds_last(t, 64), 0);
+    ku_tokens_fini(&got);
+}
+
+/* around: the tokens before and after a text */
+static struct ku_tokenizer *open_variant(const char *json, json_t **around)
 {
     struct ku_tokenizer *t;
     const char *name;
@@ -104,6 +127,8 @@ static struct ku_tokenizer *open_variant(const char *json)
         fail_msg("%s: %s", json, ku_err_get()->text);
     assert_int_equal(ku_tokenizer_end_of_text(t, &end), 1);
     assert_int_equal(end, json_integer_value(json_object_get(head, "eos")));
+    json_decref(*around);
+    *around = json_incref(json_object_get(head, "around"));
     json_decref(head);
     return t;
 }
@@ -113,6 +138,7 @@ static void agrees_with_the_reference(void **state)
     struct ku_tokenizer *t = NULL;
     char *text, *save = NULL, name[64] = "", *json;
     size_t bytes, n = 0, n_variants = 0;
+    json_t *around = NULL;
     (void)state;
     assert_int_equal(ku_os_slurp(FIXTURES "/special.txt", 1 << 20, &text, &bytes), 0);
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
@@ -120,17 +146,19 @@ static void agrees_with_the_reference(void **state)
             ku_tokenizer_destroy(t);
             json = strchr(line, ' ') + 1;
             snprintf(name, sizeof name, "%.*s", (int)(json - line - 2), line + 1);
-            t = open_variant(json);
+            t = open_variant(json, &around);
             n_variants++;
             continue;
         }
         struct fixture f = fixture_parse(line);
         check_fixture(t, &f, name, strcmp(name, "prefix") != 0);
+        check_around(t, around, &f, name);
         fixture_free(&f);
         n++;
     }
-    assert_int_equal(n_variants, 12);
+    assert_int_equal(n_variants, 18);
     assert_int_equal(n, 12 * n_variants);
+    json_decref(around);
     ku_tokenizer_destroy(t);
     ku_free(text);
 }
@@ -160,6 +188,8 @@ static void refuses_what_contradicts(void **state)
          "additional_special_tokens: 3; kumi supports"},
         {"added_tokens.json", "{\"<m>\":-1}", "added_tokens: '<m>': no id"},
         {"added_tokens.json", "[7]", "kumi supports an object of tokens"},
+        {"tokenizer_config.json", "{\"add_bos_token\":1}",
+         "add_bos_token: 1; kumi supports true or false"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -176,11 +206,38 @@ static void refuses_what_contradicts(void **state)
     }
 }
 
+static void a_token_before_a_text_needs_a_name(void **state)
+{
+    static const char *const key[] = {"bos_token", "eos_token"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct ku_tokenizer *t = NULL;
+        char config[64], said[128];
+        json_t *none = json_object();
+        clear();
+        put_pair(none);
+        json_decref(none);
+        snprintf(config, sizeof config, "{\"add_%s\": true}", key[i]);
+        snprintf(said, sizeof said,
+                 "tokenizer_config.json: add_%s: true, but there is no %s; name one", key[i],
+                 key[i]);
+        put("tokenizer_config.json", config);
+        assert_int_equal(ku_tokenizer_open(folder, &t), KUMI_EINPUT);
+        if (!strstr(ku_err_get()->text, said))
+            fail_msg("%s instead of %s", ku_err_get()->text, said);
+    }
+}
+
 /* Tokens are kept in the cache under the fingerprint, so what decides one is part of it. */
 static void fingerprint_covers_them(void **state)
 {
     static const char *const config[] = {
-        "{}", "{\"eos_token\":\"</s>\"}", "{\"eos_token\":\"</t>\"}", "{\"add_prefix_space\":true}",
+        "{}",
+        "{\"eos_token\":\"</s>\"}",
+        "{\"eos_token\":\"</t>\"}",
+        "{\"add_prefix_space\":true}",
+        "{\"eos_token\":\"</s>\",\"add_eos_token\":true}",
+        "{\"bos_token\":\"</s>\",\"add_bos_token\":true}",
         "{\"added_tokens_decoder\":{\"656\":{\"content\":\"</s>\",\"normalized\":true}}}"};
     enum { N = sizeof config / sizeof *config };
     char print[N][65];
@@ -204,6 +261,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {cmocka_unit_test(agrees_with_the_reference),
                                               cmocka_unit_test(refuses_what_contradicts),
+                                              cmocka_unit_test(a_token_before_a_text_needs_a_name),
                                               cmocka_unit_test(fingerprint_covers_them)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -226,8 +226,8 @@ static int encode_text(struct encoding *e, json_t *doc, struct ku_tokens *out)
         return refuse(e, "no \"text\", which the first line has; every line of the file needs "
                          "{\"text\": \"..\"}");
     ids->count = 0;
-    int status =
-        ku_tokenizer_encode(e->tokenizer, json_string_value(text), json_string_length(text), ids);
+    int status = ku_tokenizer_encode_with_special(e->tokenizer, json_string_value(text),
+                                                  json_string_length(text), ids);
     if (status == KUMI_EINPUT) {
         struct kumi_error error = *ku_err_get();
         return refuse(e, error.text);
@@ -275,7 +275,7 @@ static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_toke
 struct opening {
     const struct ku_jsonl_opts *opts;
     struct ku_tokenizer *tokenizer; /* NULL until a string needs one */
-    int64_t separator;              /* of the tokenizer; -1: none */
+    int64_t separator;              /* to add after each string; -1: none */
     char *cache;
 };
 
@@ -311,6 +311,8 @@ static int open_tokenizer(struct opening *o)
     o->separator = o->opts->separator ? *o->opts->separator : -1;
     if (o->separator < 0 && ku_tokenizer_end_of_text(o->tokenizer, &id))
         o->separator = id;
+    if (o->separator >= 0 && ku_tokenizer_adds_last(o->tokenizer, (uint32_t)o->separator))
+        o->separator = -1; /* it is there already */
     return KUMI_OK;
 }
 

@@ -12,7 +12,9 @@
  *
  *     {"input_ids": [..], "labels": [..]}   labels has the length of input_ids, with -100 for no
  *                                           label; without it labels equal input_ids
- *     {"text": ".."}                        the tokenizer's tokens and the separator, all labelled
+ *     {"text": ".."}                        the tokenizer's tokens with those that it adds around
+ *                                           a text, and the separator, unless that is the last of
+ *                                           these; all labelled
  *
  * Other members are ignored. As in Hugging Face's models, position k predicts labels[k + 1], so a
  * document of n tokens has n - 1 positions. A string of fewer than two tokens is skipped. Files are

@@ -3,7 +3,8 @@
  * Special tokens, which are searched in text as a whole, from the files next to a vocabulary:
  *
  *     tokenizer_config.json     added_tokens_decoder {"50256": token, ..}; eos_token and the other
- *                               names below; add_prefix_space, if there is no tokenizer.json
+ *                               names below; add_prefix_space, add_bos_token and
+ *                               add_eos_token, if there is no tokenizer.json
  *     special_tokens_map.json   eos_token and the others, if not in tokenizer_config.json
  *     added_tokens.json         {"text": id}, if there is no added_tokens_decoder
  *
@@ -36,6 +37,7 @@ struct special {
     struct ku_tokenizer *t;
     char *path[N_FILES];
     struct ku_json doc[N_FILES]; /* root NULL: the file does not exist */
+    int64_t begin;               /* token that begins a text; -1: the files name none */
 };
 
 static json_t *content_of(json_t *token)
@@ -178,6 +180,8 @@ static int add_names(struct special *s)
             return (int)id;
         if (token && strcmp(names[i], "eos_token") == 0)
             s->t->end = id;
+        if (token && strcmp(names[i], "bos_token") == 0)
+            s->begin = id;
     }
     return KUMI_OK;
 }
@@ -213,8 +217,24 @@ static int add_own(struct special *s)
     json_t *token = json_string(own);
     id = token ? add(s, CONFIG, "eos_token", token, id) : KUMI_ENOMEM;
     json_decref(token);
-    s->t->end = id;
+    s->t->end = s->begin = id;
     return id < 0 ? (int)id : KUMI_OK;
+}
+
+/* Adds a token before or after every text if a key of tokenizer_config.json says so. */
+static int add_around(const struct special *s, const char *key, int64_t id, struct ku_tokens *out)
+{
+    json_t *value = json_object_get(s->doc[CONFIG].root, key);
+    if (value && !json_is_boolean(value) && !json_is_null(value))
+        return ku_tokenizer_refuse(s->path[CONFIG], key, value, "true or false");
+    if (!json_is_true(value))
+        return KUMI_OK;
+    if (id < 0)
+        return KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s: true, but there is no %s; name one",
+                      s->path[CONFIG], key, key + strlen("add_"));
+    KU_TRY(ku_tokens_reserve(out, 1));
+    out->id[out->count++] = (uint32_t)id;
+    return KUMI_OK;
 }
 
 static int add_all(struct special *s, int is_pair)
@@ -234,6 +254,10 @@ static int add_all(struct special *s, int is_pair)
     for (int file = CONFIG; file <= MAP; file++)
         for (int i = 0; i < N_LISTS; i++)
             KU_TRY(add_list(s, file, lists[i], json_object_get(s->doc[file].root, lists[i])));
+    if (is_pair) {
+        KU_TRY(add_around(s, "add_bos_token", s->begin, &s->t->before));
+        KU_TRY(add_around(s, "add_eos_token", s->t->end, &s->t->after));
+    }
     return KUMI_OK;
 }
 
@@ -253,7 +277,7 @@ static int read_files(struct special *s, const char *dir)
 
 int ku_tokenizer_load_special(struct ku_tokenizer *t, const char *dir, int is_pair)
 {
-    struct special s = {.t = t};
+    struct special s = {.t = t, .begin = -1};
     int status = read_files(&s, dir);
     if (status == KUMI_OK)
         status = add_all(&s, is_pair);

@@ -333,6 +333,27 @@ int ku_tokenizer_encode(struct ku_tokenizer *t, const void *text, size_t bytes,
     return ku_tokenizer_finish(t, out);
 }
 
+static int add_around(const struct ku_tokens *around, struct ku_tokens *out)
+{
+    KU_TRY(ku_tokens_reserve(out, around->count));
+    for (size_t i = 0; i < around->count; i++)
+        out->id[out->count++] = around->id[i];
+    return KUMI_OK;
+}
+
+int ku_tokenizer_encode_with_special(struct ku_tokenizer *t, const void *text, size_t bytes,
+                                     struct ku_tokens *out)
+{
+    KU_TRY(add_around(&t->before, out));
+    KU_TRY(ku_tokenizer_encode(t, text, bytes, out));
+    return add_around(&t->after, out);
+}
+
+bool ku_tokenizer_adds_last(const struct ku_tokenizer *t, uint32_t id)
+{
+    return t->after.count > 0 && t->after.id[t->after.count - 1] == id;
+}
+
 bool ku_tokenizer_has(const struct ku_tokenizer *t, uint32_t id)
 {
     uint32_t bytes;
@@ -474,6 +495,8 @@ void ku_tokenizer_destroy(struct ku_tokenizer *t)
         ku_free(t->added[i].added);
     }
     ku_str_fini(&t->special);
+    ku_tokens_fini(&t->before);
+    ku_tokens_fini(&t->after);
     ku_free(t->window);
     ku_free(t->scratch);
     ku_free(t);

@@ -20,7 +20,9 @@
  *
  * A directory's special tokens come from tokenizer_config.json, special_tokens_map.json and
  * added_tokens.json, plus GPT-2's "<|endoftext|>". They are found in text as in Hugging Face's
- * library. No tokens are added around a text (no post-processor).
+ * library. The tokens that a tokenizer adds around a whole text are those of the template `single`
+ * in tokenizer.json's post-processor; beside vocab.json, add_bos_token and add_eos_token in
+ * tokenizer_config.json decide, as in transformers.
  *
  * GPT-2's pattern is implemented exactly, with Unicode properties and White_Space as \s; letters
  * and numbers are those of the linked PCRE2 (Debian 12: Unicode 14). A run of invalid UTF-8 is one
@@ -64,12 +66,12 @@ int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *
 int ku_tokenizer_end_of_text(const struct ku_tokenizer *t, uint32_t *id);
 /*
  * "byte", or 64 hex digits over everything that affects tokens: vocabulary, merges, patterns, added
- * tokens. Borrowed.
+ * tokens, tokens around a text. Borrowed.
  */
 const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t);
 
 /*
- * Append the tokens of one whole text.
+ * Append the tokens of one whole text, without tokens around it.
  *
  * Errors: EINPUT (a byte without a token; a word above KU_WORD_BYTES_MAX), ENOMEM; `out` then holds
  * part of the tokens.
@@ -77,8 +79,16 @@ const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t);
 KU_STATUS ku_tokenizer_encode(struct ku_tokenizer *t, const void *text, size_t bytes,
                               struct ku_tokens *out);
 /*
- * Encode in pieces of any length: feed, feed, …, finish gives the tokens of the whole text. Memory
- * is bounded by the longest word. After an error, or to discard a text, call reset.
+ * The same with the tokens that the tokenizer adds around a text, as transformers encodes prompts
+ * and documents.
+ */
+KU_STATUS ku_tokenizer_encode_with_special(struct ku_tokenizer *t, const void *text, size_t bytes,
+                                           struct ku_tokens *out);
+/* Whether ku_tokenizer_encode_with_special ends every text with this token. */
+bool ku_tokenizer_adds_last(const struct ku_tokenizer *t, uint32_t id);
+/*
+ * Encode in pieces of any length: feed, feed, …, finish gives the tokens of ku_tokenizer_encode.
+ * Memory is bounded by the longest word. After an error, or to discard a text, call reset.
  */
 KU_STATUS ku_tokenizer_feed(struct ku_tokenizer *t, const void *text, size_t bytes,
                             struct ku_tokens *out);

@@ -38,7 +38,9 @@ struct ku_tokenizer {
     struct ku_added_set added[2];
     size_t added_bytes_max; /* length of the longest one, at least 1 */
     int64_t end;            /* end-of-text token; -1: the files name none */
-    struct ku_str special;  /* tokens of the special-token files, input to the fingerprint */
+    /* Special tokens around a whole text: post_processor, or add_bos_token and add_eos_token. */
+    struct ku_tokens before, after;
+    struct ku_str special; /* tokens of the special-token files, input to the fingerprint */
     char fingerprint[65];
 
     /*
@@ -67,6 +69,9 @@ KU_STATUS ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const 
  * no tokenizer.json.
  */
 KU_STATUS ku_tokenizer_load_special(struct ku_tokenizer *t, const char *dir, int is_pair);
+
+/* post_processor.c: sets before and after. rule: post_processor of the file; NULL: it has none. */
+KU_STATUS ku_tokenizer_load_post_processor(struct ku_tokenizer *t, const char *path, json_t *rule);
 
 /* The added token with this text, or NULL. */
 const struct ku_added *ku_tokenizer_find_added(const struct ku_tokenizer *t, const char *text,

@@ -208,9 +208,23 @@ static void sort_added(struct ku_added_set *set)
             set->start[b + 1] = set->start[b];
 }
 
+/* A tokenizer that adds no tokens around a text keeps the fingerprint that it has without them. */
+static void hash_around(const struct ku_tokenizer *t, struct ku_sha256 *h)
+{
+    const struct ku_tokens *side[] = {&t->before, &t->after};
+    if (t->before.count + t->after.count == 0)
+        return;
+    ku_sha256_update(h, "around", 6);
+    for (int i = 0; i < 2; i++) {
+        ku_sha256_u64(h, side[i]->count);
+        for (size_t k = 0; k < side[i]->count; k++)
+            ku_sha256_u64(h, side[i]->id[k]);
+    }
+}
+
 /*
- * Completes loading. The fingerprint covers vocabulary, merges, `rules` (pre-tokenization) and
- * added tokens.
+ * Completes loading. The fingerprint covers vocabulary, merges, `rules` (pre-tokenization), added
+ * tokens, and the tokens around a text.
  */
 static int seal(struct ku_tokenizer *t, const char *rules, size_t rules_bytes)
 {
@@ -223,6 +237,7 @@ static int seal(struct ku_tokenizer *t, const char *rules, size_t rules_bytes)
     ku_sha256_update(&h, digest, sizeof digest);
     ku_sha256_update(&h, rules, rules_bytes);
     ku_sha256_update(&h, ku_str_get(&t->special), t->special.bytes);
+    hash_around(t, &h);
     ku_sha256_final_hex(&h, t->fingerprint);
     return t->special.failed ? KUMI_ENOMEM : KUMI_OK;
 }
@@ -450,6 +465,8 @@ int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const char *
     KU_TRY_OUT(load_added(t, path, added));
     if (dir)
         KU_TRY_OUT(ku_tokenizer_load_special(t, dir, 0));
+    KU_TRY_OUT(
+        ku_tokenizer_load_post_processor(t, path, json_object_get(doc.root, "post_processor")));
     json_t *both = json_pack("[OO?]", pre, added);
     rules = both ? ku_json_print(both, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_decref(both);
