@@ -135,6 +135,41 @@ static int open_text(struct ku_batch_source *s, struct ku_data **out)
     return ku_text_open(&o, out);
 }
 
+/* Id of the mask token if the configuration has none. */
+static int find_mask_token(const struct ku_config *c, int64_t vocab_count, int64_t *out)
+{
+    const char *fault = "the tokenizer of the token files is not known; give the id of its mask "
+                        "token";
+    struct ku_tokenizer *t;
+    uint32_t id = 0;
+    if (ku_text_is_tokenized(c)) {
+        KU_TRY(ku_tokenizer_open(c->data_tokenizer, &t));
+        const int found = ku_tokenizer_mask_token(t, &id);
+        const bool is_free = !ku_tokenizer_has(t, (uint32_t)(vocab_count - 1));
+        ku_tokenizer_destroy(t);
+        *out = found ? id : vocab_count - 1;
+        if (found || is_free)
+            return KUMI_OK;
+        fault = "the tokenizer has no mask token, and the model's last id is one of its tokens; "
+                "give the id of another token, or raise model.vocab_size";
+    }
+    json_t *v = json_null();
+    return ku_config_refuse(c, "data.mask_token", v, fault);
+}
+
+void ku_text_keep_mask_token(struct ku_config *c, const struct ku_model *m, const json_t *numerics)
+{
+    const json_t *id = json_object_get(numerics, "data.mask_token");
+    if (m->properties.is_masked && c->data_mask_token == KU_NULL)
+        c->data_mask_token =
+            json_is_integer(id) ? json_integer_value(id) : m->properties.vocab_size - 1;
+}
+
+int64_t ku_text_mask_token(const struct ku_batch_source *s)
+{
+    return ku_masked_token(s->data);
+}
+
 /*
  * Add masking to text, for masked language models. Owns: text.
  */
@@ -145,12 +180,14 @@ static int open_masked(struct ku_batch_source *s, struct ku_data *text)
                                .mask_token = c->data_mask_token,
                                .vocab_count = s->model->properties.vocab_size,
                                .seed = (uint64_t)c->train_seed};
+    int status = KUMI_OK;
     if (c->data_mask_token == KU_NULL)
-        o.mask_token = o.vocab_count - 1;
-    if (o.mask_token < o.vocab_count)
-        return ku_masked_open(text, &o, &s->data);
-    int status = ku_config_refuse_int(c, "data.mask_token", o.mask_token,
+        status = find_mask_token(c, o.vocab_count, &o.mask_token);
+    if (status == KUMI_OK && o.mask_token >= o.vocab_count)
+        status = ku_config_refuse_int(c, "data.mask_token", o.mask_token,
                                       "an id below the model's vocab_size");
+    if (status == KUMI_OK)
+        return ku_masked_open(text, &o, &s->data);
     ku_data_destroy(text);
     return status;
 }

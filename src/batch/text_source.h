@@ -30,6 +30,17 @@ bool ku_text_is_kind(const struct ku_config *c);
 bool ku_text_is_tokenized(const struct ku_config *c);
 
 /*
+ * Without data.mask_token, the id is found when the data are opened: the tokenizer's mask token,
+ * else the model's last id, if the tokenizer has no token there. A checkpoint has it among its
+ * numerics keys, and a resume keeps it: sets data_mask_token if it is null and the model is masked.
+ *
+ *   numerics   of the checkpoint; null in it is of older versions, which took the model's last id
+ */
+void ku_text_keep_mask_token(struct ku_config *c, const struct ku_model *m, const json_t *numerics);
+/* The mask token of open data; -1: they are not masked. */
+int64_t ku_text_mask_token(const struct ku_batch_source *s);
+
+/*
  * Whether the data are token ids of another tokenizer than data.tokenizer "byte": the first entry
  * of data.train is a token file, or documents of which the first has input_ids.
  *

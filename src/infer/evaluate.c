@@ -149,6 +149,7 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
                       "checkpoint: %s/manifest.json: no train.micro_batch, train.global_batch "
                       "or data.seq_len among its numerics keys",
                       c->path);
+    ku_text_keep_mask_token(&s->cfg, &s->model, numerics);
     share_state(e);
     s->batch = (struct ku_batch){.n_ranks = e->job->n,
                                  .global_batch = micro * e->job->n,

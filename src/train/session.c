@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/str.h"
+#include "batch/text_source.h"
 #include "comm/consensus.h"
 #include "comm/far_cost.h"
 #include "comm/world.h"
@@ -104,6 +105,17 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     return ku_session_resolve(s, was, n_ranks);
 }
 
+/* A resume keeps the mask token that the checkpoint's run found. */
+static void keep_mask_token(struct ku_session *s, const json_t *was)
+{
+    json_t *id = json_object_get(was, "data.mask_token");
+    if (was == NULL || s->cfg.data_mask_token != KU_NULL)
+        return;
+    if (id)
+        json_object_set(s->numerics, "data.mask_token", id);
+    ku_text_keep_mask_token(&s->cfg, &s->model, was);
+}
+
 int ku_session_resolve(struct ku_session *s, const json_t *was, int n_ranks)
 {
     struct ku_ds_batch deepspeed;
@@ -122,6 +134,7 @@ int ku_session_resolve(struct ku_session *s, const json_t *was, int n_ranks)
     s->numerics = ku_config_numerics(&s->cfg);
     if (s->numerics == NULL)
         return KU_ERR(KUMI_ENOMEM, "config: no memory");
+    keep_mask_token(s, was);
     if (s->cfg.schedule_decay_steps.n < 0) { /* changing train.steps keeps the schedule */
         const char *per = json_string_value(json_object_get(was, "schedule.per"));
         if (per == NULL || strcmp(per, s->cfg.schedule_per) == 0) /* else the unit differs */

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "batch/text_source.h"
 #include "comm/consensus.h"
 #include "train/session.h"
 
@@ -25,6 +26,9 @@ int ku_session_open_data(struct ku_session *s, struct ku_job *job)
 {
     const struct ku_progress progress = ku_session_tick(job);
     KU_TRY(ku_batch_source_open(s->source, &progress));
+    const int64_t mask_token = ku_text_mask_token(s->source);
+    if (mask_token >= 0)
+        json_object_set_new(s->numerics, "data.mask_token", json_integer(mask_token));
     const struct ku_sampler epoch = {.steps_per_epoch = s->source->steps_per_epoch};
     if (s->cfg.train_epochs != KU_NULL)
         KU_TRY(ku_sampler_steps(&epoch, s->cfg.train_epochs, &s->n_steps));

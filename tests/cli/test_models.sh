@@ -44,4 +44,11 @@ got=$("$kumi" sample "$dir/bert-one" 2>&1)
 [ $? = 2 ] && [[ $got == *"model: bert: models of this type cannot generate text"* ]] || say "bert: sample: $got"
 got=$("$kumi" train configs/bert-tiny.json --set data.mask_token=257 --out "$dir/x" 2>&1)
 [ $? = 2 ] && [[ $got == *"data.mask_token"*"below the model's vocab_size"* ]] || say "bert: mask_token: $got"
+# the mask token that the configuration does not name is found, and kept by a resume and an evaluation
+run null 2 --set data.mask_token=null
+run null 4 --set data.mask_token=null --resume
+[ "$(digest "$dir/bert-one")" = "$(digest "$dir/bert-null")" ] || say "bert: mask_token null: not 256"
+grep -q '"data.mask_token": *256' "$dir/bert-null/checkpoints/step-00000004/manifest.json" || say "bert: the manifest does not name the mask token"
+loss() { "$kumi" eval "$dir/$1" --json 2>/dev/null | grep -o '"val_loss":[^,]*'; }
+[ -n "$(loss bert-one)" ] && [ "$(loss bert-one)" = "$(loss bert-null)" ] || say "bert: eval: $(loss bert-one), $(loss bert-null)"
 exit $failed

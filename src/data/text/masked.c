@@ -90,3 +90,8 @@ int ku_masked_open(struct ku_data *text, const struct ku_masked_opts *o, struct 
     *out = &m->data;
     return KUMI_OK;
 }
+
+int64_t ku_masked_token(const struct ku_data *d)
+{
+    return d->ops == &masked_ops ? ((const struct masked *)d)->opts.mask_token : -1;
+}

@@ -26,5 +26,7 @@ struct ku_masked_opts {
  */
 KU_STATUS ku_masked_open(struct ku_data *text, const struct ku_masked_opts *opts,
                          struct ku_data **out);
+/* The mask token of masked data; -1 for other data. */
+int64_t ku_masked_token(const struct ku_data *d);
 
 #endif

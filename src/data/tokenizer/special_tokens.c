@@ -182,6 +182,8 @@ static int add_names(struct special *s)
             s->t->end = id;
         if (token && strcmp(names[i], "bos_token") == 0)
             s->begin = id;
+        if (token && strcmp(names[i], "mask_token") == 0)
+            s->t->mask = id;
     }
     return KUMI_OK;
 }

@@ -417,6 +417,21 @@ int ku_tokenizer_end_of_text(const struct ku_tokenizer *t, uint32_t *id)
     return 0;
 }
 
+int ku_tokenizer_mask_token(const struct ku_tokenizer *t, uint32_t *id)
+{
+    static const char *const known[] = {"[MASK]", "<mask>"};
+    const struct ku_added *a = NULL;
+    if (t->mask >= 0) {
+        *id = (uint32_t)t->mask;
+        return 1;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof known[0] && a == NULL; i++)
+        a = ku_tokenizer_find_added(t, known[i], strlen(known[i]));
+    if (a)
+        *id = a->id;
+    return a != NULL;
+}
+
 const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t)
 {
     return t->fingerprint;
@@ -468,7 +483,7 @@ int ku_tokenizer_open(const char *where, struct ku_tokenizer **out)
     t->is_start = 1;
     t->prefix_stage = -1;
     t->added_bytes_max = 1;
-    t->end = -1;
+    t->end = t->mask = -1;
     int status = KUMI_OK;
     if (strcmp(where, "byte") == 0)
         memcpy(t->fingerprint, "byte", sizeof "byte");

@@ -65,6 +65,11 @@ int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *
  */
 int ku_tokenizer_end_of_text(const struct ku_tokenizer *t, uint32_t *id);
 /*
+ * Finds the mask token of masked language models: the mask_token of the directory's files, else the
+ * added token "[MASK]" or "<mask>". Returns 1 and the id, or 0.
+ */
+int ku_tokenizer_mask_token(const struct ku_tokenizer *t, uint32_t *id);
+/*
  * "byte", or 64 hex digits over everything that affects tokens: vocabulary, merges, patterns, added
  * tokens, tokens around a text. Borrowed.
  */

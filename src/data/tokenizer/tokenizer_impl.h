@@ -37,7 +37,7 @@ struct ku_tokenizer {
      */
     struct ku_added_set added[2];
     size_t added_bytes_max; /* length of the longest one, at least 1 */
-    int64_t end;            /* end-of-text token; -1: the files name none */
+    int64_t end, mask;      /* end-of-text and mask token; -1: the files name none */
     /* Special tokens around a whole text: post_processor, or add_bos_token and add_eos_token. */
     struct ku_tokens before, after;
     struct ku_str special; /* tokens of the special-token files, input to the fingerprint */
