@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/fault.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/ipc.h"
@@ -24,6 +25,8 @@
 #include "base/os/process.h"
 #include "base/tick.h"
 #include "memory_folder.h"
+
+#define BOOT_ID "/proc/sys/kernel/random/boot_id" /* a UUID and a newline: 37 bytes */
 
 /* Each test works in a folder of its own, which is also the working directory; in memory where
  * that is to be had, since hundreds of trials sync. */
@@ -110,6 +113,22 @@ static void test_files(void **state)
     close(end[0]);
 }
 
+/* Files of /proc report 0 bytes: a sysctl file gives its text to one read, smaps is long. */
+static void test_slurp_proc(void **state)
+{
+    char *data;
+    size_t bytes;
+    (void)state;
+    assert_int_equal(ku_os_slurp(BOOT_ID, 37, &data, &bytes), 0);
+    assert_int_equal(bytes, 37);
+    assert_int_equal(strlen(data), 37);
+    assert_true(ku_os_kernel() == ku_hash64(data, bytes));
+    ku_free(data);
+    assert_int_equal(ku_os_slurp("/proc/self/smaps", 1 << 24, &data, &bytes), 0);
+    assert_true(bytes > 5000 && strlen(data) == bytes);
+    ku_free(data);
+}
+
 static void test_slurp(void **state)
 {
     char *data = NULL;
@@ -126,8 +145,9 @@ static void test_slurp(void **state)
         const char *path;
         size_t max_bytes;
         int error;
-    } row[] = {{"text", 4, EFBIG}, {"absent", 99, ENOENT}, {".", 99, EISDIR}, {"fifo", 99, EINVAL}};
-    for (int i = 0; i < 4; i++) {
+    } row[] = {{"text", 4, EFBIG},   {"absent", 99, ENOENT}, {".", 99, EISDIR},
+               {"fifo", 99, EINVAL}, {BOOT_ID, 36, EFBIG},   {"/proc/self/smaps", 5000, EFBIG}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         data = NULL, bytes = 7;
         assert_int_equal(ku_os_slurp(row[i].path, row[i].max_bytes, &data, &bytes), -1);
         assert_int_equal(errno, row[i].error);
@@ -638,10 +658,10 @@ static void test_stops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_files),   TEST(test_slurp),       TEST(test_folders),     TEST(test_replace),
-        TEST(test_lock),    TEST(test_memory),      TEST(test_map_memfd),   TEST(test_futex),
-        TEST(test_sockets), TEST(test_temporaries), TEST(test_every_fault), TEST(test_limits),
-        TEST(test_plugins), TEST(test_stops),
+        TEST(test_files),   TEST(test_slurp),   TEST(test_slurp_proc),  TEST(test_folders),
+        TEST(test_replace), TEST(test_lock),    TEST(test_memory),      TEST(test_map_memfd),
+        TEST(test_futex),   TEST(test_sockets), TEST(test_temporaries), TEST(test_every_fault),
+        TEST(test_limits),  TEST(test_plugins), TEST(test_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

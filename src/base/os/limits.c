@@ -211,7 +211,7 @@ uint64_t ku_os_kernel(void)
     size_t bytes;
     if (ku_os_slurp("/proc/sys/kernel/random/boot_id", 256, &text, &bytes) < 0)
         return 0;
-    const uint64_t kernel = ku_hash64(text, bytes);
+    const uint64_t kernel = bytes ? ku_hash64(text, bytes) : 0;
     ku_free(text);
     return kernel;
 }

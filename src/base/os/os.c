@@ -379,6 +379,38 @@ int ku_os_mprotect(void *at, size_t bytes, int prot)
     return mprotect(at, bytes, prot);
 }
 
+/*
+ * Reads the rest of a file into *text, which grows with it: a file of /proc reports 0 bytes, and
+ * any file may grow. A sysctl file gives text to the first read only.
+ */
+static int read_rest(int fd, size_t expected, size_t max_bytes, char **text, size_t *bytes)
+{
+    enum { FIRST = 4095 }; /* more than any sysctl file holds */
+    size_t cap = expected ? expected + 1 : (max_bytes < FIRST ? max_bytes : FIRST) + 1, n = 0;
+    while (1) {
+        char *more = ku_realloc(*text, cap, 1);
+        if (more == NULL) {
+            errno = ENOMEM;
+            return -1;
+        }
+        *text = more;
+        ssize_t got = ku_os_read_full(fd, more + n, cap - n);
+        if (got < 0)
+            return -1;
+        n += (size_t)got;
+        if (n < cap)
+            break;
+        if (n > max_bytes) {
+            errno = EFBIG;
+            return -1;
+        }
+        cap = cap <= max_bytes / 2 ? 2 * cap : max_bytes + 1;
+    }
+    (*text)[n] = '\0';
+    *bytes = n;
+    return 0;
+}
+
 int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes)
 {
     struct stat st;
@@ -396,18 +428,10 @@ int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes)
         errno = EFBIG;
         goto fail;
     }
-    text = ku_malloc((size_t)st.st_size + 1);
-    if (text == NULL) {
-        errno = ENOMEM;
+    if (read_rest(fd, (size_t)st.st_size, max_bytes, &text, bytes) < 0)
         goto fail;
-    }
-    ssize_t n = ku_os_read_full(fd, text, (size_t)st.st_size);
-    if (n < 0)
-        goto fail;
-    text[n] = '\0';
     close(fd);
     *data = text;
-    *bytes = (size_t)n;
     return 0;
 fail:
     saved = errno;

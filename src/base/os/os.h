@@ -72,8 +72,8 @@ int ku_os_munmap(void *at, size_t bytes);
 int ku_os_mprotect(void *at, size_t bytes, int prot);
 
 /*
- * Reads a whole regular file into ku_malloc memory and appends a NUL. Returns 0 or -1; larger than
- * max_bytes: EFBIG.
+ * Reads a whole regular file, also one of /proc or /sys, into ku_malloc memory and appends a NUL.
+ * Returns 0 or -1; larger than max_bytes: EFBIG.
  */
 int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes);
 /*
