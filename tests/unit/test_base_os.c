@@ -11,7 +11,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -595,6 +597,40 @@ static void test_limits(void **state)
     assert_true(ku_os_mem_available() > 1 << 20 && ku_os_mem_available() != UINT64_MAX);
 }
 
+/* The kernel's call, or that of a machine with 2,048 possible CPUs, of which it gives four. */
+static int has_many_cpus;
+int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
+{
+    static const int given[] = {3, 1000, 1024, 2047};
+    if (!has_many_cpus) {
+        long n = syscall(SYS_sched_getaffinity, pid, bytes, set);
+        if (n >= 0)
+            memset((char *)set + n, 0, bytes - (size_t)n);
+        return n < 0 ? -1 : 0;
+    }
+    if (bytes < 2048 / 8) {
+        errno = EINVAL;
+        return -1;
+    }
+    memset(set, 0, bytes);
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        CPU_SET_S((size_t)given[i], bytes, set);
+    return 0;
+}
+
+static void test_many_cpus(void **state)
+{
+    uint64_t mask[KU_OS_CPU_WORDS];
+    (void)state;
+    has_many_cpus = 1;
+    ku_os_cpus(mask);
+    int n = ku_os_n_cpus();
+    has_many_cpus = 0;
+    for (int i = 0; i < KU_OS_CPU_WORDS; i++)
+        assert_true(mask[i] == (i == 0 ? 8 : i == 15 ? UINT64_C(1) << (1000 - 15 * 64) : 0));
+    assert_int_equal(n, ku_os_n_cpus_under("", 4));
+}
+
 static void test_plugins(void **state)
 {
     char why[256] = "", path[4096], self[4096];
@@ -658,10 +694,10 @@ static void test_stops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_files),   TEST(test_slurp),   TEST(test_slurp_proc),  TEST(test_folders),
-        TEST(test_replace), TEST(test_lock),    TEST(test_memory),      TEST(test_map_memfd),
-        TEST(test_futex),   TEST(test_sockets), TEST(test_temporaries), TEST(test_every_fault),
-        TEST(test_limits),  TEST(test_plugins), TEST(test_stops),
+        TEST(test_files),   TEST(test_slurp),     TEST(test_slurp_proc),  TEST(test_folders),
+        TEST(test_replace), TEST(test_lock),      TEST(test_memory),      TEST(test_map_memfd),
+        TEST(test_futex),   TEST(test_sockets),   TEST(test_temporaries), TEST(test_every_fault),
+        TEST(test_limits),  TEST(test_many_cpus), TEST(test_plugins),     TEST(test_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,14 +216,20 @@ uint64_t ku_os_kernel(void)
     return kernel;
 }
 
+/*
+ * The kernel refuses a set that is shorter than its number of possible CPUs, which may exceed
+ * CPU_SETSIZE: Linux can be built for 8,192.
+ */
+enum { N_SETS = 65536 / CPU_SETSIZE };
+
 void ku_os_cpus(uint64_t mask[KU_OS_CPU_WORDS])
 {
-    cpu_set_t set;
+    cpu_set_t set[N_SETS];
     memset(mask, 0, KU_OS_CPU_WORDS * sizeof *mask);
-    if (sched_getaffinity(0, sizeof set, &set))
+    if (sched_getaffinity(0, sizeof set, set))
         return;
     for (int i = 0; i < KU_OS_CPU_WORDS * 64 && i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &set))
+        if (CPU_ISSET(i, &set[0]))
             mask[i / 64] |= UINT64_C(1) << i % 64;
 }
 
@@ -239,7 +245,10 @@ int ku_os_set_cpus(const uint64_t mask[KU_OS_CPU_WORDS])
 
 int ku_os_n_cpus(void)
 {
-    cpu_set_t set;
-    return ku_os_n_cpus_under("",
-                              sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1);
+    cpu_set_t set[N_SETS];
+    int n = 0;
+    if (sched_getaffinity(0, sizeof set, set) == 0)
+        for (int i = 0; i < N_SETS; i++)
+            n += CPU_COUNT(&set[i]);
+    return ku_os_n_cpus_under("", n);
 }
