@@ -112,12 +112,12 @@ static json_t *kernel(const struct ku_kernel_rates *rates, enum kumi_dtype compu
             json_object_set_new(flops, ku_cpu_isa_name((enum ku_isa)i), json_real(rate));
     }
     if (isa != top)
-        snprintf(why, sizeof why, "%.1f times as fast as %s",
-                 best / ku_kernel_rate(rates, compute, top), ku_cpu_isa_name(top));
+        ku_text_print(why, sizeof why, "%.1f times as fast as %s",
+                      best / ku_kernel_rate(rates, compute, top), ku_cpu_isa_name(top));
     else if (json_object_size(flops) == 1)
         snprintf(why, sizeof why, "the only one");
     else
-        snprintf(why, sizeof why, "no lower set is %.1f times as fast", KU_KERNEL_MARGIN);
+        ku_text_print(why, sizeof why, "no lower set is %.1f times as fast", KU_KERNEL_MARGIN);
     return json_pack("{s:s, s:s, s:o}", "isa", ku_cpu_isa_name(isa), "why", why, "flops", flops);
 }
 

@@ -109,7 +109,7 @@ static int print_summary(const struct ku_job *job, const struct ku_probe *p, str
         const double three[] = {s.min, s.median, s.max};
         for (int i = 0; i < 3; i++)
             if (k < 2)
-                snprintf(text[i], sizeof text[i], "%.10g", three[i]);
+                ku_text_print(text[i], sizeof text[i], "%.10g", three[i]);
             else if (three[i] < 0x1p63)
                 ku_text_bytes((uint64_t)three[i], text[i]);
             else

@@ -2,6 +2,7 @@
 #include "base/err.h"
 
 #include "base/log.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -42,7 +43,7 @@ int ku_err_set(int status, enum kumi_scope scope, const char *file, int line, co
     va_list args;
     va_start(args, format);
     errno = saved;
-    vsnprintf(text, sizeof text, format, args);
+    ku_text_printv(text, sizeof text, format, args);
     va_end(args);
     for (char *c = text; *c; c++) /* text may come from files or users; an error is one line */
         if ((unsigned char)*c < ' ' || *c == 0x7f)

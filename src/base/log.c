@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "kumi/messages.h"
 
 static const char *const sub_name[KU_N_SUBS] = {
@@ -50,13 +51,13 @@ void ku_log_line(const char *format, ...)
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
-    int bytes = vsnprintf(line, sizeof line, format, args);
+    int bytes = ku_text_printv(line, sizeof line, format, args);
     char *text = bytes < LINE_BYTES - 1 ? line : ku_malloc((size_t)bytes + 2);
     if (text == NULL) { /* print what fits */
         text = line;
         bytes = LINE_BYTES - 2;
     } else if (text != line) {
-        vsnprintf(text, (size_t)bytes + 1, format, again);
+        ku_text_printv(text, (size_t)bytes + 1, format, again);
     }
     if (bytes >= 0) {
         text[bytes] = '\n';

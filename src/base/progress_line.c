@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/str.h"
 
 enum { PROGRESS_NS = 200000000 };
 #define SILENT_NS INT64_C(2000000000) /* shorter compilations print nothing */
@@ -20,8 +21,8 @@ static int show(void *ctx, const char *what, uint64_t done_bytes, uint64_t total
     p->has_line = 1;
     char text[128];
     if (total_bytes)
-        snprintf(text, sizeof text, "kumi: %.60s: %5.1f %%", what,
-                 100.0 * (double)done_bytes / (double)total_bytes);
+        ku_text_print(text, sizeof text, "kumi: %.60s: %5.1f %%", what,
+                      100.0 * (double)done_bytes / (double)total_bytes);
     else
         snprintf(text, sizeof text, "kumi: %.60s: %.0f MiB", what, (double)done_bytes / (1 << 20));
     ku_progress_show(text);
@@ -50,8 +51,8 @@ static void see(void *ctx, const char *program, const char *pass)
         l->line.last_ns = now;
         l->line.has_line = 1;
         char text[128];
-        snprintf(text, sizeof text, "kumi: compiling %.30s: pass %.20s, %.1f s", program, pass,
-                 (double)(now - l->begin_ns) * 1e-9);
+        ku_text_print(text, sizeof text, "kumi: compiling %.30s: pass %.20s, %.1f s", program, pass,
+                      (double)(now - l->begin_ns) * 1e-9);
         ku_progress_show(text);
     }
     pthread_mutex_unlock(&l->lock);

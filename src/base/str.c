@@ -1,12 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/str.h"
 
+#include <errno.h>
+#include <locale.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+
+/* Created once, constant afterwards. */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static locale_t c_locale;
+
+static void create_locale(void)
+{
+    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+/*
+ * Gives this thread the C locale until uselocale() of the result. Without memory for a locale
+ * nothing changes.
+ */
+static locale_t enter_c_locale(void)
+{
+    const int saved = errno; /* a format may have %m */
+    pthread_once(&once, create_locale);
+    const locale_t before = uselocale(c_locale);
+    errno = saved;
+    return before;
+}
+
+int ku_text_printv(char *out, size_t bytes, const char *format, va_list args)
+{
+    const locale_t before = enter_c_locale();
+    const int n = vsnprintf(out, bytes, format, args);
+    uselocale(before);
+    return n;
+}
+
+int ku_text_print(char *out, size_t bytes, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const int n = ku_text_printv(out, bytes, format, args);
+    va_end(args);
+    return n;
+}
+
+double ku_text_number(const char *text, char **end)
+{
+    const locale_t before = enter_c_locale();
+    const double x = strtod(text, end);
+    uselocale(before);
+    return x;
+}
 
 static int make_room(struct ku_str *s, size_t more)
 {
@@ -45,11 +96,11 @@ void ku_str_addv(struct ku_str *s, const char *format, va_list args)
 {
     va_list again;
     va_copy(again, args);
-    int bytes = vsnprintf(NULL, 0, format, args);
+    int bytes = ku_text_printv(NULL, 0, format, args);
     if (bytes < 0)
         s->failed = 1;
     else if (make_room(s, (size_t)bytes)) {
-        vsnprintf(s->text + s->bytes, (size_t)bytes + 1, format, again);
+        ku_text_printv(s->text + s->bytes, (size_t)bytes + 1, format, again);
         s->bytes += (size_t)bytes;
     }
     va_end(again);
@@ -176,6 +227,6 @@ const char *ku_text_bytes(uint64_t bytes, char out[16])
     if (bytes < 1024)
         snprintf(out, 16, "%8u B", (unsigned)bytes);
     else
-        snprintf(out, 16, "%6.2f %s", x, unit[u]);
+        ku_text_print(out, 16, "%6.2f %s", x, unit[u]);
     return out;
 }

@@ -33,6 +33,16 @@ void ku_str_fini(struct ku_str *s);
  * append failed.
  */
 KU_STATUS ku_text_take(struct ku_str *s, char **text);
+/*
+ * snprintf, vsnprintf and strtod with a decimal point, as files, options and reports have it. Those
+ * of the C library follow LC_NUMERIC, where the calling program may have set a decimal comma.
+ * ku_str_add prints numbers likewise.
+ */
+int ku_text_print(char *out, size_t bytes, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+int ku_text_printv(char *out, size_t bytes, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+double ku_text_number(const char *text, char **end);
 /* Formats "9.65 MiB", right-aligned in 10 characters. */
 const char *ku_text_bytes(uint64_t bytes, char out[16]);
 

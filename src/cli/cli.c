@@ -153,7 +153,7 @@ static int set(struct cli *c, const struct cli_option *o, const char *typed, con
                              c->command->name, o->name, value);
         break;
     case CLI_NUM:
-        *(double *)o->out = strtod(value, &end);
+        *(double *)o->out = ku_text_number(value, &end);
         break;
     case CLI_LIST:
         c->list[c->n_list++] = value;
@@ -299,7 +299,7 @@ int cli_bytes(const char *text, uint64_t *bytes)
     } unit[] = {{"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
                 {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
     char *end;
-    double x = strtod(text, &end);
+    double x = ku_text_number(text, &end);
     for (size_t i = 0; i < sizeof unit / sizeof unit[0] && end > text; i++)
         if (strcmp(end, unit[i].name) == 0 && x * unit[i].factor >= 1 &&
             x * unit[i].factor < 0x1p62) {
@@ -328,7 +328,7 @@ double cli_seconds(const char *text)
     double seconds = 0;
     for (int part = 0; part < 3; part++) {
         char *end;
-        double x = strtod(text, &end);
+        double x = ku_text_number(text, &end);
         if (end == text || !(x >= 0 && x < 1e12))
             return -1;
         seconds = seconds * 60 + x;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -20,7 +19,7 @@ static int estimate(const struct cli *c, struct options *o)
     if (o->has_hosts)
         return cli_usage("kumi plan: -H needs CONFIG; with --params give -n");
     int status = cli_planned_ranks("-n", o->n, &o->estimate.n_ranks);
-    o->estimate.n_params = strtod(o->params, &end);
+    o->estimate.n_params = ku_text_number(o->params, &end);
     if (c->n > 0 || o->picture || o->stages || o->layouts || o->mesh || o->schedule ||
         o->activations || o->roofline || o->unit_costs || o->as_csv || o->axis || o->deepspeed ||
         o->is_strict || c->n_list || o->limit)

@@ -17,6 +17,7 @@
 #include "base/err.h"
 #include "base/json/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "config/alternatives.h"
 #include "config/keys.h"
 
@@ -47,7 +48,8 @@ static int refuse(const struct value *v, const char *wanted)
 static int refuse_range(const struct value *v, const char *what)
 {
     char wanted[160];
-    snprintf(wanted, sizeof wanted, "%s from %.15g to %.15g", what, v->allowed.min, v->allowed.max);
+    ku_text_print(wanted, sizeof wanted, "%s from %.15g to %.15g", what, v->allowed.min,
+                  v->allowed.max);
     return refuse(v, wanted);
 }
 

@@ -2,10 +2,10 @@
 #include "config/keys.h"
 
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/str.h"
 
 #define RANGE       KU_RANGE
 #define AT_LEAST(n) KU_RANGE(n, 0)
@@ -50,7 +50,7 @@ double ku_key_default_number(const char *path)
 {
     const struct ku_key *key = ku_key_find(path);
     KU_ASSERT(key != NULL && key->type == KU_TYPE_NUM);
-    return strtod(key->value, NULL);
+    return ku_text_number(key->value, NULL);
 }
 
 bool ku_key_is_nullable(const struct ku_key *key)

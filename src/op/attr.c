@@ -111,7 +111,7 @@ static int parse_list(const struct attr_row *row, const char *value, struct ku_a
     *out = (struct ku_args){{0}};
     for (int i = 0; i < KU_MAX_ARGS; i++) {
         char *end;
-        out->v[i] = strtod(p, &end);
+        out->v[i] = ku_text_number(p, &end);
         if (end == p || (*end != ',' && *end != '\0'))
             break;
         if (*end == '\0')
@@ -157,7 +157,7 @@ int ku_attrs_set(struct ku_attrs *a, const char *name, const char *value)
         else if (row->type == ATTR_I)
             whole = strtoll(value, &end, 10);
         else
-            real = strtod(value, &end);
+            real = ku_text_number(value, &end);
         if (end && (*end != '\0' || end == value))
             return KU_ERR(KUMI_EINVAL, "attribute: %s=%s: not a number", name, value);
         memcpy(at, row->type == ATTR_F ? (const void *)&real : (const void *)&whole, 8);

@@ -89,7 +89,8 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
         snprintf(
             over + strlen(over), sizeof over - strlen(over), row[i].group ? "/%d (%d)" : " (%d)",
             row[i].group ? p->s.sharding.shard / row[i].group : row[i].n_ranks, row[i].n_ranks);
-        snprintf(factor, sizeof factor, "%.2f x model", row[i].elements / (double)p->s.n_params);
+        ku_text_print(factor, sizeof factor, "%.2f x model",
+                      row[i].elements / (double)p->s.n_params);
         ku_str_add(out, "  %-17s %-16s %12s %12s %12s", ku_exchange_name(row[i].exchange), over,
                    factor, ku_text_bytes((uint64_t)row[i].ring_bytes, text[0]),
                    ku_text_bytes((uint64_t)row[i].stored_bytes, text[1]));

@@ -341,8 +341,8 @@ static const char *number(double x, char out[32])
     if (!isfinite(x))
         return "null";
     for (int digits = 6; digits <= 17; digits++) {
-        snprintf(out, 32, "%.*g", digits, x);
-        if (strtod(out, NULL) == x)
+        ku_text_print(out, 32, "%.*g", digits, x);
+        if (ku_text_number(out, NULL) == x)
             break;
     }
     return out;

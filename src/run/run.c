@@ -31,6 +31,7 @@
 #include "model/export.h"
 #include "train/ineffective_keys.h"
 #include "base/progress_line.h"
+#include "base/str.h"
 #include "ckpt/snapshot/provenance.h"
 #include "run/nonfinite.h"
 #include "run/report.h"
@@ -499,9 +500,10 @@ static int nonfinite(struct run *r, const double *report, double scale)
     if (r->last_saved >= 0)
         snprintf(saved, sizeof saved, "the last checkpoint is at step %lld",
                  (long long)r->last_saved);
-    snprintf(what, sizeof what, "step %lld: loss %g, first %s%.180s %s", (long long)r->step + 1,
-             report[KU_REPORT_LOSS], first.tensor ? "in the gradient of " : "in the loss",
-             first.tensor ? first.tensor : "", whose);
+    ku_text_print(what, sizeof what, "step %lld: loss %g, first %s%.180s %s",
+                  (long long)r->step + 1, report[KU_REPORT_LOSS],
+                  first.tensor ? "in the gradient of " : "in the loss",
+                  first.tensor ? first.tensor : "", whose);
     if (!is_skipped)
         return KU_ERR(KUMI_ENUMERIC,
                       "not finite: %s; %s; lower optimizer.lr, or set train.on_nonfinite=skip",

@@ -18,6 +18,7 @@ RULES = [
     ("exit _exit _Exit quick_exit abort", ["src/base/err.c", "src/cli/"], "return a status, or KU_ASSERT"),
     ("printf vprintf puts putchar fputs fputc putc fprintf vfprintf dprintf vdprintf perror", ["src/cli/"],
      "the library prints nothing: use base/log.h"),
+    ("strtod strtof strtold", ["src/base/str.c"], "it reads the locale's decimal comma: use ku_text_number"),
     ("strcpy stpcpy strcat strncat strncpy sprintf vsprintf gets atoi atol atoll atof strtok rand srand random "
      "tmpnam tempnam mktemp system popen alloca", [], "it is unsafe, or depends on hidden state"),
 ]
@@ -78,6 +79,8 @@ EXAMPLES = [
     ({"src/base/os/os.c": "n = write(2, p, 3);"}, "src/base/os/os.c:1: write(2,: only the command"),
     ({"src/base/str.c": "strcpy(a, b);"}, "strcpy()"),
     ({"src/cli/a.c": "fputs(a, stderr);"}, "src/cli/a.c:1: stderr: use base/log.h"),
+    ({"src/op/a.c": "x = strtod(p, &end);"}, "src/op/a.c:1: strtod(): it reads the locale's decimal comma"),
+    ({"src/base/str.c": "x = strtod(p, &end);"}, None),
     ({"src/cli/main.c": "exit(1);"}, None),
     ({"src/train/run.c": "exit(1);"}, "return a status"),
     ({"tests/unit/test_a.c": "strcpy(a, b);"}, None),

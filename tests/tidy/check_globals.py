@@ -14,6 +14,8 @@ ALLOWED = {
     ("fault.c", "once"): "KUMI_FAULT is read once",
     ("fault.c", "armed"): "the fault that KUMI_FAULT asks for",
     ("fault.c", "calls_left"): "the countdown to it",
+    ("str.c", "once"): "the C locale is created once",
+    ("str.c", "c_locale"): "constant after that",
     ("log.c", "once"): "KUMI_LOG is read once",
     ("log.c", "level_of"): "constant after that",
     ("log.c", "messages"): "the program's callbacks, set before other threads exist",

@@ -255,10 +255,10 @@ static char *put_real(char *to, const char *from, size_t bytes)
     if (bytes < sizeof given) {
         memcpy(given, from, bytes);
         given[bytes] = '\0';
-        double x = strtod(given, NULL);
+        double x = ku_text_number(given, NULL);
         for (int digits = 1; digits < 17; digits++) {
-            int n = snprintf(text, sizeof text, "%.*g", digits, x);
-            if (strtod(text, NULL) != x || (strchr(text, 'e') && !strchr(given, 'e')))
+            int n = ku_text_print(text, sizeof text, "%.*g", digits, x);
+            if (ku_text_number(text, NULL) != x || (strchr(text, 'e') && !strchr(given, 'e')))
                 continue;
             n += strpbrk(text, ".e") ? 0 : snprintf(text + n, sizeof text - (size_t)n, ".0");
             if ((size_t)n >= bytes)

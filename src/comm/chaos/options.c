@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The options of KUMI_CHAOS, for both kinds of chaos: flags of a host, messages between hosts. */
 #include "base/err.h"
+#include "base/str.h"
 #include "comm/private.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@
 static int parse_time(const char *text, int64_t *ns)
 {
     char *end;
-    double x = strtod(text, &end);
+    double x = ku_text_number(text, &end);
     double unit = !strcmp(end, "s")    ? 1e9
                   : !strcmp(end, "ms") ? 1e6
                   : !strcmp(end, "us") ? 1e3
