@@ -113,6 +113,36 @@ static void test_refused(void **state)
     }
 }
 
+/* What other programs write: integers beyond 64 bits, NUL in a string. */
+static void test_flags(void **state)
+{
+    static const char given[] =
+        "{\"a\": [18446744073709551615, -1234567890123456789012, 123456789012345678],\n"
+        " \"b\": \"\\\"1234567890123456789\", \"c\": 1e-1234567890123456789, \"d\": \"x\\u0000y\"}";
+    struct ku_json doc;
+    int line, column;
+    (void)state;
+    for (unsigned flags = 0; flags < 3; flags++)
+        assert_int_equal(ku_json_parse_with("t", given, strlen(given), flags, &doc), KUMI_EINVAL);
+    assert_int_equal(
+        ku_json_parse_with("t", given, strlen(given), KU_JSON_NUL | KU_JSON_LONG_INTEGERS, &doc),
+        KUMI_OK);
+    assert_true(json_real_value(ku_json_at(doc.root, "a[0]")) == 1e19);
+    assert_true(json_real_value(ku_json_at(doc.root, "a[1]")) == -1e21);
+    assert_int_equal(json_integer_value(ku_json_at(doc.root, "a[2]")), 123456789012345678);
+    assert_string_equal(json_string_value(ku_json_at(doc.root, "b")), "\"1234567890123456789");
+    assert_true(json_real_value(ku_json_at(doc.root, "c")) == 0);
+    assert_int_equal(json_string_length(ku_json_at(doc.root, "d")), 3);
+    assert_memory_equal(json_string_value(ku_json_at(doc.root, "d")), "x\0y", 3);
+    ku_json_where(&doc, "a[2]", 1, &line, &column);
+    assert_int_equal(line, 1);
+    assert_int_equal(column, 55);
+    ku_json_fini(&doc);
+    static const char zeros[] = "[0000000000000000000]";
+    assert_int_equal(ku_json_parse_with("t", zeros, strlen(zeros), KU_JSON_LONG_INTEGERS, &doc),
+                     KUMI_EINVAL);
+}
+
 /* As deep as an attacker likes: refused, not a stack overflow. */
 static void test_depth(void **state)
 {
@@ -255,9 +285,9 @@ static void test_print(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_where), cmocka_unit_test(test_refused), cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_set),   cmocka_unit_test(test_int),     cmocka_unit_test(test_load),
-        cmocka_unit_test(test_print),
+        cmocka_unit_test(test_where), cmocka_unit_test(test_refused), cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_depth), cmocka_unit_test(test_set),     cmocka_unit_test(test_int),
+        cmocka_unit_test(test_load),  cmocka_unit_test(test_print),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

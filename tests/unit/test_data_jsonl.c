@@ -84,16 +84,17 @@ static void documents_packed_and_padded(void **state)
  * and what has nothing to learn, are passed over. */
 static void documents_of_text(void **state)
 {
-    static const char file[] = "\n{\"id\": 7, \"text\": \"ab\\n\"}\n{\"text\": \"\"}\n"
-                               "{\"text\": \"c\", \"labels\": [1]}\n{\"text\": \"defgh\"}";
+    static const char file[] = "\n{\"id\": 18446744073709551615, \"text\": \"ab\\n\"}\n"
+                               "{\"text\": \"\", \"x\": \"\\u0000\"}\n"
+                               "{\"text\": \"c\", \"labels\": [1]}\n{\"text\": \"de\\u0000gh\"}";
     static const struct sample with_end[2][3] = {
         {{{97, 98, 10, 99}, {98, 10, 0, 0}, {0, 0, 0, 1}},
-         {{100, 101, 102, 103}, {101, 102, 103, 104}, {0, 0, 0, 0}},
+         {{100, 101, 0, 103}, {101, 0, 103, 104}, {0, 0, 0, 0}},
          {{104, 0, 0, 0}, {0, NO, NO, NO}, {0, 1, 1, 1}}},
         {{{97, 98, 10, 0}, {98, 10, 0, NO}, {0, 0, 0, 1}},
          {{99, 0, 0, 0}, {0, NO, NO, NO}, {0, 1, 1, 1}},
-         {{100, 101, 102, 103}, {101, 102, 103, 104}, {0, 0, 0, 0}}}};
-    static const struct sample plain = {{97, 98, 100, 101}, {98, 10, 101, 102}, {0, 0, 1, 1}};
+         {{100, 101, 0, 103}, {101, 0, 103, 104}, {0, 0, 0, 0}}}};
+    static const struct sample plain = {{97, 98, 100, 101}, {98, 10, 101, 0}, {0, 0, 1, 1}};
     const char *train[] = {put_text("texts.jsonl", file)};
     const int64_t zero = 0;
     (void)state;

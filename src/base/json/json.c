@@ -33,33 +33,72 @@ static int refuse(const char *name, const json_error_t *error, const struct ku_j
     return KU_ERR(KUMI_EINVAL, "json: %s:%d:%d: %s", name, line, column, error->text);
 }
 
-int ku_json_parse_from(const char *name, const char *text, size_t bytes, char *source,
-                       uint32_t *origin, struct ku_json *doc)
+/*
+ * Replaces integers of more than 18 digits in place by a real number of as many characters, with
+ * the first digit and the exponent: 1000000000000000019 becomes "1e18" and blanks.
+ */
+static void shorten_integers(char *text, size_t bytes)
 {
-    json_error_t error;
-    *doc = (struct ku_json){.source = source, .origin = origin};
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL) {
-        int status = refuse(name, &error, doc, bytes);
-        ku_json_fini(doc);
-        return status;
+    enum { DIGITS_MAX = 18 }; /* below 2^63 */
+    int in_string = 0;
+    for (char *p = text, *end = text + bytes; p < end; p++) {
+        if (*p == '"') {
+            in_string = !in_string;
+        } else if (in_string) {
+            p += *p == '\\';
+        } else if (*p >= '0' && *p <= '9') {
+            const size_t whole = strspn(p, "0123456789"), n = strspn(p, "+-.0123456789eE");
+            if (whole == n && n > DIGITS_MAX && *p != '0') {
+                const int used = snprintf(p + 1, n, "e%zu", n - 1);
+                memset(p + 1 + used, ' ', n - 1 - (size_t)used);
+            }
+            p += n - 1;
+        }
     }
+}
+
+/* Sets all of *doc but source and origin; on failure ku_json_fini is due. */
+static int fill(const char *name, const char *text, size_t bytes, unsigned flags,
+                struct ku_json *doc)
+{
+    const size_t nul = flags & KU_JSON_NUL ? JSON_ALLOW_NUL : 0;
+    json_error_t error;
     doc->name = ku_strdup(name);
     doc->text = ku_malloc(bytes + 1);
-    doc->root = root;
-    if (doc->name == NULL || doc->text == NULL) {
-        ku_json_fini(doc);
+    if (doc->name == NULL || doc->text == NULL)
         return KUMI_ENOMEM;
-    }
     memcpy(doc->text, text, bytes);
     doc->text[bytes] = '\0';
     doc->bytes = bytes;
-    return KUMI_OK;
+    if (flags & KU_JSON_LONG_INTEGERS)
+        shorten_integers(doc->text, bytes);
+    doc->root = json_loadb(doc->text, bytes, JSON_REJECT_DUPLICATES | nul, &error);
+    return doc->root ? KUMI_OK : refuse(name, &error, doc, bytes);
+}
+
+int ku_json_parse_from(const char *name, const char *text, size_t bytes, char *source,
+                       uint32_t *origin, struct ku_json *doc)
+{
+    *doc = (struct ku_json){.source = source, .origin = origin};
+    int status = fill(name, text, bytes, 0, doc);
+    if (status < 0)
+        ku_json_fini(doc);
+    return status;
+}
+
+int ku_json_parse_with(const char *name, const char *text, size_t bytes, unsigned flags,
+                       struct ku_json *doc)
+{
+    *doc = (struct ku_json){0};
+    int status = fill(name, text, bytes, flags, doc);
+    if (status < 0)
+        ku_json_fini(doc);
+    return status;
 }
 
 int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc)
 {
-    return ku_json_parse_from(name, text, bytes, NULL, NULL, doc);
+    return ku_json_parse_with(name, text, bytes, 0, doc);
 }
 
 int ku_json_load_by(const char *path, size_t max_bytes, ku_json_parse_fn *parse,

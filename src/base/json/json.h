@@ -21,7 +21,17 @@ struct ku_json {
 };
 KU_STATUS ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc);
 /*
- * The same for a text translated from `source`; positions refer to `source`. Takes ownership of
+ * The same for texts that other programs write.
+ *
+ *   flags   KU_JSON_NUL: strings may contain "\u0000"; use json_string_length
+ *           KU_JSON_LONG_INTEGERS: an integer of more than 18 digits, which 64 bits may not hold,
+ *           is a real number: its first digit and its exponent
+ */
+enum { KU_JSON_NUL = 1, KU_JSON_LONG_INTEGERS = 2 };
+KU_STATUS ku_json_parse_with(const char *name, const char *text, size_t bytes, unsigned flags,
+                             struct ku_json *doc);
+/*
+ * ku_json_parse of a text translated from `source`; positions refer to `source`. Takes ownership of
  * source (NUL-terminated) and origin, on failure too.
  */
 KU_STATUS ku_json_parse_from(const char *name, const char *text, size_t bytes, char *source,

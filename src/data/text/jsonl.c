@@ -254,13 +254,19 @@ static int encode_text(struct encoding *e, json_t *doc, struct ku_tokens *out)
     return KUMI_OK;
 }
 
+/* A line may have members of any value, such as ids of unsigned 64 bits. */
+static int parse_line(const char *text, size_t bytes, struct ku_json *doc)
+{
+    return ku_json_parse_with("line", text, bytes, KU_JSON_NUL | KU_JSON_LONG_INTEGERS, doc);
+}
+
 static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_tokens *out)
 {
     struct encoding *e = ctx;
     struct ku_json doc;
     if (bytes == 0)
         return KUMI_OK;
-    int status = ku_json_parse("line", text, bytes, &doc);
+    int status = parse_line(text, bytes, &doc);
     if (status == KUMI_EINVAL) {
         struct kumi_error error = *ku_err_get();
         return KU_ERR(KUMI_EINPUT, "data: %s:%lld: %.300s", e->feed.path, (long long)e->feed.line,
@@ -291,7 +297,7 @@ int ku_jsonl_form_of(const char *name, enum ku_jsonl_form *form)
     do
         found = ku_lines_next(lines, &line, &bytes);
     while (found > 0 && ku_line_trim(line, bytes) == 0);
-    int status = found > 0 ? ku_json_parse("line", line, bytes, &doc) : found;
+    int status = found > 0 ? parse_line(line, bytes, &doc) : found;
     if (found > 0 && status == KUMI_OK) {
         *form = json_object_get(doc.root, "input_ids") ? KU_JSONL_IDS
                 : json_object_get(doc.root, "text")    ? KU_JSONL_TEXT

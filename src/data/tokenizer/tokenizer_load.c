@@ -29,33 +29,6 @@ static int as_input(int status)
     return KU_ERR(KUMI_EINPUT, "%s", e.text);
 }
 
-/*
- * Replaces integers of more than 18 digits by a real number of as many characters, with the first
- * digit and the exponent: 1000000000000000019 becomes "1e18" and blanks. transformers writes a
- * model_max_length of 10^30 for "none", which does not fit 64 bits.
- */
-static void shorten_integers(char *text)
-{
-    enum { DIGITS_MAX = 18 };
-    int in_string = 0;
-    for (char *p = text; *p; p++) {
-        if (*p == '\\' && in_string && p[1])
-            p++;
-        else if (*p == '"')
-            in_string = !in_string;
-        size_t n = 0;
-        while (!in_string && p[n] >= '0' && p[n] <= '9')
-            n++;
-        if (n == 0)
-            continue;
-        if (n > DIGITS_MAX && (p == text || !strchr(".eE+", p[-1])) && !strchr(".eE", p[n])) {
-            int used = snprintf(p + 1, n, "e%zu", n - 1);
-            memset(p + 1 + used, ' ', n - 1 - (size_t)used);
-        }
-        p += n - 1;
-    }
-}
-
 static int read_text(const char *path, char **text, size_t *bytes)
 {
     return ku_os_slurp(path, FILE_BYTES_MAX, text, bytes) == 0
@@ -64,13 +37,13 @@ static int read_text(const char *path, char **text, size_t *bytes)
                         ku_os_why());
 }
 
+/* transformers writes a model_max_length of 10^30 for "none". */
 int ku_tokenizer_read_json(const char *path, struct ku_json *doc)
 {
     char *text;
     size_t bytes;
     KU_TRY(read_text(path, &text, &bytes));
-    shorten_integers(text);
-    int status = as_input(ku_json_parse(path, text, bytes, doc));
+    int status = as_input(ku_json_parse_with(path, text, bytes, KU_JSON_LONG_INTEGERS, doc));
     ku_free(text);
     return status;
 }
