@@ -212,10 +212,7 @@ void ku_program_types(const struct ku_program *p, uint32_t at, const struct ku_c
         struct ku_type *t = k < i->n_in ? &c->in[k] : &c->out[k - i->n_in];
         *t = (struct ku_type){(enum kumi_dtype)o->dtype, part.shape};
     }
-    *cost = ku_ops[i->op].cost(c->attr, c->n_in, c->in, c->n_out, c->out);
-    for (int k = 0; k < i->n_out && i->accumulate; k++) /* the accumulator is read too */
-        cost->bytes +=
-            (double)ku_shape_count(&c->out[k].shape) * (double)kumi_dtype_bytes(c->out[k].dtype);
+    *cost = ku_ops[i->op].cost(c->attr, c->accumulate, c->n_in, c->in, c->n_out, c->out);
 }
 
 static const char *const class_name[KU_N_CLASSES] = {

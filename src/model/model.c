@@ -532,7 +532,7 @@ double ku_graph_model_flops(const struct ku_graph *g)
             in[i] = ku_type_of(g, ku_in(g, node, i));
         for (int i = 0; i < node->n_out; i++)
             out[i] = ku_type_of(g, ku_out(g, n, i));
-        flops += op->cost(&g->attr[node->attr], node->n_in, in, node->n_out, out).flops;
+        flops += op->cost(&g->attr[node->attr], 0, node->n_in, in, node->n_out, out).flops;
     }
     return 3 * flops;
 }

@@ -20,7 +20,8 @@
  *   alias            "o=i" pairs: output o may use the bytes of input i if i is not read later
  *   grad             the gradient as a sequence of ops (below); "" = not differentiable
  *   infer            result types from operand types and attributes
- *   cost             FLOPs and minimum bytes moved, from local types
+ *   cost             FLOPs and minimum bytes moved, from local types; accumulate: the result is
+ *                    added to, not overwritten
  *   operands         dtypes of inputs > outputs, one letter each, optional operands last on their
  *                    side: f any float, i i32, u u16, w i64, d f64, s a sum (float or i64), * any.
  *                    "" = not a computation: lowering turns it into other instructions
@@ -88,8 +89,8 @@ struct ku_cost {
 };
 typedef int ku_infer_fn(const struct ku_attrs *a, int n_in, const struct ku_type *in,
                         struct ku_type *out);
-typedef struct ku_cost ku_cost_fn(const struct ku_attrs *a, int n_in, const struct ku_type *in,
-                                  int n_out, const struct ku_type *out);
+typedef struct ku_cost ku_cost_fn(const struct ku_attrs *a, int accumulate, int n_in,
+                                  const struct ku_type *in, int n_out, const struct ku_type *out);
 
 struct ku_op_info {
     const char *name;

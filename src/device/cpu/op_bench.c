@@ -388,7 +388,7 @@ static int copies_create(void *dev, const struct ku_bench_opts *o, const struct 
         c.in[c.n_in] = type_of(o, row, row->in[c.n_in]);
     KU_TRY(ku_op_infer(c.op, attr, c.n_in, c.in, c.n_out, c.out));
     KU_TRY(ku_device_cpu.query(NULL, &c, &target));
-    *cost = ku_ops[c.op].cost(attr, c.n_in, c.in, c.n_out, c.out);
+    *cost = ku_ops[c.op].cost(attr, c.accumulate, c.n_in, c.in, c.n_out, c.out);
     size_t bytes = 1;
     for (int i = 0; i < c.n_in; i++)
         bytes += type_bytes(&c.in[i]);

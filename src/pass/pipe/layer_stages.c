@@ -47,7 +47,7 @@ static double flops_of(const struct ku_graph *g, ku_id n)
         in[i] = ku_type_of(g, ku_in(g, node, i));
     for (int i = 0; i < node->n_out; i++)
         out[i] = ku_type_of(g, ku_out(g, n, i));
-    return ku_ops[node->op].cost(&g->attr[node->attr], node->n_in, in, node->n_out, out).flops;
+    return ku_ops[node->op].cost(&g->attr[node->attr], 0, node->n_in, in, node->n_out, out).flops;
 }
 
 /* The last layer that the operands of a node depend on. */

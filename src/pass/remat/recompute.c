@@ -503,7 +503,7 @@ static double work_of(const struct ku_graph *g, ku_id n)
     for (int i = 0; i < node->n_out; i++)
         out[i] = local_type(g, ku_out(g, n, i));
     struct ku_cost c =
-        ku_ops[node->op].cost(&g->attr[node->attr], node->n_in, in, node->n_out, out);
+        ku_ops[node->op].cost(&g->attr[node->attr], 0, node->n_in, in, node->n_out, out);
     return c.flops > c.bytes * KU_FLOP_PER_BYTE ? c.flops : c.bytes * KU_FLOP_PER_BYTE;
 }
 
