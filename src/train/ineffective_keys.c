@@ -343,6 +343,21 @@ static void warn_end(const struct ku_session *s, const struct ku_attrs *a)
         ku_schedule_lr(a, s->n_steps > 0 ? s->n_steps - 1 : 0), (long long)length);
 }
 
+/*
+ * A final decay that is longer than what follows the warm-up starts below the peak.
+ */
+static void warn_decay(const struct ku_session *s, const struct ku_attrs *a)
+{
+    const int64_t left = a->decay - a->warmup;
+    const char *unit = strcmp(s->cfg.schedule_per, "epoch") == 0 ? "epoch" : "step";
+    if (a->schedule == KU_SCHED_WSD && left > 0 && left < a->step_size)
+        KU_MESSAGE(WARN,
+                   "kumi: schedule.step_size: the final decay takes %lld %ss, but %lld follow the "
+                   "warm-up: it starts at learning rate %g, not at %g; give %lld or fewer",
+                   (long long)a->step_size, unit, (long long)left,
+                   ku_schedule_lr(a, a->warmup * a->period), a->lr, (long long)left);
+}
+
 static void warn_schedule(const struct ku_session *s)
 {
     enum { LOOKS = 1000 };
@@ -369,6 +384,7 @@ static void warn_schedule(const struct ku_session *s)
                    "kumi: schedule.%s: the warm-up takes %g steps, the run %lld: the learning rate "
                    "ends at %g before it reaches its peak",
                    has_own ? "warmup_num_steps" : "warmup_steps", warmup, (long long)n, most);
+    warn_decay(s, a);
     warn_end(s, a);
 }
 

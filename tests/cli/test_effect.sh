@@ -26,6 +26,10 @@ train zero --set optimizer.lr=0
 has 1 'kumi: schedule: the learning rate is 0 in all 6 steps, so nothing is trained'
 train warm --set schedule.warmup_steps=50
 has 1 'kumi: schedule.warmup_steps: the warm-up takes 50 steps, the run 6: the learning rate ends at'
+train decay --set schedule.type=wsd --set schedule.warmup_steps=2 --set optimizer.lr=1e-3 --set schedule.min_lr=0 --set schedule.step_size=8
+has 1 'kumi: schedule.step_size: the final decay takes 8 steps, but 4 follow the warm-up: it starts at learning rate 0.0005, not at 0.001; give 4 or fewer'
+train fits --set schedule.type=wsd --set schedule.warmup_steps=2 --set schedule.step_size=4
+has 0 'schedule'
 
 # a resumed run keeps the end that followed from its first length, and its bits
 train plain --resume --set train.steps=9
