@@ -182,10 +182,8 @@ int ku_plan_step_bytes(const struct ku_program *p, const struct ku_host_ranks *h
     *out = (struct ku_step_bytes){0};
     KU_TRY(ku_plan_far_volumes(p, host, host ? n_hosts : 1, row, n));
     for (uint32_t at = 0; at < p->n_instrs; at++) {
-        const struct ku_instr *i = &p->instr[at];
-        if (i->kind == KU_START && i->op == KU_X_SEND &&
-            ku_dtype_is_float((enum kumi_dtype)p->operand[i->operand].dtype))
-            add_message(p, i, host, host ? n_hosts : 1, out);
+        if (ku_plan_sends(p, at))
+            add_message(p, &p->instr[at], host, host ? n_hosts : 1, out);
     }
     out->stored = out->messages;
     out->far = out->far_messages;

@@ -59,19 +59,26 @@ static void add_part(const struct ku_program *p, const struct ku_instr *i,
     v->stored_bytes += stored * bytes;
 }
 
+bool ku_plan_sends(const struct ku_program *p, uint32_t at)
+{
+    const struct ku_instr *i = &p->instr[at];
+    return i->kind == KU_START && i->op == KU_X_SEND &&
+           ku_dtype_is_float((enum kumi_dtype)p->operand[i->operand].dtype);
+}
+
 double ku_plan_message_bytes(const struct ku_program *p)
 {
+    const int n = ku_mesh_n_ranks(&p->mesh) / p->mesh.extent[KU_AX_PP];
+    const struct ku_coord own = ku_mesh_coord(&p->mesh, n * p->pp);
     double bytes = 0;
     for (uint32_t at = 0; at < p->n_instrs; at++) {
-        const struct ku_instr *i = &p->instr[at];
-        const struct ku_operand *o = &p->operand[i->operand + i->n_in];
-        const struct ku_coord first = {0};
-        struct ku_shape local;
-        if (i->kind != KU_START || i->op != KU_X_SEND)
+        const struct ku_operand *o = &p->operand[p->instr[at].operand];
+        struct ku_part part;
+        if (!ku_plan_sends(p, at))
             continue;
-        ku_local_shape(&p->mesh, &p->shape[o->shape], &p->layout[o->layout], &first, &local);
-        bytes +=
-            (double)ku_shape_count(&local) * (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+        ku_program_part(p, o, &own, -1, &part);
+        bytes += (double)ku_shape_count(&part.shape) *
+                 (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
     }
     return bytes;
 }

@@ -33,7 +33,9 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
 /* Whether a row counts an instruction. */
 bool ku_plan_counts(const struct ku_program *p, const struct ku_volume *row,
                     const struct ku_instr *i);
-/* Bytes that the program's coordinate of axis pp sends to others in one step. */
+/* Whether an instruction sends floating-point elements to another coordinate of axis pp. */
+bool ku_plan_sends(const struct ku_program *p, uint32_t at);
+/* Bytes of these that the first rank of the program's coordinate sends in one step. */
 double ku_plan_message_bytes(const struct ku_program *p);
 
 #endif

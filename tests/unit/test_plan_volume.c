@@ -228,12 +228,45 @@ static void every_kind(void **state)
         assert_true(row[k].elements == 2 * COUNT);
 }
 
+/*
+ * The last stage sends each rank's chunks of the tied table's gradient, and no more. The table has
+ * 4 chunks, so that two ranks have equal parts.
+ */
+static void messages(void **state)
+{
+    static const char *const set[] = {PRIVATE,
+                                      "parallel.zero=2",
+                                      MODEL,
+                                      "model.tie_word_embeddings=true",
+                                      "parallel.pp=2",
+                                      "parallel.stages=[1,2]",
+                                      "train.global_batch=16",
+                                      "train.micro_batch=4"};
+    const struct files *f = *state;
+    struct kumi_settings s = {.config = f->config, .set = set, .n_sets = 8};
+    struct ku_step_bytes step;
+    struct ku_plan p;
+    int n_chunked = 0;
+    assert_status(ku_plan_init(&p, &s, 4, NULL, NULL), KUMI_OK);
+    const struct ku_program *train = p.program[KU_PROG_TRAIN];
+    assert_int_equal(train->pp, 1);
+    assert_int_equal(train->mesh.extent[KU_AX_SHARD], 2);
+    for (uint32_t at = 0; at < train->n_instrs; at++)
+        n_chunked +=
+            ku_plan_sends(train, at) &&
+            ku_layout_has(&train->layout[train->operand[train->instr[at].operand].layout], KU_Z);
+    assert_true(n_chunked > 0);
+    assert_status(ku_plan_step_bytes(train, NULL, 0, &step), KUMI_OK);
+    assert_true(step.messages > 0 && 2 * ku_plan_message_bytes(train) == step.messages);
+    ku_plan_fini(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(volumes),         cmocka_unit_test(says_effect),
         cmocka_unit_test(resharding),      cmocka_unit_test(groups),
         cmocka_unit_test(live_parameters), cmocka_unit_test(limited_prefetch),
-        cmocka_unit_test(every_kind)};
+        cmocka_unit_test(every_kind),      cmocka_unit_test(messages)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
