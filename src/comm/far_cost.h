@@ -26,17 +26,19 @@ struct ku_members {
 KU_STATUS ku_hosts_of_job(const struct ku_job *job, struct ku_host_ranks **host);
 /*
  * Bytes that all members together send to other hosts for each byte of a vector: in its wire dtype
- * to reduce it, in its own to gather it. Exact when every host has as many members; else the
- * reduction depends on how the vector is divided (ku_far_cost_reduced), and this is the mean of an
- * even division. 0 on one host. O(n) time.
+ * to reduce it, in its own to gather it. 0 on one host. O(n) time.
  *
  *   is_all_reduce   both halves follow each other; between two hosts of one node each the first
  *                   does the work of both (comm/exchange.h), and *gather is 0
+ *   is_exact        out: true for every division of the vector: each host has as many nodes of the
+ *                   tree. Else the reduction depends on the division (ku_far_cost_reduced), and
+ *                   this is the mean of an even one.
  *
  * Errors: KUMI_ENOMEM.
  */
 KU_STATUS ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *host,
-                            int n_hosts, bool is_all_reduce, double *reduce, double *gather);
+                            int n_hosts, bool is_all_reduce, double *reduce, double *gather,
+                            bool *is_exact);
 /* A vector of a collective. */
 struct ku_far_vector {
     int64_t count;       /* elements */

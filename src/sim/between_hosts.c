@@ -95,14 +95,17 @@ static bool is_even(const struct ku_host_ranks *host, int n_hosts)
 }
 
 /*
- * Adds the far bytes of a communicator. On uneven hosts they depend on which member has how much of
- * each vector.
+ * Adds the far bytes of a communicator. Where its members are uneven over the hosts they depend on
+ * which member has how much of each vector; on uneven hosts the communicators of a row differ.
  */
 static int add_far(const struct ku_program *p, const struct ku_members *c,
                    const struct ku_host_ranks *host, int n_hosts, struct ku_volume *row)
 {
     double reduce, gather;
-    if (!is_even(host, n_hosts)) {
+    bool is_exact;
+    KU_TRY(ku_far_cost_bytes(c, host, n_hosts, row->exchange == KU_X_ALL_REDUCE, &reduce, &gather,
+                             &is_exact));
+    if (!is_exact || !is_even(host, n_hosts)) {
         struct ku_far_cost *cost;
         KU_TRY(ku_far_cost_create(c, host, n_hosts, &cost));
         if (cost)
@@ -110,7 +113,6 @@ static int add_far(const struct ku_program *p, const struct ku_members *c,
         ku_far_cost_destroy(cost);
         return KUMI_OK;
     }
-    KU_TRY(ku_far_cost_bytes(c, host, n_hosts, row->exchange == KU_X_ALL_REDUCE, &reduce, &gather));
     if (row->exchange != KU_X_ALL_GATHER)
         row->far_bytes += reduce * row->wire_bytes;
     if (is_on_every_host(row, &p->mesh))

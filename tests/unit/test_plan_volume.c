@@ -261,12 +261,58 @@ static void messages(void **state)
     ku_plan_fini(&p);
 }
 
+/*
+ * Shards 0 1 2 and 3 4 5 on hosts of two ranks. What the ranks of a host have in common is one node
+ * of the tree for 0 1, and two for 4 5, which therefore send a chunk of rank 3 twice.
+ */
+static void uneven_communicators(void **state)
+{
+    enum { COUNT = 100 }; /* one chunk */
+    static const struct ku_host_ranks host[] = {{0, 2}, {2, 2}, {4, 2}};
+    static const struct {
+        int32_t owner;
+        int first, second; /* times that the two groups send the chunk */
+    } rows[] = {{0, 1, 2}, {1, 1, 1}, {2, 1, 1}};
+    struct ku_shape shape = {.ndim = 1, .dim = {{COUNT, COUNT, 'n'}}};
+    struct ku_layout common = {0};
+    struct ku_buffer buffer = {.cls = KU_CL_GRAD, .dtype = KUMI_F32};
+    struct ku_operand operand = {.dtype = KUMI_F32};
+    struct ku_instr instr = {.kind = KU_START,
+                             .op = KU_X_REDUCE_SCATTER,
+                             .axes = 1 << KU_AX_SHARD,
+                             .n_parts = 1,
+                             .wire = KUMI_F32};
+    struct ku_volume row[KU_MAX_VOLUMES];
+    struct ku_program p = {.instr = &instr,
+                           .n_instrs = 1,
+                           .operand = &operand,
+                           .shape = &shape,
+                           .layout = &common,
+                           .buffer = &buffer};
+    (void)state;
+    for (int a = 0; a < KU_N_AXES; a++)
+        p.mesh.extent[a] = 1;
+    p.mesh.extent[KU_AX_REPLICATE] = 2;
+    p.mesh.extent[KU_AX_SHARD] = 3;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        operand.first_block = rows[i].owner;
+        assert_int_equal(ku_plan_volumes(&p, row), 1);
+        assert_status(ku_plan_far_volumes(&p, host, 3, row, 1), KUMI_OK);
+        if (row[0].far_bytes != 4.0 * COUNT * (rows[i].first + rows[i].second))
+            fail_msg("a chunk of member %d: %g bytes", rows[i].owner, row[0].far_bytes);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(volumes),         cmocka_unit_test(says_effect),
-        cmocka_unit_test(resharding),      cmocka_unit_test(groups),
-        cmocka_unit_test(live_parameters), cmocka_unit_test(limited_prefetch),
-        cmocka_unit_test(every_kind),      cmocka_unit_test(messages)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(volumes),
+                                       cmocka_unit_test(says_effect),
+                                       cmocka_unit_test(resharding),
+                                       cmocka_unit_test(groups),
+                                       cmocka_unit_test(live_parameters),
+                                       cmocka_unit_test(limited_prefetch),
+                                       cmocka_unit_test(every_kind),
+                                       cmocka_unit_test(messages),
+                                       cmocka_unit_test(uneven_communicators)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -54,14 +54,19 @@ static int find_topology(const struct ku_members *c, const struct ku_host_ranks 
 }
 
 int ku_far_cost_bytes(const struct ku_members *c, const struct ku_host_ranks *host, int n_hosts,
-                      bool is_all_reduce, double *reduce, double *gather)
+                      bool is_all_reduce, double *reduce, double *gather, bool *is_exact)
 {
     struct ku_topology t = {0};
     KU_TRY(find_topology(c, host, n_hosts, 0, &t));
     double sent = 0;
-    for (int h = 0; h < t.n_hosts && t.n_hosts > 1; h++)
-        sent += (double)ku_topology_cover(&t, h, h + 1, NULL, 0) *
-                (t.n - ku_topology_local_n(&t, h)) / t.n;
+    int first_nodes = 0;
+    *is_exact = true;
+    for (int h = 0; h < t.n_hosts && t.n_hosts > 1; h++) {
+        const int nodes = ku_topology_cover(&t, h, h + 1, NULL, 0);
+        first_nodes = h ? first_nodes : nodes;
+        *is_exact = *is_exact && nodes == first_nodes;
+        sent += (double)nodes * (t.n - ku_topology_local_n(&t, h)) / t.n;
+    }
     const int is_power = t.per_host && (t.per_host & (t.per_host - 1)) == 0;
     *gather = t.n_hosts - 1;
     *reduce = is_power ? t.n_hosts - 1 : sent;
