@@ -71,7 +71,9 @@ int ku_shape_check(const struct ku_shape *s, const char *what)
                 return KU_ERR(KUMI_EINVAL,
                               "shape: %s: two dimensions are named %c; names are unique in a shape",
                               what, d->name);
-        if (__builtin_mul_overflow(total, d->count, &total) || total > (int64_t)1 << 48)
+        /* an empty dim is left out, so that the product of any of the dims is within the limit */
+        if (__builtin_mul_overflow(total, d->count ? d->count : 1, &total) || total > (int64_t)1
+                                                                                          << 48)
             return KU_ERR(KUMI_EINVAL, "shape: %s: more than 2^48 elements", what);
     }
     return KUMI_OK;

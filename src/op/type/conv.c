@@ -21,22 +21,24 @@ static struct ku_dim extent(const struct ku_dim *like, int64_t count)
     return (struct ku_dim){count, count, like->name};
 }
 
-enum { MOST = 1 << 15 /* so that products of them do not overflow */ };
+/* So that sums and products of them do not overflow. */
+enum { MOST = 1 << 15, MOST_PIXELS = 1 << 24 };
 static int check_window(const char *op, const struct ku_attrs *a)
 {
     const struct {
         const char *name;
-        int64_t h, w, least;
-    } row[] = {{"kernel", a->kernel_h, a->kernel_w, 1},
-               {"stride", a->stride_h, a->stride_w, 1},
-               {"padding", a->pad_h, a->pad_w, 0},
-               {"dilation", a->dilation_h, a->dilation_w, 1}};
-    for (int i = 0; i < 4; i++)
-        if (row[i].h < row[i].least || row[i].w < row[i].least || row[i].h > MOST ||
-            row[i].w > MOST)
-            return KU_ERR(KUMI_EINVAL, "op: %s: %s %lldx%lld; %lld to %d each", op, row[i].name,
+        int64_t h, w, least, most;
+    } row[] = {{"kernel", a->kernel_h, a->kernel_w, 1, MOST},
+               {"stride", a->stride_h, a->stride_w, 1, MOST},
+               {"padding", a->pad_h, a->pad_w, 0, MOST},
+               {"dilation", a->dilation_h, a->dilation_w, 1, MOST},
+               {"image", a->in_h, a->in_w, 0, MOST_PIXELS}};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        if (row[i].h < row[i].least || row[i].w < row[i].least || row[i].h > row[i].most ||
+            row[i].w > row[i].most)
+            return KU_ERR(KUMI_EINVAL, "op: %s: %s %lldx%lld; %lld to %lld each", op, row[i].name,
                           (long long)row[i].h, (long long)row[i].w, (long long)row[i].least,
-                          (int)MOST);
+                          (long long)row[i].most);
     return KUMI_OK;
 }
 
@@ -85,7 +87,7 @@ static int check_weight(const char *op, const struct ku_attrs *a, const struct k
         return misfit(op, "weight is [outputs, i inputs of a group, h rows, w columns]", w);
     if (d[2].count != a->kernel_h || d[3].count != a->kernel_w)
         return misfit(op, "the weight's extents differ from the window's", w);
-    if (a->groups < 1 || d[0].count % a->groups != 0)
+    if (a->groups < 1 || a->groups > d[0].count || d[0].count % a->groups != 0)
         return KU_ERR(KUMI_EINVAL,
                       "op: %s: %lld outputs in %lld groups; give a divisor of both channels", op,
                       (long long)d[0].count, (long long)a->groups);
@@ -196,8 +198,9 @@ INFER(unflatten)
 {
     (void)n_in;
     const struct ku_dim *d = in[0].shape.dim;
-    int64_t area = a->in_h * a->in_w;
-    if (in[0].shape.ndim != 2 || area < 1 || d[1].count % area != 0)
+    int64_t area;
+    if (in[0].shape.ndim != 2 || a->in_h < 1 || a->in_w < 1 ||
+        __builtin_mul_overflow(a->in_h, a->in_w, &area) || d[1].count % area != 0)
         return misfit("unflatten", "takes [samples, channels x in_h x in_w]", &in[0]);
     out[0] = in[0];
     out[0].shape.ndim = 4;

@@ -3,6 +3,19 @@
 #include "base/math/exact.h"
 #include "op/type.h"
 
+static bool is_product(int64_t a, int64_t b, int64_t product)
+{
+    int64_t is;
+    return !__builtin_mul_overflow(a, b, &is) && is == product;
+}
+
+static bool is_matrix(const struct ku_attrs *a, int64_t *each)
+{
+    const int64_t most = (int64_t)1 << 48; /* the limit of a shape */
+    return a->rows > 0 && a->cols > 0 && !__builtin_mul_overflow(a->rows, a->cols, each) &&
+           *each <= most;
+}
+
 /*
  * Checks that x is a whole number of rows x cols matrices and that factors has two words for each
  * row and column.
@@ -10,12 +23,12 @@
 static int check_factors(const struct ku_attrs *a, const char *op, const struct ku_type *x,
                          const struct ku_type *factors)
 {
-    const int64_t each = a->rows * a->cols, count = ku_shape_count(&x->shape);
-    if (a->rows < 1 || a->cols < 1 || a->rows_seen < 1 || a->rows_seen > a->rows ||
-        count % each != 0)
+    const int64_t count = ku_shape_count(&x->shape);
+    int64_t each;
+    if (!is_matrix(a, &each) || a->rows_seen < 1 || a->rows_seen > a->rows || count % each != 0)
         return misfit(op, "is not a whole number of matrices", x);
     if (factors->dtype != KUMI_I64 || factors->shape.ndim != 1 || a->first_word < 0 ||
-        a->first_word + 2 * count / each * (a->rows + a->cols) > factors->shape.dim[0].count)
+        a->first_word > factors->shape.dim[0].count - 2 * count / each * (a->rows + a->cols))
         return misfit(op, "factors needs two i64 per row and column", factors);
     return KUMI_OK;
 }
@@ -23,7 +36,7 @@ static int check_sums(const struct ku_attrs *a, const char *op, const struct ku_
                       enum kumi_dtype dtype, int64_t words)
 {
     if (t->dtype != dtype || t->shape.ndim != 1 || a->index < 0 || a->count < 1 ||
-        (a->index + 1) * words > t->shape.dim[0].count)
+        a->index >= t->shape.dim[0].count / words)
         return misfit(op, "needs two sums or norms per tensor, and its count", t);
     return KUMI_OK;
 }
@@ -32,9 +45,10 @@ static int check_vars(const struct ku_attrs *a, const char *op, const struct ku_
                       const struct ku_type *var)
 {
     const int64_t count = ku_shape_count(&x->shape);
-    if (a->rows < 1 || a->cols < 1 || ku_shape_count(&var[0].shape) * a->cols != count ||
-        ku_shape_count(&var[1].shape) * a->rows != count ||
-        ku_shape_count(&var[2].shape) * a->rows * a->cols != count)
+    int64_t each;
+    if (!is_matrix(a, &each) || !is_product(ku_shape_count(&var[0].shape), a->cols, count) ||
+        !is_product(ku_shape_count(&var[1].shape), a->rows, count) ||
+        !is_product(ku_shape_count(&var[2].shape), each, count))
         return misfit(op, "rows, columns and matrices differ from the parameter's", x);
     return KUMI_OK;
 }
@@ -50,7 +64,7 @@ INFER(factor_means)
     const int64_t n = a->rows > 0 ? ku_shape_count(&in[1].shape) / a->rows : 0;
     (void)n_in;
     if (a->rows < 1 || a->cols < 1 || ku_shape_count(&in[1].shape) != n * a->rows ||
-        ku_shape_count(&in[2].shape) != n * a->cols)
+        !is_product(n, a->cols, ku_shape_count(&in[2].shape)))
         return misfit("factor_means", "rows and columns are not those of whole matrices", &in[1]);
     out[0] = in[1];
     out[1] = in[2];

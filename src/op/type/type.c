@@ -28,6 +28,15 @@ static void take(struct ku_shape *s, const struct ku_shape *src, int first, int 
     }
 }
 
+/* The text of a graph may give any numbers of contracted and resulting dims. */
+static int check_dims(const char *op, const struct ku_attrs *a)
+{
+    if (a->contract < 1 || a->contract > KU_MAX_DIMS || a->outs < 1 || a->outs > KU_MAX_DIMS)
+        return KU_ERR(KUMI_EINVAL, "op: %s: contract=%lld outs=%lld; 1 to %d dims each", op,
+                      (long long)a->contract, (long long)a->outs, KU_MAX_DIMS);
+    return KUMI_OK;
+}
+
 INFER(same)
 {
     (void)a;
@@ -169,6 +178,7 @@ INFER(add_rows_dw)
 {
     (void)n_in;
     const struct ku_shape *dy = &in[0].shape;
+    KU_TRY(check_dims("add_rows_dw", a));
     int lead = dy->ndim - (int)a->outs - 1;
     if (lead < 0)
         return misfit("add_rows_dw", "dy has too few dims", &in[0]);
@@ -195,8 +205,9 @@ static int weight_f(const struct ku_attrs *a)
 INFER(linear)
 {
     const struct ku_shape *x = &in[0].shape, *w = &in[1].shape;
+    KU_TRY(check_dims("linear", a));
     int k = (int)a->contract, f = (int)a->outs, lead = x->ndim - k;
-    if (k < 1 || f < 1 || lead < 0 || w->ndim != k + f)
+    if (lead < 0 || w->ndim != k + f)
         return misfit("linear", "weight needs the contracted and the resulting dims", &in[1]);
     if (!dims_are_equal(x, lead, w, weight_k(a), k))
         return misfit("linear", "the contracted dims of x and weight differ", &in[1]);
@@ -214,6 +225,7 @@ INFER(linear)
 INFER(bias_add)
 {
     const struct ku_shape *x = &in[0].shape;
+    KU_TRY(check_dims("bias_add", a));
     const int f = (int)a->outs, lead = x->ndim - f;
     if (lead < 0)
         return misfit("bias_add", "sums have the dims of the bias", &in[0]);
@@ -228,6 +240,7 @@ INFER(linear_dx)
 {
     (void)n_in;
     const struct ku_shape *dy = &in[0].shape, *w = &in[1].shape;
+    KU_TRY(check_dims("linear_dx", a));
     int k = (int)a->contract, f = (int)a->outs, lead = dy->ndim - f;
     if (lead < 0 || w->ndim != k + f || !dims_are_equal(dy, lead, w, weight_f(a), f))
         return misfit("linear_dx", "dy and weight do not fit", &in[0]);
@@ -241,6 +254,7 @@ INFER(linear_dw)
 {
     (void)n_in;
     const struct ku_shape *x = &in[0].shape, *dy = &in[1].shape;
+    KU_TRY(check_dims("linear_dw", a));
     int k = (int)a->contract, f = (int)a->outs, lead = x->ndim - k;
     if (lead < 0 || dy->ndim != lead + f || !dims_are_equal(x, 0, dy, 0, lead))
         return misfit("linear_dw", "x and dy do not fit", &in[1]);
@@ -257,6 +271,7 @@ INFER(linear_db)
 {
     (void)n_in;
     const struct ku_shape *dy = &in[0].shape;
+    KU_TRY(check_dims("linear_db", a));
     int lead = dy->ndim - (int)a->outs;
     if (lead < 0)
         return misfit("linear_db", "dy has too few dims", &in[0]);
@@ -298,6 +313,8 @@ INFER(rms_norm)
 INFER(rms_norm_dg)
 {
     (void)n_in;
+    if (in[0].shape.ndim < 1)
+        return misfit("rms_norm_dg", "dy needs a last dim", &in[0]);
     out[0].dtype = wanted(a, wide(in[0].dtype));
     take(&out[0].shape, &in[0].shape, in[0].shape.ndim - 1, 1);
     return KUMI_OK;
@@ -306,6 +323,8 @@ INFER(rms_norm_dg)
 INFER(layer_norm_dgb)
 {
     (void)n_in;
+    if (in[0].shape.ndim < 1)
+        return misfit("layer_norm_dgb", "dy needs a last dim", &in[0]);
     out[0].dtype = wanted(a, wide(in[0].dtype));
     take(&out[0].shape, &in[0].shape, in[0].shape.ndim - 1, 1);
     out[1] = out[0];
@@ -487,8 +506,8 @@ INFER(stats)
 static int infer_stats(const struct ku_attrs *a, const char *op, const struct ku_type *in,
                        struct ku_type *out)
 {
-    if (in->dtype != KUMI_I64 || in->shape.ndim != 1 ||
-        KU_EXACT_WORDS + a->index >= in->shape.dim[0].count)
+    if (in->dtype != KUMI_I64 || in->shape.ndim != 1 || a->index < 0 ||
+        a->index >= in->shape.dim[0].count - KU_EXACT_WORDS)
         return misfit(op, "stats needs the i64 of an exact sum and one per parameter", in);
     *out = *in;
     return KUMI_OK;
