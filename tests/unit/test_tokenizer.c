@@ -308,9 +308,12 @@ static const struct {
      "a content and an id"},
     {HEAD "\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":7}",
      "added_tokens: 7; kumi supports an array"},
-    {POST("{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"a\",0]}"),
-     "post_processor: {\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"a\",0]}; kumi "
-     "supports ByteLevel, one TemplateProcessing, or a Sequence of these"},
+    {POST("{\"type\":\"Strip\"}"),
+     "post_processor: {\"type\":\"Strip\"}; kumi supports ByteLevel, one TemplateProcessing, "
+     "RobertaProcessing or BertProcessing, or a Sequence of these"},
+    {POST("{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}"),
+     "\"sep\":[\"b\",1]}; kumi supports cls and sep, each a token with its id"},
+    {POST("{\"type\":\"BertProcessing\",\"sep\":[\"a\",0]}"), "kumi supports cls and sep"},
     {POST("{\"type\":\"Sequence\",\"processors\":[" TEMPLATE(TEXT, "[0]") "," TEMPLATE(TEXT,
                                                                                        "[0]") "]}"),
      "post_processor: {\"type\":\"TemplateProcessing\""},

@@ -5,6 +5,8 @@
  *     {"type": "TemplateProcessing",
  *      "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
  *      "special_tokens": {"<s>": {"ids": [1], ..}}}         ->   1 text
+ *     {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}
+ *                                                           ->   0 text 2; BertProcessing too
  *
  * "pair", for two texts at once, is not used. ByteLevel changes offsets, not tokens; it stands
  * alone, or in a Sequence with a template.
@@ -69,6 +71,26 @@ static int load_template(struct ku_tokenizer *t, const char *path, json_t *rule)
                                               "one text A, with special tokens around it");
 }
 
+/* Appends the id of a pair ["<s>", 0]. */
+static int add_pair(const struct ku_tokenizer *t, const char *path, json_t *rule, const char *key,
+                    struct ku_tokens *out)
+{
+    json_t *pair = json_object_get(rule, key), *id = json_array_get(pair, 1);
+    const json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+    if (value < 0 || value > UINT32_MAX || !ku_tokenizer_has(t, (uint32_t)value))
+        return ku_tokenizer_refuse(path, "post_processor", rule,
+                                   "cls and sep, each a token with its id");
+    KU_TRY(ku_tokens_reserve(out, 1));
+    out->id[out->count++] = (uint32_t)value;
+    return KUMI_OK;
+}
+
+static int load_cls_and_sep(struct ku_tokenizer *t, const char *path, json_t *rule)
+{
+    KU_TRY(add_pair(t, path, rule, "cls", &t->before));
+    return add_pair(t, path, rule, "sep", &t->after);
+}
+
 /* n_templates: how many were loaded before; Hugging Face's library cannot apply a second one. */
 static int load_rule(struct ku_tokenizer *t, const char *path, json_t *rule, int *n_templates)
 {
@@ -76,8 +98,12 @@ static int load_rule(struct ku_tokenizer *t, const char *path, json_t *rule, int
         return KUMI_OK;
     if (is_type(rule, "TemplateProcessing") && (*n_templates)++ == 0)
         return load_template(t, path, rule);
+    if ((is_type(rule, "RobertaProcessing") || is_type(rule, "BertProcessing")) &&
+        (*n_templates)++ == 0)
+        return load_cls_and_sep(t, path, rule);
     return ku_tokenizer_refuse(path, "post_processor", rule,
-                               "ByteLevel, one TemplateProcessing, or a Sequence of these");
+                               "ByteLevel, one TemplateProcessing, RobertaProcessing or "
+                               "BertProcessing, or a Sequence of these");
 }
 
 int ku_tokenizer_load_post_processor(struct ku_tokenizer *t, const char *path, json_t *rule)
