@@ -17,7 +17,7 @@ GPT2, NANO, ENJA = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json", "config
 LLAMA, RESNET18 = "configs/llama-tiny.json", "configs/resnet18-cifar10.json"
 MASK_AMX = {"KUMI_CPU_ISA": "avx512bf16", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"} # PyTorch's other kernels use no AMX
 DISTURBED, EXTRA_ROUNDS = 0.15, 2 # a turn is discarded if a peak beside it is further from the section's median; rounds that repeat such turns
-EXTRA_TIME = 0.5 # of the time of all rounds before them, for the rounds that repeat turns
+EXTRA_TIME, EXTRA_SECONDS = 0.5, 60 # for the rounds that repeat turns: the part of the time of all rounds before them, and at least so long
 
 
 class Bench:
@@ -184,18 +184,17 @@ def turns_of(b, calls, n, rivals=()):
     """
     calls: name -> call. A round makes all calls, kumi's and its peers', one after the other; n rounds. The machine's matrix peak is measured before and after
     each turn. Turns beside which it was more than 15 % off the section's median are discarded and repeated in at most EXTRA_ROUNDS more rounds, which end after
-    half the time of the rounds before, calls without an undisturbed turn first; a call that never ran undisturbed counts by its least disturbed turn, which
-    is marked. rivals: lists of calls of which only the fastest counts; those that are far slower in their first
+    half the time of the rounds before; a call that never ran undisturbed counts by its least disturbed turn, which is marked. rivals: lists of calls of which only the fastest counts; those that are far slower in their first
     turn have no other. Returns name -> (results, number of discarded turns).
     """
     turns, failed, begin, end = {name: [] for name in calls}, set(), time.monotonic(), None
     for i in range(n + b.extra):
         if i == n:
-            end = time.monotonic() + EXTRA_TIME * (time.monotonic() - begin)
+            end = time.monotonic() + max(EXTRA_SECONDS, EXTRA_TIME * (time.monotonic() - begin))
         beaten = {name for names in rivals for name in names if is_beaten(b, name, names, turns)} if i else ()
         left = [name for name in calls if name not in failed and name not in beaten and len(b.undisturbed(turns[name])) < n]
         before = b.peak() if left else None
-        for name in sorted(left, key=lambda name: len(b.undisturbed(turns[name]))) if end else left:
+        for name in left:
             if end and time.monotonic() > end:
                 break
             b.say(f"{name}, turn {i + 1} of {n}" if i < n else f"{name}, again")

@@ -2,8 +2,8 @@
 /*
  * Matches the tensors of a model to those in files. A name is looked up by the user's map, else
  * with or without the model's prefix, after the prefixes of PyTorch wrappers, else by its spelling
- * in older files. Remaining tensors of the files must match an ignore pattern or be an equal copy of
- * a tied tensor; otherwise they are extra.
+ * in older files. Remaining tensors of the files must match an ignore pattern or be an equal copy
+ * of a tied tensor; otherwise they are extra.
  */
 #include "ckpt/weights.h"
 

@@ -226,7 +226,7 @@ before=$(state "$dir/big")
 expect 9 'the last checkpoint is at step 1' "${run[@]}" --out "$dir/big" --resume --set train.eval_every=1 --set optimizer.lr=1e30 --set schedule.warmup_steps=0
 [ "$(state "$dir/big")" = "$before" ] || say "a resume that failed in its first step changed $(state "$dir/big" | diff - <(echo "$before"))"
 # the summary of steps that are repeated goes when their lines do
-begin "$dir/s" 3 --resume=step:2 --set train.steps=100000
+begin "$dir/s" 9 --resume=step:2 --set train.steps=100000
 [ -e "$dir/s/summary.json" ] && say "a repeated step has the summary of an earlier run"
 kill -KILL $pid
 wait $pid 2>/dev/null

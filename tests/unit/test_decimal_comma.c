@@ -89,7 +89,7 @@ static void test_metrics(void **state)
     char *text, *end;
     size_t bytes;
     (void)state;
-    assert_int_equal(ku_metrics_open(".", 0, 1, 0, &m), KUMI_OK);
+    assert_int_equal(ku_metrics_open(".", 0, 0, &m), KUMI_OK);
     ku_metrics_step(m, &line, 1);
     ku_metrics_close(m);
     assert_int_equal(ku_os_slurp("metrics.jsonl", 1 << 16, &text, &bytes), 0);

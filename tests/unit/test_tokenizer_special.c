@@ -156,7 +156,7 @@ static void agrees_with_the_reference(void **state)
         fixture_free(&f);
         n++;
     }
-    assert_int_equal(n_variants, 18);
+    assert_int_equal(n_variants, 20);
     assert_int_equal(n, 12 * n_variants);
     json_decref(around);
     ku_tokenizer_destroy(t);
