@@ -137,7 +137,7 @@ static void test_threads(void **state)
 {
     (void)state;
     try_all("mem", THREADS, 40);
-    try_all("os", THREADS, 10);
+    try_all("os", THREADS, 30);
 }
 
 static void test_processes(void **state)
