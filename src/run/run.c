@@ -6,8 +6,8 @@
  *   loop      data -> step -> report -> poll checkpoint -> stop? -> verify, save, evaluate if due
  *   finish    final checkpoint, evaluation, summary.json
  *
- * A checkpoint comes before the evaluation of its step: a long evaluation delays no checkpoint. It
- * is abandoned when the run stops, and a resume makes up for it.
+ * A checkpoint comes before the evaluation of its step, so that a long evaluation delays none. A
+ * stop ends an evaluation without a result, and a resume makes up for it.
  *
  * What it prints and writes about steps is report.c's, how ranks join the job run_ranks.c's.
  *
@@ -220,10 +220,10 @@ static int load_checkpoint(struct run *r)
 static int write_first(struct run *r)
 {
     KU_TRY(ku_rundir_begin(&r->dir));
-    if (r->found[0])
+    if (r->found[0]) {
         KU_TRY(ku_resume_cut(r->dir.path, r->step));
-    if (r->found[0])
         KU_TRY(ku_summary_cut(r->dir.path, r->step));
+    }
     KU_TRY(r->s.source->ops->save(r->s.source, r->dir.path));
     return ku_run_report_open(&r->report, r->dir.path, r->step);
 }
@@ -453,14 +453,19 @@ static int stops_evaluation(void *ctx, bool *is_stopped)
     return KUMI_OK;
 }
 
-/* A stop leaves the run without the evaluation, and r->stop_word set. */
-static int evaluate(struct run *r)
+/* After a stop there is no loss, and r->stop_word is set. */
+static int find_val_loss(struct run *r, double *loss)
 {
     const struct ku_session_stop stop = {stops_evaluation, r};
+    return ku_session_evaluate(&r->s, &stop, loss);
+}
+
+static int evaluate(struct run *r)
+{
     double loss;
     if (r->o->is_trial || r->server) /* kumi eval reads a server's checkpoints */
         return KUMI_OK;
-    KU_TRY(ku_session_evaluate(&r->s, &stop, &loss));
+    KU_TRY(find_val_loss(r, &loss));
     if (r->stop_word == 0)
         ku_run_report_eval(&r->report, r->step, loss);
     return KUMI_OK;
@@ -578,7 +583,6 @@ static int save_wanted(struct run *r)
  */
 static int evaluate_missed(struct run *r)
 {
-    const struct ku_session_stop stop = {stops_evaluation, r};
     int64_t is_missing = 0;
     if (r->found[0] == '\0' || r->step == 0 || r->step >= r->end || r->o->is_trial || r->server ||
         !is_due(r->s.cfg.train_eval_every, r->step, r))
@@ -588,7 +592,7 @@ static int evaluate_missed(struct run *r)
     KU_TRY(ku_agree_max(r->job, &is_missing));
     if (!is_missing)
         return KUMI_OK;
-    KU_TRY(ku_session_evaluate(&r->s, &stop, &r->missed.loss));
+    KU_TRY(find_val_loss(r, &r->missed.loss));
     r->missed.step = r->stop_word ? 0 : r->step;
     return KUMI_OK;
 }

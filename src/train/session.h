@@ -168,6 +168,11 @@ KU_STATUS ku_session_fill_train(struct ku_session *s, int64_t step);
  * once per read. Rank 0 logs it. Collective.
  */
 KU_STATUS ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n);
+/* Whether to end an evaluation; all ranks must get the same answer. Collective if `call` is. */
+struct ku_session_stop {
+    int (*call)(void *ctx, bool *is_stopped);
+    void *ctx;
+};
 /*
  * Mean loss over the evaluation samples.
  *
@@ -176,10 +181,6 @@ KU_STATUS ku_session_count_skipped(const struct ku_session *s, struct ku_job *jo
  *
  * Collective.
  */
-struct ku_session_stop {
-    int (*call)(void *ctx, bool *is_stopped); /* the same answer on all ranks */
-    void *ctx;
-};
 KU_STATUS ku_session_evaluate(struct ku_session *s, const struct ku_session_stop *stop,
                               double *loss);
 

@@ -21,7 +21,7 @@ struct ku_json {
 };
 KU_STATUS ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc);
 /*
- * The same for texts that other programs write.
+ * The same for JSON that other programs wrote.
  *
  *   flags   KU_JSON_NUL: strings may contain "\u0000"; use json_string_length
  *           KU_JSON_LONG_INTEGERS: an integer of more than 18 digits, which 64 bits may not hold,

@@ -27,18 +27,18 @@ static int check_window(const char *op, const struct ku_attrs *a)
 {
     const struct {
         const char *name;
-        int64_t h, w, least, most;
+        int64_t h, w, min, max;
     } row[] = {{"kernel", a->kernel_h, a->kernel_w, 1, MOST},
                {"stride", a->stride_h, a->stride_w, 1, MOST},
                {"padding", a->pad_h, a->pad_w, 0, MOST},
                {"dilation", a->dilation_h, a->dilation_w, 1, MOST},
                {"image", a->in_h, a->in_w, 0, MOST_PIXELS}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
-        if (row[i].h < row[i].least || row[i].w < row[i].least || row[i].h > row[i].most ||
-            row[i].w > row[i].most)
+        if (row[i].h < row[i].min || row[i].w < row[i].min || row[i].h > row[i].max ||
+            row[i].w > row[i].max)
             return KU_ERR(KUMI_EINVAL, "op: %s: %s %lldx%lld; %lld to %lld each", op, row[i].name,
-                          (long long)row[i].h, (long long)row[i].w, (long long)row[i].least,
-                          (long long)row[i].most);
+                          (long long)row[i].h, (long long)row[i].w, (long long)row[i].min,
+                          (long long)row[i].max);
     return KUMI_OK;
 }
 
