@@ -3,9 +3,9 @@
  * The interpreter of works. A work is a cursor over the ops of its path; `run` executes ops until
  * one returns "not yet".
  *
- * Works of a comm run in start order, but each arrives as early as the ring of arrivals allows. So
- * a fast rank can be KU_RING works ahead of a slow one. Sends and receives have a queue of their
- * own.
+ * Works of a comm run and arrive in start order, but each arrives as early as the ring of arrivals
+ * allows. So a fast rank can be KU_RING works ahead of a slow one. An arrival at a work says that
+ * the entries of all works before it are written. Sends and receives have a queue of their own.
  *
  *     comm->priv->head ─> work 7 ─> work 8 ─> work 9          run: 7; arrived: 7, 8, 9
  *     comm->priv->p2p  ─> send   ─> recv                      each runs on its own
@@ -662,8 +662,8 @@ static int advance_comm(struct ku_comm *c)
     }
     if (!p->head)
         p->tail = NULL;
-    else
-        for (struct ku_work *w = p->head->next; w && (w->arrived || arrive(w) == 0); w = w->next)
+    else /* a flag may have come since the head found it missing: no work arrives before it */
+        for (struct ku_work *w = p->head; w && (w->arrived || arrive(w) == 0); w = w->next)
             continue;
     for (struct ku_work **link = &p->p2p; *link;) {
         int status = run(*link);

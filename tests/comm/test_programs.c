@@ -7,10 +7,12 @@
 
 #include "base/clock.h"
 #include "base/math/random.h"
+#include "comm/private.h"
 #include "tensor/blocks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <time.h>
 #include <cmocka.h>
@@ -413,6 +415,59 @@ static void test_suite_under_jitter(void **state)
     assert_int_equal(ku_comm_threads(3, &opts, run_suite, &share), 0);
 }
 
+/*
+ * A transport that finds every other set of `done` flags incomplete. So the first of the works that
+ * wait for the ring does not arrive, and the next one could.
+ */
+static _Thread_local struct {
+    uint64_t ready;
+    unsigned n_asked;
+    bool is_out_of_order;
+} late;
+
+static int late_arrive(struct ku_comm *comm, enum ku_flag flag, uint64_t number)
+{
+    if (flag == KU_FLAG_READY) {
+        late.is_out_of_order |= number != late.ready + 1;
+        late.ready = number;
+    }
+    return ku_transport_shm.arrive(comm, flag, number);
+}
+
+static int late_arrived(struct ku_comm *comm, enum ku_flag flag, uint64_t number, int *missing)
+{
+    if (flag == KU_FLAG_DONE && late.n_asked++ % 2 == 0)
+        return 1;
+    return ku_transport_shm.arrived(comm, flag, number, missing);
+}
+
+static int run_arrivals(struct ku_job *job, void *arg)
+{
+    enum { N_WORKS = 8 * KU_RING };
+    struct ku_transport transport = ku_transport_shm;
+    struct ku_work w[N_WORKS];
+    const struct ku_coll barrier = {.kind = KU_COLL_BARRIER};
+    (void)arg;
+    transport.arrive = late_arrive;
+    transport.arrived = late_arrived;
+    late.ready = job->world->priv->seq;
+    job->comm->transport = &transport;
+    for (int i = 0; i < N_WORKS; i++) {
+        SUITE_TRY(ku_work_init(&w[i], job->world, &barrier));
+        SUITE_TRY(ku_work_start(&w[i]));
+    }
+    for (int i = 0; i < N_WORKS; i++)
+        SUITE_TRY(ku_work_wait(&w[i]));
+    job->comm->transport = &ku_transport_shm;
+    return late.is_out_of_order ? -70 : 0;
+}
+
+static void test_arrivals_in_order(void **state)
+{
+    (void)state;
+    assert_int_equal(ku_comm_threads(2, NULL, run_arrivals, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +478,7 @@ int main(void)
         cmocka_unit_test(test_mesh),
         cmocka_unit_test(test_overlap_hides_delay),
         cmocka_unit_test(test_suite_under_jitter),
+        cmocka_unit_test(test_arrivals_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
