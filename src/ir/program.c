@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "ir/state.h"
 #include "tensor/blocks.h"
 
 void ku_program_destroy(struct ku_program *p)
@@ -238,14 +239,35 @@ const char *ku_arena_name(int arena)
     return arena >= 0 && arena < KU_N_ARENAS ? arena_name[arena] : "?";
 }
 
-/*
- * 1 if the buffer has bytes of its own for a part of the step. State and ports are always live.
- */
+/* Whether the buffer is live for a part of the step. State and ports are always live. */
+static bool is_within_step(const struct ku_buffer *b)
+{
+    const bool is_offloaded = b->arena == KU_AR_OFFLOAD && b->micro >= 0; /* an activation */
+    return ku_arena_is_transient(b->arena) || is_offloaded;
+}
+
+/* 1 if the buffer has bytes of its own for a part of the step. */
 static bool is_transient(const struct ku_buffer *b)
 {
-    int is_offloaded = b->arena == KU_AR_OFFLOAD && b->micro >= 0; /* offloaded activation */
-    return (ku_arena_is_transient(b->arena) || is_offloaded) && b->home == 0 &&
-           b->first != UINT32_MAX;
+    return is_within_step(b) && b->home == 0 && b->first != UINT32_MAX;
+}
+
+bool ku_program_is_here(const struct ku_program *p, ku_id buffer)
+{
+    return buffer > p->n_states || ku_state_is_here(&p->state[buffer - 1], p->pp);
+}
+
+bool ku_program_is_live(const struct ku_program *p, ku_id buffer, uint32_t instr)
+{
+    const struct ku_buffer *b = &p->buffer[buffer];
+    if (b->arena == KU_AR_FILE || !ku_program_is_here(p, buffer))
+        return 0;
+    return is_within_step(b) ? is_transient(b) && b->first <= instr && instr <= b->last : 1;
+}
+
+enum ku_class ku_buffer_class(const struct ku_buffer *b)
+{
+    return b->arena == KU_AR_OFFLOAD ? KU_CL_OFFLOAD : (enum ku_class)b->cls;
 }
 
 static int64_t all_bytes(const struct ku_buffer *b)
@@ -314,15 +336,11 @@ void ku_program_memory(const struct ku_program *p, struct ku_memory_report *out)
     out->peak_instr = find_peak(p, all_bytes, &most);
     for (ku_id b = 1; b < p->n_buffers; b++) {
         const struct ku_buffer *x = &p->buffer[b];
-        int lives = is_transient(x) ? x->first <= out->peak_instr && out->peak_instr <= x->last
-                                    : !ku_arena_is_transient(x->arena) &&
-                                          !(x->arena == KU_AR_OFFLOAD && x->micro >= 0);
-        if (b <= p->n_states && p->state[b - 1].pp >= 0 && p->state[b - 1].pp != p->pp)
-            lives = 0; /* stored by another coordinate of axis pp */
-        if (!lives || x->arena == KU_AR_FILE)
+        const enum ku_class cls = ku_buffer_class(x);
+        if (!ku_program_is_live(p, b, out->peak_instr))
             continue;
-        uint8_t cls = x->arena == KU_AR_OFFLOAD ? KU_CL_OFFLOAD : x->cls;
         out->at_peak[cls] += x->bytes;
-        add_row(out, &(struct ku_memory_row){p->name_of[x->name], x->micro, cls, x->bytes});
+        add_row(out,
+                &(struct ku_memory_row){p->name_of[x->name], x->micro, (uint8_t)cls, x->bytes});
     }
 }

@@ -320,6 +320,15 @@ struct ku_memory_report {
     struct ku_memory_row row[16]; /* the largest buffers live at the peak */
 };
 void ku_program_memory(const struct ku_program *p, struct ku_memory_report *out);
+/* Whether the rank stores the buffer: 0 for state of other coordinates of axis pp. */
+bool ku_program_is_here(const struct ku_program *p, ku_id buffer);
+/*
+ * Whether the buffer has bytes of its own in the rank's memory at an instruction. State and ports
+ * always do. A result that is computed in place and a buffer in a file never do.
+ */
+bool ku_program_is_live(const struct ku_program *p, ku_id buffer, uint32_t instr);
+/* The category of a buffer's bytes in reports: KU_CL_OFFLOAD for offloaded host memory. */
+enum ku_class ku_buffer_class(const struct ku_buffer *b);
 /* The maximum number of elements of gathered parameters live at once, and the instruction where. */
 int64_t ku_program_live_parameters(const struct ku_program *p, uint32_t *instr);
 const char *ku_class_name(int cls);

@@ -57,16 +57,6 @@ static const enum ku_plan_kind kind_of[KU_N_CLASSES] = {[KU_CL_PARAM] = KU_KIND_
                                                         [KU_CL_SCALAR] = KU_KIND_OTHER,
                                                         [KU_CL_INPUT] = KU_KIND_OTHER};
 
-/* Whether the buffer occupies memory at this instruction. */
-static bool is_alive(const struct ku_buffer *b, uint32_t instr)
-{
-    if (b->arena == KU_AR_FILE)
-        return 0;
-    if (!ku_arena_is_transient(b->arena))
-        return 1;
-    return b->home == 0 && b->first != UINT32_MAX && b->first <= instr && instr <= b->last;
-}
-
 /* Bytes of a compiled plan by kind, at the training program's peak instruction. */
 static int stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
 {
@@ -81,12 +71,11 @@ static int stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
     ku_program_memory(p, &r);
     for (ku_id id = 1; id < p->n_buffers; id++) {
         const struct ku_buffer *b = &p->buffer[id];
-        if (is_alive(b, r.peak_instr))
-            (ku_arena_is_common(b->arena)
-                 ? shared
-                 : out->bytes)[b->cls == KU_CL_PARAM && has_copy[b->name] ? KU_KIND_MASTER
-                                                                          : kind_of[b->cls]] +=
-                b->bytes;
+        const enum ku_class cls = ku_buffer_class(b);
+        const enum ku_plan_kind kind =
+            cls == KU_CL_PARAM && has_copy[b->name] ? KU_KIND_MASTER : kind_of[cls];
+        if (ku_program_is_live(p, id, r.peak_instr))
+            (ku_arena_is_common(b->arena) ? shared : out->bytes)[kind] += b->bytes;
     }
     ku_free(has_copy);
     out->bytes[KU_KIND_OTHER] += ku_session_staging_bytes(&plan->s) + plan->loader_bytes;

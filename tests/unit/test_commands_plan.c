@@ -417,6 +417,50 @@ static void test_stages(void **state)
     }
 }
 
+/*
+ * A stage's bytes of state and of offloaded memory are those of the memory plan: state of other
+ * coordinates of axis pp is not counted, bytes that activations use in turn are counted once.
+ */
+static void test_stages_and_memory(void **state)
+{
+    static const char *const row[][3] = {
+        {"model.n_layer=4", "parallel.pp=2", "train.micro_batch=4"},
+        {"train.accumulation=4", "memory.offload={\"activations\":\"host\"}", NULL},
+        {"memory.offload={\"optimizer\":\"host\"}", NULL, NULL}};
+    static const char *const kind[] = {"optimizer", "offloaded"};
+    const struct kumi_plan_stages_options o = {.as_json = 1};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        const struct kumi_settings s =
+            settings_of(*state, (const char *[]){row[i][0], row[i][1], row[i][2], NULL});
+        char *text = NULL, zero[32];
+        const char *name;
+        json_t *bytes;
+        assert_status(kumi_plan_stages(&s, 2, &o, &text), KUMI_OK);
+        json_t *stages = take_json(text);
+        for (size_t k = 0; k < 4; k++) {
+            json_t *stage = json_array_get(json_object_get(stages, "stages"), k);
+            const char *set[] = {
+                "parallel.share_host_state=false", zero, row[i][0], row[i][1], row[i][2], NULL};
+            int64_t sum = 0;
+            snprintf(zero, sizeof zero, "parallel.zero=%zu", k);
+            assert_true(k > 0 || json_object_get(stage, "refused") == NULL);
+            if (json_object_get(stage, "refused"))
+                continue;
+            struct kumi_settings alone = settings_of(*state, set);
+            assert_status(kumi_plan_memory(&alone, 2, 1, &text), KUMI_OK);
+            json_t *plan = take_json(text);
+            json_t *peak = ku_json_at(plan, "programs[0].at_peak");
+            json_t *a_rank = json_object_get(stage, "a_rank");
+            for (size_t j = 0; j < 2; j++)
+                assert_int_equal(int_at(a_rank, kind[j]), int_at(peak, kind[j]));
+            json_object_foreach(a_rank, name, bytes) sum += json_integer_value(bytes);
+            assert_int_equal(sum, int_at(stage, "rank_bytes"));
+            json_decref(plan);
+        }
+        json_decref(stages);
+    }
+}
+
 static void test_stages_picture(void **state)
 {
     const struct files *f = *state;
@@ -578,6 +622,7 @@ int main(void)
                                        cmocka_unit_test(test_picture),
                                        cmocka_unit_test(test_picture_size),
                                        cmocka_unit_test(test_stages),
+                                       cmocka_unit_test(test_stages_and_memory),
                                        cmocka_unit_test(test_stages_picture),
                                        cmocka_unit_test(test_roofline_measures),
                                        cmocka_unit_test(test_graph),
