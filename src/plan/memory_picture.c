@@ -69,9 +69,11 @@ bool ku_picture_is_transient(const struct ku_buffer *b)
     return ku_arena_is_transient(b->arena) || is_offloaded;
 }
 
-bool ku_picture_is_drawn(const struct ku_buffer *b)
+bool ku_picture_is_drawn(const struct ku_program *p, ku_id buffer)
 {
-    return b->bytes > 0 && b->home == 0 && (!ku_picture_is_transient(b) || b->first != UINT32_MAX);
+    const struct ku_buffer *b = &p->buffer[buffer];
+    return b->bytes > 0 && b->home == 0 && ku_program_is_here(p, buffer) &&
+           (!ku_picture_is_transient(b) || b->first != UINT32_MAX);
 }
 
 static bool is_constant(const struct ku_program *p, int arena)

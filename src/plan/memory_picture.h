@@ -53,11 +53,11 @@ extern const struct ku_font ku_number_font; /* of the label of a group */
 double ku_peak_x(const struct ku_plan_picture *d);
 double ku_panel_x(const struct ku_plan_picture *d, uint32_t instr);
 /*
- * Whether a buffer's live range is within the step; and whether it has bytes of its own. A result
- * that is computed in place is drawn as the buffer that it replaces.
+ * Whether a buffer's live range is within the step; and whether this rank has bytes of its own for
+ * it. A result that is computed in place is drawn as the buffer that it replaces.
  */
 bool ku_picture_is_transient(const struct ku_buffer *b);
-bool ku_picture_is_drawn(const struct ku_buffer *b);
+bool ku_picture_is_drawn(const struct ku_program *p, ku_id buffer);
 
 /*
  * Merge bars that are too thin to draw one by one into cells; and free the cells. Errors:

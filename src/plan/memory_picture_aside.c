@@ -52,9 +52,10 @@ static bool is_same(const struct ku_picture_group *a, const struct ku_picture_gr
            strcmp(a->path, b->path) == 0;
 }
 
-static bool is_at_peak(const struct ku_plan_picture *d, const struct ku_buffer *b)
+static bool is_at_peak(const struct ku_plan_picture *d, ku_id buffer)
 {
-    return ku_picture_is_drawn(b) && ku_picture_is_transient(b) &&
+    const struct ku_buffer *b = &d->p->buffer[buffer];
+    return ku_picture_is_drawn(d->p, buffer) && ku_picture_is_transient(b) &&
            b->first <= d->report.peak_instr && b->last >= d->report.peak_instr;
 }
 
@@ -80,7 +81,7 @@ int ku_picture_find_groups(struct ku_plan_picture *d)
     struct ku_picture_group g;
     uint32_t cap = 0;
     for (ku_id b = 1; b < d->p->n_buffers; b++) {
-        if (!is_at_peak(d, &d->p->buffer[b]))
+        if (!is_at_peak(d, b))
             continue;
         int at = index_of(d, b, &g);
         if (at == d->n_groups) {
@@ -94,7 +95,7 @@ int ku_picture_find_groups(struct ku_plan_picture *d)
     if (d->n_groups > 0)
         qsort(d->group, (size_t)d->n_groups, sizeof *d->group, largest_first);
     for (ku_id b = 1; b < d->p->n_buffers; b++)
-        if (is_at_peak(d, &d->p->buffer[b]) && ku_panel_is_thick(d, &d->p->buffer[b], 1))
+        if (is_at_peak(d, b) && ku_panel_is_thick(d, &d->p->buffer[b], 1))
             d->group[index_of(d, b, &g)].number = 1;
     for (int i = 0, number = 0; i < d->n_groups; i++)
         d->group[i].number = d->group[i].number && i < KU_MAX_LISTED ? ++number : 0;
@@ -104,7 +105,7 @@ int ku_picture_find_groups(struct ku_plan_picture *d)
 const struct ku_picture_group *ku_picture_group_of(const struct ku_plan_picture *d, ku_id buffer)
 {
     struct ku_picture_group g;
-    return is_at_peak(d, &d->p->buffer[buffer]) ? &d->group[index_of(d, buffer, &g)] : NULL;
+    return is_at_peak(d, buffer) ? &d->group[index_of(d, buffer, &g)] : NULL;
 }
 
 static void draw_heading(const struct ku_plan_picture *d, double y, const char *text)
@@ -139,7 +140,7 @@ static double draw_classes(const struct ku_plan_picture *d, double y)
     for (int c = 0; c < KU_N_CLASSES; c++) {
         int is_there = 0;
         for (ku_id b = 1; b < d->p->n_buffers && !is_there; b++)
-            is_there = d->p->buffer[b].cls == c && ku_picture_is_drawn(&d->p->buffer[b]);
+            is_there = d->p->buffer[b].cls == c && ku_picture_is_drawn(d->p, b);
         if (!is_there && r->at_peak[c] == 0)
             continue;
         draw_row(d, y += ROW, ku_class_colour[c], ku_class_name(c), r->at_peak[c]);

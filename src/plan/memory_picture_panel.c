@@ -89,7 +89,7 @@ int ku_panel_init(const struct ku_plan_picture *d, struct ku_panel *panel)
         int is_there = 0;
         for (ku_id b = 1; b < d->p->n_buffers; b++) {
             const struct ku_buffer *x = &d->p->buffer[b];
-            if (x->arena != panel->arena || x->cls != c || !ku_picture_is_drawn(x) ||
+            if (x->arena != panel->arena || x->cls != c || !ku_picture_is_drawn(d->p, b) ||
                 ku_panel_is_thick(d, x, 0))
                 continue;
             cover(d, panel, x, covered);
@@ -166,7 +166,7 @@ static void draw_thick(const struct ku_plan_picture *d, const struct ku_panel *p
         for (ku_id id = 1; id < d->p->n_buffers; id++) {
             const struct ku_buffer *b = &d->p->buffer[id];
             if (b->arena != panel->arena || (pass < OUTLINE && b->cls != pass) ||
-                !ku_picture_is_drawn(b) || !ku_panel_is_thick(d, b, pass == NUMBER))
+                !ku_picture_is_drawn(d->p, id) || !ku_panel_is_thick(d, b, pass == NUMBER))
                 continue;
             struct span s = span_of(d, panel, b);
             if (pass < NUMBER)
@@ -250,7 +250,8 @@ static double draw_class(const struct ku_plan_picture *d, int arena, int cls, do
     size_t sum = 0;
     char text[2][64], bytes[16];
     for (ku_id b = 1; b < d->p->n_buffers; b++)
-        if (d->p->buffer[b].arena == arena && d->p->buffer[b].cls == cls)
+        if (d->p->buffer[b].arena == arena && d->p->buffer[b].cls == cls &&
+            ku_picture_is_drawn(d->p, b))
             sum += d->p->buffer[b].bytes;
     double width = per_byte * (double)sum;
     if (width < 0.5)

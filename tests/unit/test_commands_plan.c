@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "device/peak_bench.h"
 #include "pass/pass.h"
+#include "plan/memory_picture.h"
 #include "plan/plan.h"
 #include "sim/machine_limits.h"
 #include "train/session.h"
@@ -348,6 +349,40 @@ static char *slurp(const char *path, size_t *bytes)
     return text;
 }
 
+/*
+ * The optimizer state of a coordinate of a pipeline is drawn within the frame of its arena; the
+ * other box of that colour is in the legend, right of the panels.
+ */
+static void test_picture_of_a_coordinate(void **state)
+{
+    static const char *const set[] = {"model.n_layer=4", "parallel.pp=2", "train.micro_batch=4",
+                                      NULL};
+    const struct files *f = *state;
+    struct kumi_settings s = settings_of(f, set);
+    char path[96];
+    size_t bytes;
+    int n_bars = 0;
+    snprintf(path, sizeof path, "%s/plan.svg", f->folder);
+    int status = kumi_plan_picture(&s, 2, path, KUMI_PLAN_INSTRUCTIONS);
+    if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
+        skip();
+    assert_status(status, KUMI_OK);
+    char *text = slurp(path, &bytes);
+    for (const char *at = text; (at = strstr(at, OPTIMIZER_COLOUR)) != NULL; at++) {
+        double left, top, right;
+        const char *points = strstr(at, " d=\"");
+        assert_non_null(points);
+        assert_int_equal(sscanf(points, " d=\"M %lf %lf L %lf ", &left, &top, &right), 3);
+        if (left > KU_PANEL_RIGHT)
+            continue;
+        if (right > KU_PANEL_RIGHT + 0.01)
+            fail_msg("the bar of optimizer state is drawn from %g to %g", left, right);
+        n_bars++;
+    }
+    assert_int_equal(n_bars, 1);
+    ku_free(text);
+}
+
 /* The picture does not grow with the layers: thin bars are merged. Time is another picture. */
 static void test_picture_size(void **state)
 {
@@ -620,6 +655,7 @@ int main(void)
                                        cmocka_unit_test(test_plan_text),
                                        cmocka_unit_test(test_roofline),
                                        cmocka_unit_test(test_picture),
+                                       cmocka_unit_test(test_picture_of_a_coordinate),
                                        cmocka_unit_test(test_picture_size),
                                        cmocka_unit_test(test_stages),
                                        cmocka_unit_test(test_stages_and_memory),
