@@ -12,6 +12,7 @@
 #include "base/os/os.h"
 #include "base/str.h"
 #include "config/deepspeed.h"
+#include "ir/state.h"
 #include "pass/unit.h"
 #include "plan/advice.h"
 #include "plan/picture.h"
@@ -186,6 +187,8 @@ static void print_tensor_parallel(const struct ku_program *p, const char *grads,
     char text[2][16];
     for (uint32_t s = 0; s < p->n_states && tp > 1; s++) {
         const struct ku_program_state *x = &p->state[s];
+        if (!ku_state_is_here(x, p->pp))
+            continue;
         const bool is_cut =
             ku_mesh_wide(&p->mesh, ku_layout_axes(&p->layout[x->split], KU_S)) & KU_TP_AXES;
         const size_t count = x->bytes / kumi_dtype_bytes((enum kumi_dtype)x->dtype);

@@ -157,6 +157,16 @@ whole() { # options..: KiB of the tensors that each rank has whole
 python3 -c 'import sys
 wide, narrow = (float(s.split()[1]) for s in sys.argv[1:])
 assert [s.split()[0] for s in sys.argv[1:]] == ["f32", "bf16"] and narrow < wide' "$(whole)" "$(whole --set precision.grads=bf16)" || say "plan with tp and bf16 gradients: $(whole --set precision.grads=bf16)"
+# With a pipeline these are the tensors of one coordinate: it has wpe.weight or ln_f.weight, and about half of the bytes.
+divided() { # ranks options..: KiB of the tensors that the ranks of tp divide; how many of these two tensors each rank has whole
+    "$kumi" plan configs/shakespeare-char.json -n "$1" --set parallel.tp=2 "${@:2}" 2>&1 | python3 -c 'import re, sys
+text = sys.stdin.read()
+bytes, unit, names = re.search(r"^tensor parallelism: .* ranks divide: ([\d.]+) ([KMG])iB a rank; .* whole: .*\((.*)\)$", text, re.M).groups()
+print(float(bytes) * 1024 ** "KMG".index(unit), sum(x in names.split() for x in ("wpe.weight", "ln_f.weight")))' 2>&1; }
+both=$(divided 2) part=$(divided 4 --set parallel.pp=2 --set train.global_batch=32 --set train.micro_batch=4)
+python3 -c 'import sys
+(all, n_all), (own, n_own) = (map(float, s.split()) for s in sys.argv[1:])
+assert n_all == 2 and n_own == 1 and 0.3 < own / all < 0.7' "$both" "$part" 2>"$dir/err" || say "plan with tp and pp: $both; $part"
 # A parameter server: a limit holds for workers and servers, other reports are refused.
 remote=(plan configs/shakespeare-char.json --set ps.workers=2)
 "$kumi" "${remote[@]}" --json >"$dir/out" 2>"$dir/err" || say "ps: $(cat "$dir/err")"
