@@ -84,12 +84,19 @@ static bool is_constant(const struct ku_program *p, int arena)
     return 1;
 }
 
+/* Whether the arena is listed in the note. One panel is drawn at least: the largest. */
 static bool is_small(const struct ku_program *p, int arena)
 {
+    const size_t *bytes = p->arena_bytes;
     double all = 0;
     for (int a = 0; a < KU_N_ARENAS; a++)
-        all += (double)p->arena_bytes[a];
-    return (double)p->arena_bytes[arena] < min_share * all || p->arena_bytes[arena] == 0;
+        all += (double)bytes[a];
+    if (bytes[arena] == 0 || (double)bytes[arena] >= min_share * all)
+        return bytes[arena] == 0;
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        if (bytes[a] > bytes[arena] && !is_constant(p, a))
+            return 1;
+    return is_constant(p, arena);
 }
 
 static bool is_many_micro(const struct ku_plan_picture *d)
@@ -119,6 +126,7 @@ static int lay_out(struct ku_plan_picture *d)
         sum += weight[d->n_panels];
         d->panel[d->n_panels++] = (struct ku_panel){.arena = a};
     }
+    KU_ASSERT(d->n_panels > 0); /* a step has results */
     double room = BOTTOM - top - GAP * (d->n_panels - 1);
     for (int i = 0; i < d->n_panels; i++) {
         d->panel[i].top = top;

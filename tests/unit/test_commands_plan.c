@@ -310,7 +310,8 @@ static int count_of(const char *text, const char *part)
     return n;
 }
 
-#define OPTIMIZER_COLOUR "fill:rgb(62.745098%,79.607843%,90.980392%)"
+#define BACKGROUND_COLOUR "fill:rgb(96.078431%,96.078431%,96.078431%)"
+#define OPTIMIZER_COLOUR  "fill:rgb(62.745098%,79.607843%,90.980392%)"
 
 /* Constant state is one bar, a path for each class; endings decide the form. */
 static void test_picture(void **state)
@@ -380,6 +381,33 @@ static void test_picture_of_a_coordinate(void **state)
         n_bars++;
     }
     assert_int_equal(n_bars, 1);
+    ku_free(text);
+}
+
+/* The step's memory has a panel, with its background and axes, however small a part it is. */
+static void test_picture_of_frozen(void **state)
+{
+    static const char *const set[] = {"model.n_layer=4",
+                                      "model.n_embd=16384",
+                                      "model.n_head=128",
+                                      "train.global_batch=1",
+                                      "train.freeze=[\"wte*\", \"wpe*\", \"h.*\"]",
+                                      NULL};
+    const struct files *f = *state;
+    struct kumi_settings s = settings_of(f, set);
+    char path[96], *text = NULL;
+    size_t bytes;
+    assert_status(kumi_plan_memory(&s, 1, 1, &text), KUMI_OK);
+    json_t *plan = take_json(text);
+    assert_true(int_at(plan, "arena_bytes.step") < int_at(plan, "rank_bytes") / 1000);
+    json_decref(plan);
+    snprintf(path, sizeof path, "%s/plan.svg", f->folder);
+    int status = kumi_plan_picture(&s, 1, path, KUMI_PLAN_INSTRUCTIONS);
+    if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
+        skip();
+    assert_status(status, KUMI_OK);
+    text = slurp(path, &bytes);
+    assert_int_equal(count_of(text, BACKGROUND_COLOUR), 1);
     ku_free(text);
 }
 
@@ -656,6 +684,7 @@ int main(void)
                                        cmocka_unit_test(test_roofline),
                                        cmocka_unit_test(test_picture),
                                        cmocka_unit_test(test_picture_of_a_coordinate),
+                                       cmocka_unit_test(test_picture_of_frozen),
                                        cmocka_unit_test(test_picture_size),
                                        cmocka_unit_test(test_stages),
                                        cmocka_unit_test(test_stages_and_memory),
