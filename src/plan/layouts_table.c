@@ -110,7 +110,8 @@ static int note_bubble(struct ku_plan *plan, struct layout *l)
     if (status == KUMI_OK)
         status = ku_session_stage_costs(&plan->s, &o, of);
     if (status == KUMI_OK)
-        l->bubble = ku_pp_schedule_bubble(plan->s.schedule, &(struct ku_block_cost){.of = of}, 1);
+        status = ku_pp_schedule_bubble(plan->s.schedule, &(struct ku_block_cost){.of = of}, 1,
+                                       &l->bubble);
     ku_free(of);
     return status;
 }

@@ -254,10 +254,16 @@ static int schedule_init(const struct ku_session *session, const struct ku_stage
         schedule_fini(t, NULL);
         return KUMI_ENOMEM;
     }
-    t->makespan = ku_pp_schedule_run(s, &unit, t->begin, t->end, NULL);
+    int status = ku_pp_schedule_run(s, &unit, t->begin, t->end, &t->makespan, NULL);
+    if (status == KUMI_OK)
+        status = ku_pp_schedule_bubble(s, &unit, 0, &t->bubble);
+    if (status == KUMI_OK)
+        status = ku_pp_schedule_bubble(s, &unit, 1, &t->joint_bubble);
+    if (status < 0) {
+        schedule_fini(t, NULL);
+        return status;
+    }
     t->span = ku_pp_schedule_span(s, t->begin, t->end);
-    t->bubble = ku_pp_schedule_bubble(s, &unit, 0);
-    t->joint_bubble = ku_pp_schedule_bubble(s, &unit, 1);
     KU_ASSERT(t->span > 0 && t->bubble >= 0 && t->joint_bubble < 1);
     for (int r = 0; r < s->n_ranks; r++) {
         double busy = 0;

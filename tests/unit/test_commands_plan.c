@@ -666,6 +666,13 @@ static void test_faults(void **state)
     kumi_text_free(text);
     with_faults(kumi_plan_memory(&s, 1, 1, &text));
     kumi_text_free(text);
+    static const char *const piped[] = {"model.n_layer=4", "parallel.pp=2", "train.micro_batch=4",
+                                        NULL};
+    struct kumi_settings pipeline = settings_of(*state, piped);
+    with_faults(kumi_plan_schedule(&pipeline, 2, NULL, KUMI_PLAN_JSON, 0, &text));
+    kumi_text_free(text);
+    with_faults(kumi_plan_schedule(&pipeline, 2, NULL, KUMI_PLAN_CSV, 1, &text));
+    kumi_text_free(text);
     with_faults(kumi_graph_text(&s, 2, "zero", 0, &text));
     kumi_text_free(text);
     with_faults(kumi_graph_text(&s, 2, "lower", 0, &text));

@@ -9,10 +9,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/str.h"
 #include "pass/pipe/block_schedule.h"
 
@@ -26,10 +28,24 @@ static struct ku_pp_schedule *make(const char *name, int p, int v, int m)
     return s;
 }
 
+static double bubble_of(const struct ku_pp_schedule *s, const struct ku_block_cost *cost)
+{
+    double bubble = -1;
+    assert_int_equal(ku_pp_schedule_bubble(s, cost, 0, &bubble), KUMI_OK);
+    return bubble;
+}
+
+static double makespan_of(const struct ku_pp_schedule *s, const struct ku_block_cost *cost)
+{
+    double makespan = -1;
+    assert_int_equal(ku_pp_schedule_run(s, cost, NULL, NULL, &makespan, NULL), KUMI_OK);
+    return makespan;
+}
+
 static void expect_bubble(const char *name, int p, int v, int m, double want)
 {
     struct ku_pp_schedule *s = make(name, p, v, m);
-    const double got = ku_pp_schedule_bubble(s, &unit, 0);
+    const double got = bubble_of(s, &unit);
     if (fabs(got - want) > 1e-12)
         fail_msg("%s, %d ranks, %d micro-batches: bubble %.6f, expected %.6f", name, p, m, got,
                  want);
@@ -82,7 +98,7 @@ static void v_shapes(void **state)
         for (int p = 1; p <= 32; p++)
             for (int m = 1; m <= 3 * p; m += m < p ? 1 : p) {
                 struct ku_pp_schedule *s = make(name[is_min], p, 1, m);
-                const double idle = ku_pp_schedule_run(s, &unit, NULL, NULL, NULL) - 6 * m;
+                const double idle = makespan_of(s, &unit) - 6 * m;
                 for (int r = 0; r < p; r++)
                     assert_true(ku_pp_schedule_peak(s, r) <= ku_pp_v_limit(p, is_min));
                 if (m >= 2 * p && idle > most_idle[is_min] * 6 * (p - 1))
@@ -125,7 +141,7 @@ static void published(void **state)
         for (int k = 0; k < 3; k++) {
             const struct ku_block_cost cost = {row[i].f, row[i].b, row[i].w, row[i].comm, NULL};
             struct ku_pp_schedule *s = make(name[k], row[i].p, 1, row[i].m);
-            const double got = ku_pp_schedule_bubble(s, &cost, 0);
+            const double got = bubble_of(s, &cost);
             if (fabs(got - row[i].bubble[k]) > 0.00005 + 1e-9)
                 fail_msg("%s, p %d, m %d: bubble %.5f, published %.4f", name[k], row[i].p, row[i].m,
                          got, row[i].bubble[k]);
@@ -148,19 +164,19 @@ static void lists(void **state)
         for (int m = 2 * p; m <= 4 * p; m += p)
             for (int c = 0; c < 3; c++) {
                 struct ku_pp_schedule *o = make("1f1b", p, 1, m);
-                const double plain = ku_pp_schedule_run(o, &costs[c], NULL, NULL, NULL);
+                const double plain = makespan_of(o, &costs[c]);
                 for (int limit = 1; limit <= 2 * p; limit++)
                     for (int is_eager = 0; is_eager < 2; is_eager++) {
                         struct ku_pp_schedule *s;
                         assert_int_equal(ku_pp_schedule_list(p, m, &costs[c], limit, is_eager, &s),
                                          KUMI_OK);
-                        const double span = ku_pp_schedule_run(s, &costs[c], NULL, NULL, NULL);
+                        const double span = makespan_of(s, &costs[c]);
                         for (int r = 0; r < p; r++)
                             assert_true(ku_pp_schedule_peak(s, r) <= limit);
                         if (limit == 1)
                             assert_true(span > plain);
                         if (c == 0 && limit >= 2 * p - 1)
-                            assert_true(ku_pp_schedule_bubble(s, &unit, 0) < 1e-12);
+                            assert_true(bubble_of(s, &unit) < 1e-12);
                         if (c == 0 && limit >= p && span > plain * (1 + 1e-9))
                             fail_msg("p %d, m %d, costs %d, limit %d: %.3f, 1f1b %.3f", p, m, c,
                                      limit, span, plain);
@@ -229,11 +245,58 @@ static void refusals(void **state)
     assert_int_equal(ku_pp_schedule_create("interleaved", 64, 17, 64, &s), KUMI_EINVAL);
 }
 
+/* Makes, runs and lists a schedule; *n: the calls that succeed. */
+static int use_all(int *n)
+{
+    struct ku_pp_schedule *s, *listed;
+    struct ku_str text = {0};
+    double makespan, bubble;
+    *n = 0;
+    KU_TRY(ku_pp_schedule_create("1f1b", 2, 1, 4, &s));
+    ++*n;
+    int status = ku_pp_schedule_list(2, 4, &unit, 2, 0, &listed);
+    if (status == KUMI_OK) {
+        ++*n;
+        ku_pp_schedule_destroy(listed);
+        status = ku_pp_schedule_run(s, &unit, NULL, NULL, &makespan, NULL);
+    }
+    if (status == KUMI_OK) {
+        ++*n;
+        status = ku_pp_schedule_bubble(s, &unit, 1, &bubble);
+    }
+    if (status == KUMI_OK) {
+        ++*n;
+        status = ku_pp_schedule_print(s, &text);
+    }
+    *n += status == KUMI_OK;
+    ku_str_fini(&text);
+    ku_pp_schedule_destroy(s);
+    return status;
+}
+
+/* Every allocation fails once: that is ENOMEM of each call, and no other result. */
+static void without_memory(void **state)
+{
+    int failed[6] = {0}, n = 0, status = KUMI_ENOMEM;
+    char spec[32];
+    (void)state;
+    for (int at = 1; status == KUMI_ENOMEM; at++) {
+        snprintf(spec, sizeof spec, "mem:%d", at);
+        ku_fault_set(spec);
+        status = use_all(&n);
+        ku_fault_set(NULL);
+        failed[n]++;
+    }
+    assert_int_equal(status, KUMI_OK);
+    for (n = 0; n < 5; n++)
+        assert_true(failed[n] >= 3);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles),  cmocka_unit_test(in_flight),
-                                       cmocka_unit_test(v_shapes), cmocka_unit_test(published),
-                                       cmocka_unit_test(lists),    cmocka_unit_test(round_trips),
-                                       cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bubbles),   cmocka_unit_test(in_flight),     cmocka_unit_test(v_shapes),
+        cmocka_unit_test(published), cmocka_unit_test(lists),         cmocka_unit_test(round_trips),
+        cmocka_unit_test(refusals),  cmocka_unit_test(without_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,18 +102,19 @@ double ku_block_cost(const struct ku_block_cost *c, int stage, int kind)
     return kind == KU_BL_F ? x->f : kind == KU_BL_I ? x->i : kind == KU_BL_W ? x->w : x->i + x->w;
 }
 
-double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
-                          double *begin, double *end, uint32_t *stuck)
+int ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
+                       double *begin, double *end, double *makespan, uint32_t *stuck)
 {
     const size_t n = (size_t)KU_N_BLOCK_KINDS * (size_t)s->n_stages * (size_t)s->n_micro;
     double *done = ku_calloc(n, sizeof *done),
            *clock = ku_calloc((size_t)s->n_ranks, sizeof *clock);
     uint32_t *next = ku_calloc((size_t)s->n_ranks, sizeof *next);
-    double most = done && clock && next ? 0 : -1;
-    bool moved = true;
-    for (size_t i = 0; i < n && most == 0; i++)
+    const int status = done && clock && next ? KUMI_OK : KUMI_ENOMEM;
+    double most = 0;
+    bool moved = status == KUMI_OK;
+    for (size_t i = 0; i < n && moved; i++)
         done[i] = -1;
-    while (moved && most >= 0) {
+    while (moved) {
         moved = false;
         for (int r = 0; r < s->n_ranks; r++)
             while (s->first[r] + next[r] < s->first[r + 1]) {
@@ -136,7 +137,7 @@ double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_
                 moved = true;
             }
     }
-    for (int r = 0; r < s->n_ranks && most >= 0; r++)
+    for (int r = 0; r < s->n_ranks && most >= 0 && status == KUMI_OK; r++)
         if (s->first[r] + next[r] < s->first[r + 1]) {
             if (stuck)
                 *stuck = s->first[r] + next[r];
@@ -145,7 +146,9 @@ double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_
     ku_free(done);
     ku_free(clock);
     ku_free(next);
-    return most;
+    if (status == KUMI_OK)
+        *makespan = most;
+    return status;
 }
 
 double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, const double *end)
@@ -159,19 +162,24 @@ double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, 
     return most;
 }
 
-double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
-                             bool is_joint)
+int ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
+                          bool is_joint, double *bubble)
 {
     const uint32_t n = s->first[s->n_ranks];
-    double *begin = ku_calloc(n, sizeof *begin), *end = ku_calloc(n, sizeof *end), work = 0;
-    double span = begin && end ? ku_pp_schedule_run(s, cost, begin, end, NULL) : -1;
-    if (span > 0 && !is_joint)
+    double *begin = ku_calloc(n, sizeof *begin), *end = ku_calloc(n, sizeof *end);
+    double span = 0, work = 0;
+    int status = begin && end ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = ku_pp_schedule_run(s, cost, begin, end, &span, NULL);
+    if (status == KUMI_OK && span > 0 && !is_joint)
         span = ku_pp_schedule_span(s, begin, end);
     for (uint32_t i = 0; i < n; i++)
         work += ku_block_cost(cost, s->block[i].stage, s->block[i].kind);
     ku_free(begin);
     ku_free(end);
-    return span < 0 ? -1 : span > 0 ? 1 - work / (span * s->n_ranks) : 0;
+    if (status == KUMI_OK)
+        *bubble = span < 0 ? -1 : span > 0 ? 1 - work / (span * s->n_ranks) : 0;
+    return status;
 }
 
 int ku_pp_schedule_peak(const struct ku_pp_schedule *s, int rank)
@@ -227,6 +235,7 @@ int ku_pp_schedule_check(const struct ku_pp_schedule *s, const char *name)
     const struct ku_block_cost unit = {1, 1, 1, 0, NULL};
     int32_t *next = ku_calloc((size_t)s->n_stages * KU_N_BLOCK_KINDS, sizeof *next);
     uint32_t stuck = 0;
+    double makespan = 0;
     char text[160];
     int status = next ? check_lists(s, name, next) : KUMI_ENOMEM;
     for (int stage = 0; stage < s->n_stages && status == KUMI_OK; stage++) {
@@ -239,7 +248,9 @@ int ku_pp_schedule_check(const struct ku_pp_schedule *s, const char *name)
         }
     }
     ku_free(next);
-    if (status == KUMI_OK && ku_pp_schedule_run(s, &unit, NULL, NULL, &stuck) < 0)
+    if (status == KUMI_OK)
+        status = ku_pp_schedule_run(s, &unit, NULL, NULL, &makespan, &stuck);
+    if (status == KUMI_OK && makespan < 0)
         status = KU_ERR(KUMI_EINVAL, "%s: waits for ever: a block that it depends on comes later",
                         cell(s, name, stuck, text, sizeof text));
     return status;

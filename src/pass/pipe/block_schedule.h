@@ -67,6 +67,8 @@ void ku_pp_schedule_destroy(struct ku_pp_schedule *s); /* NULL is allowed */
  * micro-batches, and the lists run to the end when every block waits for those that it depends on.
  *
  *   name   of the text, in messages; the cell is named as row and column
+ *
+ * Errors: EINVAL; ENOMEM.
  */
 KU_STATUS ku_pp_schedule_check(const struct ku_pp_schedule *s, const char *name);
 
@@ -95,23 +97,26 @@ double ku_block_cost(const struct ku_block_cost *cost, int stage, int kind);
  * Runs the lists: every block begins when its rank is free and what it depends on has arrived.
  *
  *   begin, end   per block of the schedule, or NULL
- *   stuck        the block at which a rank waits for ever, or NULL
+ *   makespan     -1: the lists wait for each other
+ *   stuck        the block at which a rank then waits for ever, or NULL
  *
- * Returns the makespan; < 0: the lists wait for each other.
+ * Errors: ENOMEM.
  */
-double ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
-                          double *begin, double *end, uint32_t *stuck);
+KU_STATUS ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
+                             double *begin, double *end, double *makespan, uint32_t *stuck);
 /* The longest time from a rank's first block to its last. */
 double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, const double *end);
 /*
  * The share of a step that the ranks are idle. Without the optimizer a step takes the span, as the
- * next one begins at once on every rank (Qi et al. 2023, section 2.3). -1: the lists wait for each
- * other, or no memory.
+ * next one begins at once on every rank (Qi et al. 2023, section 2.3).
  *
  *   is_joint   the step takes the makespan: all ranks update together, after the norm of all
+ *   bubble     -1: the lists wait for each other
+ *
+ * Errors: ENOMEM.
  */
-double ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
-                             bool is_joint);
+KU_STATUS ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
+                                bool is_joint, double *bubble);
 /*
  * A schedule from costs, one stage per rank: ranks begin blocks as early as they may, with at most
  * in_flight micro-batches each.

@@ -33,19 +33,22 @@ static bool does_fit(const struct ku_pp_schedule *s, int in_flight)
 }
 
 /* Takes the candidate if it fits and its step is shorter than the best one's; else destroys it. */
-static void compare(struct ku_pp_schedule *s, const char *name, const struct ku_pp_request *q,
-                    const struct ku_block_cost *cost, int *layers, struct best *best)
+static int compare(struct ku_pp_schedule *s, const char *name, const struct ku_pp_request *q,
+                   const struct ku_block_cost *cost, int *layers, struct best *best)
 {
-    const double span =
-        does_fit(s, q->in_flight) ? ku_pp_schedule_run(s, cost, NULL, NULL, NULL) : -1;
-    if (span < 0 || (best->s && span >= best->span * (1 - 1e-9))) {
+    double span = -1;
+    int status = KUMI_OK;
+    if (does_fit(s, q->in_flight))
+        status = ku_pp_schedule_run(s, cost, NULL, NULL, &span, NULL);
+    if (status < 0 || span < 0 || (best->s && span >= best->span * (1 - 1e-9))) {
         ku_pp_schedule_destroy(s);
         ku_free(layers);
-        return;
+        return status;
     }
     ku_pp_schedule_destroy(best->s);
     ku_free(best->layers);
     *best = (struct best){s, layers, name, span};
+    return KUMI_OK;
 }
 
 /* One candidate; a generator that does not exist for these numbers is none. name NULL: a list. */
@@ -66,7 +69,7 @@ static int try(const struct ku_graph *g, const struct ku_pp_request *q, const ch
     if (status == KUMI_OK && !name)
         status = ku_pp_schedule_list(q->n_ranks, q->n_micro, &cost, q->in_flight, is_eager, &s);
     if (status == KUMI_OK) {
-        compare(s, name ? name : "list", q, &cost, layers, best);
+        status = compare(s, name ? name : "list", q, &cost, layers, best);
     } else {
         ku_pp_schedule_destroy(s);
         ku_free(layers);

@@ -120,7 +120,12 @@ int ku_pp_schedule_print(const struct ku_pp_schedule *s, struct ku_str *out)
     double *begin = ku_calloc((size_t)s->first[s->n_ranks] + 1, sizeof *begin);
     if (begin == NULL)
         return KUMI_ENOMEM;
-    const double makespan = ku_pp_schedule_run(s, &unit, begin, NULL, NULL);
+    double makespan = 0;
+    const int status = ku_pp_schedule_run(s, &unit, begin, NULL, &makespan, NULL);
+    if (status < 0) {
+        ku_free(begin);
+        return status;
+    }
     KU_ASSERT(makespan > 0);
     for (int r = 0; r < s->n_ranks; r++) {
         double at = 0;
