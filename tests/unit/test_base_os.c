@@ -211,6 +211,11 @@ static void test_folders(void **state)
     expect_text("kept/file", "2");
     assert_int_equal(ku_os_rmtree("kept/file"), 0);
     assert_int_equal(ku_os_rmtree("absent"), 0);
+    assert_int_equal(symlink("absent", "link"), 0);
+    assert_false(ku_os_is_missing("link")); /* broken, but there */
+    assert_false(ku_os_is_missing("kept"));
+    assert_true(ku_os_is_missing("absent"));
+    assert_int_equal(ku_os_unlink("link"), 0);
     assert_int_equal(ku_os_rmtree("kept/absent/x"), 0);
 }
 

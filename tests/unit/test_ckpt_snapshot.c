@@ -6,6 +6,7 @@
 #include "ckpt/digest.h"
 #include "ckpt/snapshot/retention.h"
 #include "ckpt/safetensors.h"
+#include "kumi/messages.h"
 
 static void save(const struct state *s, const char *dir, int64_t step, int n_ranks, int keep)
 {
@@ -578,6 +579,50 @@ static void other_dtype(void **unused)
     folder_remove(dir);
 }
 
+/*
+ * A run in training commits a snapshot and removes the older one between listing and opening: while
+ * the warning of a damaged newest one is written.
+ */
+static void commit_and_prune(void *ctx, const char *line, size_t bytes)
+{
+    char path[4][320];
+    (void)line;
+    (void)bytes;
+    static const char *const names[] = {"step-00000010", "aside-10", "aside-20", "step-00000020"};
+    for (int i = 0; i < 4; i++)
+        snprintf(path[i], sizeof path[i], "%s/%s", (const char *)ctx, names[i]);
+    KU_IGNORE(ku_os_rename(path[0], path[1]), "done by the first warning");
+    KU_IGNORE(ku_os_rename(path[2], path[3]), "likewise");
+}
+
+static void removed_meanwhile(void **unused)
+{
+    (void)unused;
+    struct state s;
+    struct ku_ckpt c;
+    char dir[64], path[2][320];
+    const struct kumi_messages messages = {.line = commit_and_prune, .ctx = dir};
+    folder_make(dir);
+    state_init(&s);
+    state_fill(&s, 1);
+    for (int64_t step = 10; step <= 30; step += 10)
+        save(&s, dir, step, 1, 0);
+    damage(dir, 30, "manifest.json");
+    snprintf(path[0], sizeof path[0], "%s/step-00000020", dir);
+    snprintf(path[1], sizeof path[1], "%s/aside-20", dir);
+    assert_int_equal(ku_os_rename(path[0], path[1]), 0);
+    kumi_messages_set(&messages);
+    const int status = ku_ckpt_find(dir, INT64_MAX, &c);
+    kumi_messages_set(NULL);
+    assert_status(status, KUMI_OK);
+    assert_int_equal(c.step, 20);
+    ku_ckpt_close(&c);
+    assert_false(has_step(dir, 10));
+    assert_error(ku_ckpt_find(dir, 20, &c), KUMI_ENOCKPT, "no usable snapshot before step 20");
+    state_fini(&s);
+    folder_remove(dir);
+}
+
 static void refused(void **unused)
 {
     (void)unused;
@@ -605,7 +650,8 @@ int main(void)
         cmocka_unit_test(replace),       cmocka_unit_test(stopped_between_phases),
         cmocka_unit_test(flipped_bytes), cmocka_unit_test(truncated_and_missing),
         cmocka_unit_test(differences),   cmocka_unit_test(a_part),
-        cmocka_unit_test(other_dtype),   cmocka_unit_test(refused),
+        cmocka_unit_test(other_dtype),   cmocka_unit_test(removed_meanwhile),
+        cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,11 @@ int ku_os_stat(const char *path, struct stat *st)
 {
     return is_faulted(0) ? -1 : stat(path, st);
 }
+bool ku_os_is_missing(const char *path)
+{
+    struct stat st;
+    return !is_faulted(0) && lstat(path, &st) < 0 && errno == ENOENT;
+}
 int ku_os_mkdir(const char *path, mode_t mode)
 {
     return is_faulted(0) ? -1 : mkdir(path, mode);

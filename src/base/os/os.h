@@ -2,6 +2,7 @@
 #ifndef KU_BASE_OS_OS_H
 #define KU_BASE_OS_OS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -28,6 +29,8 @@ int ku_os_pwrite_full(int fd, const void *data, size_t bytes, off_t at);
 int ku_os_fsync(int fd);
 int ku_os_fstat(int fd, struct stat *st);
 int ku_os_stat(const char *path, struct stat *st);
+/* Whether nothing has this name, not even a broken symbolic link. An error is no proof of that. */
+bool ku_os_is_missing(const char *path);
 int ku_os_mkdir(const char *path, mode_t mode); /* the caller handles EEXIST */
 int ku_os_mkdirs(const char *path);             /* with parents; existing ones are accepted */
 int ku_os_rename(const char *from, const char *to);

@@ -183,36 +183,64 @@ int ku_ckpt_open_step(const char *folder, int64_t step, struct ku_ckpt *c)
     return status;
 }
 
-static int find_in(const char *folder, int64_t before, struct ku_ckpt *c)
+/* Whether a run in training has removed the snapshot since it was listed (checkpoint.keep). */
+static bool is_removed(const char *folder, int64_t step)
 {
-    int64_t *steps;
-    int n, n_damaged = 0;
-    KU_TRY(ku_ckpt_place_list(folder, &steps, &n));
+    char *path = ku_asprintf("%s/step-%08lld", folder, (long long)step);
+    const bool result = path && ku_os_is_missing(path);
+    ku_free(path);
+    return result;
+}
+
+/* Opens the newest usable one of the snapshots of one listing, and counts the others. */
+static int open_newest(const char *folder, const int64_t *steps, int n, int64_t before,
+                       struct ku_ckpt *c, int *n_damaged, int *n_removed)
+{
     int status = KUMI_ENOCKPT;
+    *n_damaged = *n_removed = 0;
     for (int i = 0; i < n && status == KUMI_ENOCKPT; i++) {
         if (steps[i] >= before)
             continue;
         status = ku_ckpt_open_step(folder, steps[i], c);
-        if (status == KUMI_ENOCKPT) {
-            KU_LOG(CKPT, WARN, "%s; trying the previous checkpoint", ku_err_get()->text);
-            n_damaged++;
+        if (status != KUMI_ENOCKPT)
+            continue;
+        if (is_removed(folder, steps[i])) {
+            (*n_removed)++;
+            continue;
         }
+        KU_LOG(CKPT, WARN, "%s; trying the previous checkpoint", ku_err_get()->text);
+        (*n_damaged)++;
     }
-    ku_free(steps);
-    if (status == KUMI_ENOCKPT)
-        status = n_damaged > 0
-                     ? KU_ERR(KUMI_ENOCKPT,
-                              "checkpoint: %s: none of %d snapshots is usable; the warnings "
-                              "above say why",
-                              folder, n_damaged)
-                 : before != INT64_MAX
-                     ? KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: no usable snapshot before step %lld",
-                              folder, (long long)before)
-                     : KU_ERR(KUMI_ENOCKPT,
-                              "checkpoint: %s: holds no checkpoint; give a run, its checkpoints or "
-                              "one of them",
-                              folder);
     return status;
+}
+
+static int find_in(const char *folder, int64_t before, struct ku_ckpt *c)
+{
+    int64_t *steps;
+    int n, n_damaged, n_removed, status, n_listed = 0;
+    do { /* where one was removed, a newer one may have been committed */
+        KU_TRY(ku_ckpt_place_list(folder, &steps, &n));
+        status = open_newest(folder, steps, n, before, c, &n_damaged, &n_removed);
+        ku_free(steps);
+    } while (status == KUMI_ENOCKPT && n_removed > 0 && ++n_listed < KU_CKPT_MAX_REMOVED);
+    if (status != KUMI_ENOCKPT)
+        return status;
+    return n_damaged > 0 ? KU_ERR(KUMI_ENOCKPT,
+                                  "checkpoint: %s: none of %d snapshots is usable; the warnings "
+                                  "above say why",
+                                  folder, n_damaged)
+           : n_removed > 0
+               ? KU_ERR(KUMI_ENOCKPT,
+                        "checkpoint: %s: the run removed each snapshot before it was opened; raise "
+                        "its checkpoint.keep, or use a copy of one",
+                        folder)
+           : before != INT64_MAX
+               ? KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: no usable snapshot before step %lld", folder,
+                        (long long)before)
+               : KU_ERR(KUMI_ENOCKPT,
+                        "checkpoint: %s: holds no checkpoint; give a run, its checkpoints or "
+                        "one of them",
+                        folder);
 }
 
 int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c)

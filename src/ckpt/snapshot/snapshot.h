@@ -106,8 +106,14 @@ struct ku_ckpt {
 KU_STATUS ku_ckpt_open(const char *path, struct ku_ckpt *c);
 void ku_ckpt_close(struct ku_ckpt *c);
 /*
+ * A run in training removes snapshots (checkpoint.keep) while they are read. Readers then take the
+ * newest of that time, until the run has removed so many: a run that commits five snapshots in the
+ * time in which one is read would go on to do so.
+ */
+enum { KU_CKPT_MAX_REMOVED = 5 };
+/*
  * Open the newest usable snapshot with a step below `before`. Damaged ones are skipped with a
- * warning.
+ * warning; where all are removed between listing and opening, the directory is listed again.
  *
  *   dir   a directory of snapshots, a run with one in checkpoints/, or a single snapshot
  *
