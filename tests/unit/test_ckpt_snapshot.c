@@ -2,6 +2,7 @@
 /* links: ckpt tensor base */
 #include "unit/ckpt_util.h"
 
+#include "base/fault.h"
 #include "base/tick.h"
 #include "ckpt/digest.h"
 #include "ckpt/snapshot/retention.h"
@@ -151,6 +152,34 @@ static void keep(void **unused)
     assert_true(e[3].is_usable);
     assert_true(e[3].bytes > 8000000);
     ku_free(e);
+    state_fini(&s);
+    folder_remove(dir);
+}
+
+/* A leftover that cannot be removed is no reason not to save. */
+static void fixed_leftover(void **unused)
+{
+    (void)unused;
+    struct state s;
+    char dir[64], left[128], file[256], fault[16];
+    int n_left = 0;
+    folder_make(dir);
+    state_init_sized(&s, 9, 1000);
+    state_fill(&s, 1);
+    snprintf(left, sizeof left, "%s/.tmp-old-00000001", dir);
+    snprintf(file, sizeof file, "%s/manifest.json", left);
+    for (int n = 1; n <= 16; n++) { /* the first system calls of a save fail, one at a time */
+        const struct ku_ckpt_desc d = state_desc(&s, dir, n);
+        assert_int_equal(ku_os_mkdirs(left), 0);
+        file_write(file, "{", 1);
+        snprintf(fault, sizeof fault, "os:%d", n);
+        ku_fault_set(fault);
+        const int status = ku_ckpt_save(&d);
+        ku_fault_set(NULL);
+        n_left += status == KUMI_OK && !ku_os_is_missing(left);
+        assert_true(status == KUMI_OK || status == KUMI_ESTORAGE);
+    }
+    assert_int_equal(n_left, 3); /* the folder is read, the file and the folder are removed */
     state_fini(&s);
     folder_remove(dir);
 }
@@ -651,7 +680,7 @@ int main(void)
         cmocka_unit_test(flipped_bytes), cmocka_unit_test(truncated_and_missing),
         cmocka_unit_test(differences),   cmocka_unit_test(a_part),
         cmocka_unit_test(other_dtype),   cmocka_unit_test(removed_meanwhile),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(refused),       cmocka_unit_test(fixed_leftover),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

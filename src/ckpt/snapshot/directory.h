@@ -18,7 +18,11 @@
  * Errors: ENOCKPT, dir cannot be read.
  */
 KU_STATUS ku_ckpt_place_list(const char *dir, int64_t **steps, int *n);
-/* Remove incomplete snapshots of crashed writers. Errors: ESTORAGE. */
+/*
+ * Remove incomplete snapshots of crashed writers. One that cannot be removed gives a warning:
+ * another process may read it over NFS, or another user own it. Errors: ESTORAGE, dir cannot be
+ * read.
+ */
 KU_STATUS ku_ckpt_place_clean(const char *dir);
 /* Rename the temporary directory to its final name atomically. An existing snapshot is replaced.
  * Errors: ESTORAGE. */
