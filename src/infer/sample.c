@@ -10,6 +10,7 @@
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/utf8.h"
@@ -53,11 +54,17 @@ struct sample {
     struct ku_sampling sampling;
 };
 
-static int set_device(struct sample *s, const char *device, const char *isa, int64_t threads)
+/* trained: the model's compute dtype, which the option replaces */
+static int set_device(struct sample *s, const char *trained, const char *device, const char *isa,
+                      int64_t threads)
 {
+    KU_TRY(ku_dtype_parse(s->o->dtype ? s->o->dtype : trained, &s->infer.compute));
     s->infer.device = ku_device_find(device);
     s->infer.device_opts.n_threads = threads > 0 ? (int)threads : ku_os_n_cpus();
-    return ku_isa_resolve(isa, s->infer.compute, &s->infer.device_opts.isa);
+    KU_TRY(ku_isa_resolve(isa, s->infer.compute, &s->infer.device_opts.isa));
+    KU_LOG(EXEC, INFO, "sample: %s on %s", kumi_dtype_name(s->infer.compute),
+           ku_cpu_isa_name(s->infer.device_opts.isa));
+    return KUMI_OK;
 }
 
 /*
@@ -82,8 +89,7 @@ static int open_directory(struct sample *s, const char *dir)
     }
     ku_free(path);
     KU_TRY(status);
-    s->infer.compute = KUMI_F32;
-    KU_TRY(set_device(s, "cpu", NULL, 0));
+    KU_TRY(set_device(s, "f32", "cpu", NULL, 0));
     const char *where;
     KU_TRY(ku_pretrained_tokenizer(dir, s->o->tokenizer, s->model.properties.vocab_size, &where));
     return ku_tokenizer_open(where, &s->tokenizer);
@@ -123,10 +129,9 @@ static int open_tokenizer(struct sample *s, const struct ku_config *cfg, const c
 static int use_config(struct sample *s, const struct ku_config *cfg, const char *dir)
 {
     KU_TRY(ku_model_read(cfg, &s->model));
-    KU_TRY(ku_dtype_parse(cfg->precision_compute, &s->infer.compute));
     s->infer.keep_f32 = (const char *const *)cfg->precision_keep_f32.item;
     s->infer.modules = &cfg->precision_modules.rules;
-    KU_TRY(set_device(s, cfg->parallel_device, cfg->parallel_isa,
+    KU_TRY(set_device(s, cfg->precision_compute, cfg->parallel_device, cfg->parallel_isa,
                       cfg->train_threads == KU_NULL ? 0 : cfg->train_threads));
     return open_tokenizer(s, cfg, dir);
 }
@@ -400,8 +405,6 @@ static int prepare(struct sample *s)
     else
         KU_TRY(open_checkpoint(s));
     KU_TRY(ku_pretrained_read_ends(s->weights, s->tokenizer, &s->ends));
-    if (s->o->dtype)
-        KU_TRY(ku_dtype_parse(s->o->dtype, &s->infer.compute));
     KU_TRY(encode_prompts(s));
     return make_buffers(s);
 }
