@@ -420,7 +420,10 @@ KUMI_API int kumi_data_verify(const struct kumi_settings *settings, char **text)
  *            the damage and the error names the first, or *text is NULL
  *   digest   of the newest, "sha256:…"
  *
- * Errors: KUMI_ENOCKPT: none, or damaged.
+ * The run may be in training: a checkpoint that it removes meanwhile (checkpoint.keep) is no
+ * damage.
+ *
+ * Errors: KUMI_ENOCKPT: none, or damaged, or the run removes them sooner than they are read.
  */
 KUMI_API int kumi_ckpt_list(const char *run, int as_json, char **text);
 KUMI_API int kumi_ckpt_verify(const char *run_or_checkpoint, char **text);

@@ -4,6 +4,7 @@
  */
 #include "kumi/run.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -159,6 +160,38 @@ static void note_damage(void *ctx, const struct ku_ckpt_damage *d)
     ku_str_add(out, ": %s\n", d->what);
 }
 
+/*
+ * Verifies the checkpoints of one listing.
+ *
+ *   first   out: the first damage
+ *   n       out: the checkpoints that the run has not removed meanwhile (checkpoint.keep)
+ */
+static int verify_all(const struct place *p, struct ku_str *out, struct kumi_error *first, int *n)
+{
+    char bytes[16];
+    *n = 0;
+    for (int i = 0; i < p->n; i++) {
+        struct ku_str damage = {0};
+        const int status = ku_ckpt_verify(p->path[i], note_damage, &damage);
+        const struct kumi_error error = *ku_err_get();
+        const bool is_removed = status == KUMI_ENOCKPT && ku_os_is_missing(p->path[i]);
+        if (status == KUMI_OK)
+            ku_str_add(out, "%s: intact, %s\n", p->path[i],
+                       ku_text_bytes(p->entry[i].bytes, bytes) + strspn(bytes, " "));
+        else if (is_removed)
+            ku_str_add(out, "%s: removed meanwhile\n", p->path[i]);
+        else
+            ku_str_add(out, "%s: damaged\n%s", p->path[i], ku_str_get(&damage));
+        ku_str_fini(&damage);
+        if (status < 0 && status != KUMI_ENOCKPT)
+            return ku_err_put(&error);
+        if (status < 0 && !is_removed && first->status == KUMI_OK)
+            *first = error;
+        *n += !is_removed;
+    }
+    return KUMI_OK;
+}
+
 int kumi_ckpt_verify(const char *run_or_checkpoint, char **text)
 {
     KU_GIVEN(run_or_checkpoint, "run_or_checkpoint");
@@ -166,26 +199,21 @@ int kumi_ckpt_verify(const char *run_or_checkpoint, char **text)
     struct place p = {0};
     struct ku_str out = {0};
     struct kumi_error first = {0};
-    char bytes[16];
-    int status;
+    int status, n = 0;
     *text = NULL;
-    KU_TRY_OUT(find_all(run_or_checkpoint, &p));
-    for (int i = 0; i < p.n; i++) {
-        struct ku_str damage = {0};
-        status = ku_ckpt_verify(p.path[i], note_damage, &damage);
-        if (status < 0 && first.status == KUMI_OK)
-            first = *ku_err_get();
-        if (status == KUMI_OK)
-            ku_str_add(&out, "%s: intact, %s\n", p.path[i],
-                       ku_text_bytes(p.entry[i].bytes, bytes) + strspn(bytes, " "));
-        else
-            ku_str_add(&out, "%s: damaged\n%s", p.path[i], ku_str_get(&damage));
-        ku_str_fini(&damage);
-        if (status < 0 && status != KUMI_ENOCKPT)
-            goto out;
+    for (int i = 0; i < KU_CKPT_MAX_REMOVED && n == 0; i++) {
+        place_fini(&p);
+        p = (struct place){0};
+        KU_TRY_OUT(find_all(run_or_checkpoint, &p));
+        KU_TRY_OUT(verify_all(&p, &out, &first, &n));
     }
-    status = ku_text_take(&out, text); /* also with damaged checkpoints */
-    if (status == KUMI_OK && first.status < 0)
+    KU_TRY_OUT(ku_text_take(&out, text)); /* also with damaged checkpoints */
+    if (n == 0)
+        status = KU_ERR(KUMI_ENOCKPT,
+                        "checkpoint: %s: the run removed each checkpoint before it was read; raise "
+                        "its checkpoint.keep, or verify a copy of one",
+                        run_or_checkpoint);
+    else if (first.status < 0)
         status = ku_err_put(&first);
 out:
     ku_str_fini(&out);
@@ -198,9 +226,14 @@ int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only, char di
     KU_GIVEN(run_or_checkpoint, "run_or_checkpoint");
     KU_GIVEN(digest, "digest");
     struct ku_ckpt c;
+    bool is_removed;
+    int status, n_removed = 0;
     _Static_assert(KU_DIGEST_TEXT_BYTES <= 72, "a digest's text fits");
-    KU_TRY(ku_ckpt_find(run_or_checkpoint, INT64_MAX, &c));
-    int status = ku_digest_snapshot(c.path, parameters_only, digest);
-    ku_ckpt_close(&c);
+    do { /* where the run has removed the checkpoint, there is a newer one */
+        KU_TRY(ku_ckpt_find(run_or_checkpoint, INT64_MAX, &c));
+        status = ku_digest_snapshot(c.path, parameters_only, digest);
+        is_removed = status == KUMI_ENOCKPT && ku_os_is_missing(c.path);
+        ku_ckpt_close(&c);
+    } while (is_removed && ++n_removed < KU_CKPT_MAX_REMOVED);
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/json/json.h"
 #include "base/str.h"
+#include "base/tick.h"
 #include "ckpt/digest.h"
 #include "device/peak_bench.h"
 #include "app/bench/bench_report.h"
@@ -168,6 +169,57 @@ static void check_whole(const char *run, const char *newest)
     kumi_text_free(text);
 }
 
+/* A run in training that commits step 20 and removes step 10 at a tick of the reader */
+struct pruning {
+    const char *run;
+    int at, n_ticks;
+};
+static void move(const char *run, const char *from, const char *to)
+{
+    char path[2][192];
+    snprintf(path[0], sizeof path[0], "%s/%s", run, from);
+    snprintf(path[1], sizeof path[1], "%s/%s", run, to);
+    assert_int_equal(ku_os_rename(path[0], path[1]), 0);
+}
+static void prune(void *ctx)
+{
+    struct pruning *p = ctx;
+    if (p->n_ticks++ != p->at)
+        return;
+    move(p->run, "checkpoints/step-00000010", "older");
+    move(p->run, "newer", "checkpoints/step-00000020");
+}
+
+/* Verification and digest read what is there: a removed checkpoint is no damage. */
+static void check_pruned(const char *run)
+{
+    char digest[3][72], *text = NULL;
+    struct pruning p = {.run = run, .at = -1};
+    assert_status(kumi_ckpt_digest(run, 0, digest[0]), KUMI_OK);
+    move(run, "checkpoints/step-00000020", "newer");
+    assert_status(kumi_ckpt_digest(run, 0, digest[1]), KUMI_OK);
+    assert_string_not_equal(digest[0], digest[1]);
+    ku_ticker = (struct ku_ticker){prune, &p};
+    assert_status(kumi_ckpt_digest(run, 0, digest[2]), KUMI_OK); /* counts the ticks of opening */
+    const int n_ticks = p.n_ticks;
+    assert_true(n_ticks >= 2);
+    for (int at = 0; at < n_ticks; at++) {
+        p = (struct pruning){.run = run, .at = at};
+        assert_status(kumi_ckpt_digest(run, 0, digest[2]), KUMI_OK);
+        assert_string_equal(digest[2], digest[0]);
+        move(run, "checkpoints/step-00000020", "newer");
+        move(run, "older", "checkpoints/step-00000010");
+    }
+    p = (struct pruning){.run = run, .at = 0};
+    assert_status(kumi_ckpt_verify(run, &text), KUMI_OK);
+    assert_null(strstr(text, "damaged"));
+    assert_non_null(strstr(text, "step-00000010: removed meanwhile\n"));
+    assert_non_null(strstr(text, "step-00000020: intact, "));
+    kumi_text_free(text);
+    ku_ticker = (struct ku_ticker){NULL, NULL};
+    move(run, "older", "checkpoints/step-00000010");
+}
+
 static void check_damaged(const char *run, const char *newest)
 {
     char path[256], digest[72], *text = NULL;
@@ -211,6 +263,7 @@ static void test_ckpt(void **state)
     assert_error(kumi_ckpt_export(run, out, NULL), KUMI_EBUSY, out);
     snprintf(out, sizeof out, "%s/exported/model.safetensors", f->folder);
     assert_status(ku_os_stat(out, &info), 0);
+    check_pruned(run);
     check_damaged(run, newest);
 
     const char *none[] = {"/nowhere/run", f->folder};

@@ -124,52 +124,57 @@ int ku_digest_stream(const struct ku_ckpt_tensor *tensor, int n, int parameters_
 /* Reads tensor by tensor: tensors are hashed by name, but in the file they are sorted by width
  * first.
  */
-static int add_file(struct ku_sha256 *h, const struct ku_ckpt *c, int file, void *buffer)
+static int add_file(struct ku_sha256 *h, const struct ku_scan *s, void *buffer)
 {
-    struct ku_scan s;
-    int status = KUMI_OK;
-    KU_TRY(ku_scan_open(c, file, &s));
-    for (int i = 0; i < s.st.n; i++) {
-        const struct ku_st_tensor *t = s.st.by_name[i];
+    for (int i = 0; i < s->st.n; i++) {
+        const struct ku_st_tensor *t = s->st.by_name[i];
         add_head(h, t->name, t->type, t->dim, t->ndim);
         for (uint64_t at = 0, n; at < t->bytes; at += n) {
-            int64_t p = ku_scan_piece_at(&s, t->at + at);
-            n = p < 0 ? 0 : s.piece[p].bytes;
-            if (n == 0 || n > t->bytes - at) {
-                status =
-                    KU_ERR(KUMI_ENOCKPT, "checkpoint: damaged: %s.xxh3: no checksum for byte %llu",
-                           s.path, (unsigned long long)(t->at + at));
-                goto out;
-            }
-            KU_TRY_OUT(ku_st_read_bytes(&s.st, t, at, buffer, (size_t)n));
-            if (ku_hash64(buffer, (size_t)n) != s.piece[p].sum) {
-                status = ku_scan_damaged(&s, &s.piece[p]);
-                goto out;
-            }
+            int64_t p = ku_scan_piece_at(s, t->at + at);
+            n = p < 0 ? 0 : s->piece[p].bytes;
+            if (n == 0 || n > t->bytes - at)
+                return KU_ERR(KUMI_ENOCKPT,
+                              "checkpoint: damaged: %s.xxh3: no checksum for byte %llu", s->path,
+                              (unsigned long long)(t->at + at));
+            KU_TRY(ku_st_read_bytes(&s->st, t, at, buffer, (size_t)n));
+            if (ku_hash64(buffer, (size_t)n) != s->piece[p].sum)
+                return ku_scan_damaged(s, &s->piece[p]);
             ku_sha256_update(h, buffer, (size_t)n);
         }
     }
-out:
-    ku_scan_close(&s);
-    return status;
+    return KUMI_OK;
+}
+
+/* All files are open before the first is read: a run may then remove the snapshot. */
+static int open_files(const struct ku_ckpt *c, struct ku_scan *scan, int n)
+{
+    static const int file[] = {KU_CKPT_FILE_MODEL, KU_CKPT_FILE_OPTIMIZER};
+    for (int i = 0; i < n; i++)
+        KU_TRY(ku_scan_open(c, file[i], &scan[i]));
+    return KUMI_OK;
 }
 
 int ku_digest_snapshot(const char *path, int parameters_only, char out[KU_DIGEST_TEXT_BYTES])
 {
     struct ku_sha256 h = {0};
     struct ku_ckpt c;
+    struct ku_scan scan[2] = {{0}};
+    const int n = parameters_only ? 1 : 2;
     char text[KU_DIGEST_TEXT_BYTES];
     KU_TRY(ku_ckpt_open(path, &c));
     void *buffer = ku_malloc(KU_CHUNK_BYTES);
-    int status = buffer == NULL ? KUMI_ENOMEM : ku_sha256_init(&h);
+    int status = buffer == NULL ? KUMI_ENOMEM : open_files(&c, scan, n);
+    if (status == KUMI_OK)
+        status = ku_sha256_init(&h);
     if (status == KUMI_OK) {
-        status = add_file(&h, &c, KU_CKPT_FILE_MODEL, buffer);
-        if (status == KUMI_OK && !parameters_only)
-            status = add_file(&h, &c, KU_CKPT_FILE_OPTIMIZER, buffer);
+        for (int i = 0; i < n && status == KUMI_OK; i++)
+            status = add_file(&h, &scan[i], buffer);
         finish(&h, text); /* also frees the hash context */
         if (status == KUMI_OK)
             memcpy(out, text, sizeof text);
     }
+    for (int i = 0; i < n; i++)
+        ku_scan_close(&scan[i]);
     ku_free(buffer);
     ku_ckpt_close(&c);
     return status;

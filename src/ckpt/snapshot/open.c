@@ -300,25 +300,43 @@ static int describe(const char *folder, int64_t step, struct ku_ckpt_entry *e)
     return KUMI_OK;
 }
 
-int ku_ckpt_list(const char *dir, struct ku_ckpt_entry **entries, int *n_entries)
+/* Describes the snapshots of one listing that are still there. n_removed: the others */
+static int describe_all(const char *folder, struct ku_ckpt_entry **entries, int *n, int *n_removed)
 {
-    char *folder;
-    int64_t *steps = NULL;
-    struct ku_ckpt_entry *e = NULL;
-    int status, n = 0;
-    KU_TRY(check_exists(dir));
-    KU_TRY(folder_of(dir, &folder));
-    KU_TRY_OUT(ku_ckpt_place_list(folder, &steps, &n));
-    e = ku_calloc((size_t)n + 1, sizeof *e);
+    int64_t *steps;
+    int n_steps, status = KUMI_OK;
+    KU_TRY(ku_ckpt_place_list(folder, &steps, &n_steps));
+    struct ku_ckpt_entry *e = ku_calloc((size_t)n_steps + 1, sizeof *e);
     KU_TRY_OUT(e == NULL ? KUMI_ENOMEM : KUMI_OK);
-    for (int i = 0; i < n; i++)
-        KU_TRY_OUT(describe(folder, steps[i], &e[i]));
+    *n = 0;
+    for (int i = 0; i < n_steps; i++) {
+        KU_TRY_OUT(describe(folder, steps[i], &e[*n]));
+        *n += e[*n].is_usable || !is_removed(folder, steps[i]);
+    }
+    *n_removed = n_steps - *n;
     *entries = e;
-    *n_entries = n;
     e = NULL;
 out:
     ku_free(e);
     ku_free(steps);
-    ku_free(folder);
     return status;
+}
+
+int ku_ckpt_list(const char *dir, struct ku_ckpt_entry **entries, int *n_entries)
+{
+    char *folder;
+    struct ku_ckpt_entry *e = NULL;
+    int status, n = 0, n_removed = 0, n_listed = 0;
+    KU_TRY(check_exists(dir));
+    KU_TRY(folder_of(dir, &folder));
+    do {
+        ku_free(e);
+        e = NULL;
+        status = describe_all(folder, &e, &n, &n_removed);
+    } while (status == KUMI_OK && n == 0 && n_removed > 0 && ++n_listed < KU_CKPT_MAX_REMOVED);
+    ku_free(folder);
+    KU_TRY(status);
+    *entries = e;
+    *n_entries = n;
+    return KUMI_OK;
 }

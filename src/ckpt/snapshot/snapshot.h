@@ -161,7 +161,10 @@ struct ku_ckpt_entry {
     int is_usable;  /* ku_ckpt_open succeeds */
     char problem[256];
 };
-/* List the snapshots of dir (as for ku_ckpt_find), newest first. The caller frees *entries. */
+/*
+ * List the snapshots of dir (as for ku_ckpt_find), newest first, without those that a run in
+ * training removes meanwhile. The caller frees *entries.
+ */
 KU_STATUS ku_ckpt_list(const char *dir, struct ku_ckpt_entry **entries, int *n);
 
 /* A damaged piece, or an unreadable file (bytes = 0, `what` has the reason). */
