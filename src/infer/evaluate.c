@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "infer/evaluate.h"
 
-#include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,15 +26,7 @@
 #include "train/session.h"
 #include "model/pretrained.h"
 
-enum {
-    N_SETS = 6,
-    DIRECTORY_SEQ_LEN = 1024,
-    /*
-     * Checkpoints that were removed before they were read. Between search and reading each rank
-     * compiles, which may take longer than the run takes from one checkpoint to the next.
-     */
-    MAX_REMOVED = 5
-};
+enum { N_SETS = 6, DIRECTORY_SEQ_LEN = 1024 };
 struct evaluation {
     const struct kumi_eval_options *o;
     struct kumi_eval_result *result;
@@ -43,6 +35,7 @@ struct evaluation {
     char *set[N_SETS]; /* overrides of the configuration; data.train, if there, is the last */
     int n_sets;
     int is_directory;     /* a directory of weights, not a run */
+    bool is_open;         /* configuration and data are, on all ranks */
     int32_t *token_bytes; /* [vocab_size] bytes per token; NULL: unknown */
 };
 
@@ -66,8 +59,8 @@ static int find_intact(const char *run, int64_t before, struct kumi_error *damag
             return ku_err_put(damage);
         KU_TRY(status);
         status = ku_ckpt_check_companions(c);
-        if (status == KUMI_OK)
-            return KUMI_OK;
+        if (status == KUMI_OK || (status == KUMI_ENOCKPT && ku_os_is_missing(c->path)))
+            return KUMI_OK; /* a removed one is evaluate_newest's */
         before = c->step;
         ku_ckpt_close(c);
         if (status != KUMI_ENOCKPT)
@@ -342,10 +335,24 @@ static void warn_of_changes(const struct evaluation *e, const struct ku_ckpt *c)
                c->path, was.data, is);
 }
 
+/*
+ * Opens the data on all ranks. The job goes on where the run has removed the checkpoint, whose
+ * tokenizer a rank opens after it has read the data; any other error ends it at once.
+ */
+static int open_data_of(struct evaluation *e, const struct ku_ckpt *c)
+{
+    const int status = open_data(e);
+    if (status < 0 && !ku_os_is_missing(c->path))
+        return ku_agree_local(e->job, status);
+    KU_TRY(ku_agree_worst(e->job, status));
+    e->is_open = true;
+    return KUMI_OK;
+}
+
 static int evaluate_checkpoint(struct evaluation *e, const struct ku_ckpt *c)
 {
     KU_TRY(ku_agree_worst(e->job, configure(e, c)));
-    KU_TRY(open_data(e));
+    KU_TRY(open_data_of(e, c));
     warn_of_changes(e, c);
     KU_TRY(ku_session_create_trainer(&e->s, e->job));
     KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
@@ -383,8 +390,7 @@ static int evaluate_path(struct evaluation *e, const char *path)
 /* Whether the checkpoint has been removed, as rank 0 sees it */
 static int look_removed(const struct evaluation *e, const char *path, int *is_removed)
 {
-    struct stat info;
-    *is_removed = e->job->rank == 0 && ku_os_stat(path, &info) < 0 && errno == ENOENT;
+    *is_removed = e->job->rank == 0 && ku_os_is_missing(path);
     return ku_agree_bytes(e->job, is_removed, sizeof *is_removed);
 }
 
@@ -393,13 +399,14 @@ static void forget_attempt(struct evaluation *e)
 {
     ku_free(e->token_bytes);
     e->token_bytes = NULL;
+    e->is_open = false;
     ku_session_fini(&e->s);
 }
 
 /*
  * Evaluates the newest checkpoint. If it is damaged, the one before it is next. A run in training
  * may have removed it meanwhile (checkpoint.keep), and with it those before; then there is a newer
- * one.
+ * one. Until data and tokenizer are open, that is EINPUT too.
  */
 static int evaluate_newest(struct evaluation *e)
 {
@@ -409,13 +416,14 @@ static int evaluate_newest(struct evaluation *e)
     for (int64_t before = INT64_MAX;;) {
         KU_TRY(find(e, before, &damage, &found));
         const int status = evaluate_path(e, found.path);
-        if (status != KUMI_ENOCKPT)
+        const bool is_input = status == KUMI_EINPUT && !e->is_open;
+        if (status != KUMI_ENOCKPT && !is_input)
             return status;
         const struct kumi_error error = *ku_err_get();
         KU_TRY(look_removed(e, found.path, &is_removed));
-        if (!is_removed && e->s.t == NULL)
+        if (!is_removed && (is_input || e->s.t == NULL))
             return ku_err_put(&error);
-        if (is_removed && ++n_removed == MAX_REMOVED)
+        if (is_removed && ++n_removed == KU_CKPT_MAX_REMOVED)
             return KU_ERR(KUMI_ENOCKPT,
                           "eval: %s: the run removed %d checkpoints before they were read; raise "
                           "its checkpoint.keep, or evaluate a copy of one",

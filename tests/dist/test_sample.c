@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "base/tick.h"
 #include "ckpt/snapshot/snapshot.h"
+#include "kumi/messages.h"
 #include "kumi/run.h"
 #include "infer/evaluate.h"
 #include "train/session.h"
@@ -106,6 +107,17 @@ static void run_create(struct run *r, int n, const char *const *set, int n_sets)
 static void run_destroy(struct run *r)
 {
     assert_int_equal(ku_os_rmtree(r->dir), 0);
+}
+
+/* at: the byte; < 0: from the end */
+static void flip(const char *path, int64_t at)
+{
+    char *data;
+    size_t bytes;
+    assert_int_equal(ku_os_slurp(path, 1 << 24, &data, &bytes), 0);
+    data[at < 0 ? (int64_t)bytes + at : at] ^= 1;
+    write_file(path, data, bytes);
+    ku_free(data);
 }
 
 struct piece {
@@ -375,24 +387,25 @@ out:
 }
 
 /*
- * A run in training removes a checkpoint while it is evaluated: as soon as something of it has been
- * read, which is before its averages are.
+ * A run in training removes a checkpoint while it is read, at one tick of the reader. An evaluation
+ * ticks first when something of it has been read, which is before its averages are.
  */
 struct removal {
     struct eval_case c;
-    _Atomic int is_done;
+    int at; /* the tick; < 0: none */
+    _Atomic int n_ticks;
 };
 static void move(const char *run, const char *from, const char *to)
 {
     char path[2][128];
     snprintf(path[0], sizeof path[0], "%s/%s", run, from);
     snprintf(path[1], sizeof path[1], "%s/%s", run, to);
-    KU_IGNORE(ku_os_rename(path[0], path[1]), "the evaluation's result tells");
+    KU_IGNORE(ku_os_rename(path[0], path[1]), "the reader's result tells");
 }
 static void replace_checkpoint(void *ctx)
 {
     struct removal *m = ctx;
-    if (atomic_exchange(&m->is_done, 1))
+    if (atomic_fetch_add(&m->n_ticks, 1) != m->at)
         return;
     move(m->c.run, "checkpoints/step-00000010", "older");
     move(m->c.run, "newer", "checkpoints/step-00000020");
@@ -414,11 +427,52 @@ static void evaluates_the_newer(const struct run *r, double loss)
         move(r->dir, "checkpoints/step-00000020", "newer");
         if (ku_comm_threads(n, NULL, evaluate_removed, &m) < 0)
             fail_msg("%d ranks: %s", n, ku_err_get()->text);
-        assert_true(m.is_done);
+        assert_true(m.n_ticks > 0);
         assert_int_equal(m.c.result.step, 20);
         assert_memory_equal(&m.c.result.loss, &loss, sizeof loss);
         move(r->dir, "older", "checkpoints/step-00000010");
     }
+}
+
+/*
+ * The same once the data are open, which is EINPUT: the tokenizer in the checkpoint is opened again
+ * after them. The cache's message tells when.
+ */
+static void replace_at_cache(void *ctx, const char *line, size_t bytes)
+{
+    static const char words[] = "nothing is stored there";
+    if (memmem(line, bytes, words, sizeof words - 1))
+        replace_checkpoint(ctx);
+}
+
+static void evaluates_the_newer_data(void **state)
+{
+    (void)state;
+    static const char *const set[] = {"train.steps=20", "model.vocab_size=656",
+                                      "data.tokenizer=" KUMI_SOURCE_DIR
+                                      "/tests/fixtures/tokenizer/small"};
+    const char *cache = getenv("KUMI_CACHE");
+    char *old = cache ? ku_strdup(cache) : NULL;
+    struct run r;
+    run_create(&r, 1, set, 3);
+    assert_int_equal(setenv("KUMI_CACHE", "/dev/null/none", 1), 0);
+    for (int n = 1; n <= 2; n++) {
+        struct removal m = {.c = {.run = r.dir}};
+        const struct kumi_messages messages = {.line = replace_at_cache, .ctx = &m};
+        move(r.dir, "checkpoints/step-00000020", "newer");
+        kumi_messages_set(&messages);
+        const int status = ku_comm_threads(n, NULL, evaluate, &m.c);
+        kumi_messages_set(NULL);
+        if (status < 0)
+            fail_msg("%d ranks: %s", n, ku_err_get()->text);
+        assert_true(m.n_ticks > 0);
+        assert_int_equal(m.c.result.step, 20);
+        assert_memory_equal(&m.c.result.loss, &r.val_loss, sizeof r.val_loss);
+        move(r.dir, "older", "checkpoints/step-00000010");
+    }
+    run_destroy(&r);
+    assert_int_equal(old ? setenv("KUMI_CACHE", old, 1) : unsetenv("KUMI_CACHE"), 0);
+    ku_free(old);
 }
 
 /* Averages, of a state that was dealt out among ranks, evaluate alike wherever they lie. */
@@ -555,16 +609,6 @@ static void directories(const struct run *r)
     ku_str_fini(&p.text);
 }
 
-static void flip(const char *path)
-{
-    char *data;
-    size_t bytes;
-    assert_int_equal(ku_os_slurp(path, 1 << 24, &data, &bytes), 0);
-    data[bytes - 100] ^= 1;
-    write_file(path, data, bytes);
-    ku_free(data);
-}
-
 /* A damaged checkpoint is passed over; where there is no other, its damage is the error. */
 static void damages(const struct run *r)
 {
@@ -573,7 +617,7 @@ static void damages(const struct run *r)
     struct piece p;
     struct kumi_sample_options o = {.run = r->dir, .prompt = "abc", .tokens = 20};
     snprintf(path, sizeof path, "%s/checkpoints/step-%08d/model/model.safetensors", r->dir, STEPS);
-    flip(path);
+    flip(path, -100);
     assert_int_equal(sample(o, &p), 0);
     ku_str_fini(&p.text);
     assert_int_equal(kumi_eval(r->dir, &e), 0);
@@ -584,7 +628,7 @@ static void damages(const struct run *r)
     expect_eval_error(path, KUMI_ENOCKPT, "damaged");
     snprintf(path, sizeof path, "%s/checkpoints/step-%08d/model/model.safetensors", r->dir,
              STEPS / 2);
-    flip(path);
+    flip(path, -100);
     o.run = r->dir;
     expect_error(o, KUMI_ENOCKPT, "damaged");
     expect_eval_error(r->dir, KUMI_ENOCKPT, "damaged");
@@ -643,6 +687,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(evaluates_as_trained),
                                        cmocka_unit_test(evaluates_averages),
+                                       cmocka_unit_test(evaluates_the_newer_data),
                                        cmocka_unit_test(evaluation_holds_parameters),
                                        cmocka_unit_test(no_validation),
                                        cmocka_unit_test(small_vocabulary),
