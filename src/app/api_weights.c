@@ -118,13 +118,30 @@ static int check_directory(const char *dir, const struct kumi_weights_options *o
     return status;
 }
 
+struct export
+{
+    const char *to;
+    const struct kumi_weights_options *o;
+};
+
+static int export_checkpoint(void *ctx, const struct ku_ckpt *c)
+{
+    const struct export *e = ctx;
+    KU_TRY(ku_ckpt_check_companions(c));
+    char *dir = ku_asprintf("%s/model", c->path);
+    const int status = dir == NULL ? KUMI_ENOMEM
+                       : e->o->ema ? export_averages(c, dir, e->to, e->o)
+                                   : ku_export_directory(dir, e->to, e->o, NULL);
+    ku_free(dir);
+    return status;
+}
+
 int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weights_options *options)
 {
     KU_GIVEN(source, "source");
     KU_GIVEN(to, "to");
     static const struct kumi_weights_options none;
     const struct kumi_weights_options *o = options ? options : &none;
-    struct ku_ckpt c;
     if (ku_pretrained_is_weights(source)) {
         if (o->ema)
             return KU_ERR(
@@ -134,14 +151,7 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
         KU_TRY(check_directory(source, o));
         return ku_export_directory(source, to, o, NULL);
     }
-    KU_TRY(ku_pretrained_find(source, &c)); /* checks every byte of the model */
-    char *dir = ku_asprintf("%s/model", c.path);
-    int status = dir ? ku_ckpt_check_companions(&c) : KUMI_ENOMEM;
-    if (status == KUMI_OK)
-        status = o->ema ? export_averages(&c, dir, to, o) : ku_export_directory(dir, to, o, NULL);
-    ku_free(dir);
-    ku_ckpt_close(&c);
-    return status;
+    return ku_pretrained_use(source, export_checkpoint, &(struct export){to, o});
 }
 
 /* {"name in the files": "kumi's name"} from "name in the files=kumi's name". */

@@ -85,37 +85,43 @@ static int check_run(const char *run, const struct ku_config *c)
     return status;
 }
 
-struct files {
+/* Sentences to translate, and their references */
+struct pairs {
+    const struct kumi_bleu_options *o;
+    struct ku_config config;
+    char *home; /* the run's directory, if the options name a checkpoint in it; or NULL */
     const char *source, *reference;
     bool is_own; /* the run's validation split */
-    char *home;  /* the run's directory, if the options name a checkpoint in it; or NULL */
+    struct lines src, ref;
 };
 
-/* Finds the files: those given, or the run's validation split. */
-static int find_files(const struct kumi_bleu_options *o, struct ku_config *c, struct files *f)
+/* Frees all but the options. */
+static void release(struct pairs *p)
 {
-    struct ku_ckpt ckpt;
-    f->source = o->source;
-    f->reference = o->reference;
-    if (!f->source != !f->reference)
-        return KU_ERR(KUMI_EINVAL, "eval: give both files, source and reference, or none");
-    KU_TRY(ku_pretrained_find(o->run, &ckpt));
-    int status = ku_pretrained_config(&ckpt, NULL, 0, c);
-    if (status == KUMI_OK)
-        status = ku_pretrained_home(&ckpt, &f->home);
-    ku_ckpt_close(&ckpt);
-    KU_TRY(status);
-    KU_TRY(check_run(o->run, c));
-    if (f->source)
+    lines_fini(&p->src);
+    lines_fini(&p->ref);
+    ku_free(p->home);
+    ku_config_fini(&p->config);
+    *p = (struct pairs){.o = p->o};
+}
+
+/* Finds the files: those given, or the run's validation split. */
+static int find_files(struct pairs *p)
+{
+    const struct ku_config *c = &p->config;
+    p->source = p->o->source;
+    p->reference = p->o->reference;
+    KU_TRY(check_run(p->o->run, c));
+    if (p->source)
         return KUMI_OK;
     if (c->data_val.n != 1 || c->data_val_target.n != 1)
         return KU_ERR(KUMI_EINVAL,
                       "eval: %s: the run does not have exactly one file of validation pairs "
                       "(data.val, data.val_target); name source and reference",
-                      o->run);
-    f->source = c->data_val.item[0];
-    f->reference = c->data_val_target.item[0];
-    f->is_own = true;
+                      p->o->run);
+    p->source = c->data_val.item[0];
+    p->reference = c->data_val_target.item[0];
+    p->is_own = true;
     return KUMI_OK;
 }
 
@@ -123,70 +129,69 @@ static int find_files(const struct kumi_bleu_options *o, struct ku_config *c, st
  * Leaves out the pairs of the validation split that training leaves out, which its val_loss does
  * not have either. A warning of the corpus has their number.
  */
-static int drop_pairs(const struct kumi_bleu_options *o, const struct ku_config *c,
-                      const struct files *f, struct lines *src, struct lines *ref)
+static int drop_pairs(struct pairs *p)
 {
     static const char *const own[2];
     struct ku_vocab_pair vocab = {0};
     struct ku_data *kept = NULL;
-    KU_TRY(ku_vocab_pair_open(c, (const char *const[]){o->run, f->home}, own, &vocab));
-    int status = ku_parallel_open_val(c, &vocab, &kept);
+    KU_TRY(ku_vocab_pair_open(&p->config, (const char *const[]){p->o->run, p->home}, own, &vocab));
+    int status = ku_parallel_open_val(&p->config, &vocab, &kept);
     const int64_t n = status == KUMI_OK ? kept->n_samples[KU_SPLIT_TRAIN] : 0;
     for (int64_t i = 0; i < n && status == KUMI_OK; i++) {
         const int64_t line = ku_parallel_line(kept, KU_SPLIT_TRAIN, i) - 1;
-        if (line >= src->n)
+        if (line >= p->src.n)
             status = KU_ERR(KUMI_EINPUT,
                             "eval: %s: changed while it was read; start the evaluation again",
-                            f->source);
+                            p->source);
         else {
-            src->line[i] = src->line[line];
-            ref->line[i] = ref->line[line];
+            p->src.line[i] = p->src.line[line];
+            p->ref.line[i] = p->ref.line[line];
         }
     }
     if (status == KUMI_OK)
-        src->n = ref->n = n;
+        p->src.n = p->ref.n = n;
     ku_data_destroy(kept);
     ku_vocab_pair_fini(&vocab);
     return status;
 }
 
-static int measure(const struct kumi_bleu_options *o, const struct ku_config *c,
-                   const struct files *f, struct kumi_bleu_result *result)
+/* Reads the pairs of a checkpoint's run, with the tokenizer in the checkpoint. */
+static int read_pairs(void *ctx, const struct ku_ckpt *c)
 {
-    struct lines src = {0}, ref = {0};
-    struct scoring s = {.reference = &ref};
-    struct kumi_translate_options t = {.run = o->run,
-                                       .beam = o->beam,
-                                       .alpha = o->alpha,
-                                       .ema = o->ema,
-                                       .emit = score,
-                                       .ctx = &s,
-                                       .speed = &result->speed};
-    int status = read_lines(f->source, &src);
-    if (status == KUMI_OK)
-        status = read_lines(f->reference, &ref);
-    if (status == KUMI_OK && src.n != ref.n)
-        status = KU_ERR(KUMI_EINPUT, "eval: %s has %lld lines, %s %lld; they must match", f->source,
-                        (long long)src.n, f->reference, (long long)ref.n);
-    if (status == KUMI_OK && f->is_own)
-        status = drop_pairs(o, c, f, &src, &ref);
-    t.source = src.line;
-    t.n = src.n;
-    if (status == KUMI_OK)
-        status = kumi_translate(&t);
-    if (status == KUMI_OK)
-        status = s.status;
-    if (status == KUMI_OK) {
-        struct ku_bleu_score score_of = ku_bleu_score(&s.counts, 0);
-        result->bleu = score_of.bleu;
-        result->chrf = score_of.chrf;
-        result->brevity_penalty = score_of.brevity_penalty;
-        memcpy(result->precision, score_of.precision, sizeof result->precision);
-        result->sentences = s.counts.n_sentences;
-    }
-    lines_fini(&src);
-    lines_fini(&ref);
-    return status;
+    struct pairs *p = ctx;
+    release(p);
+    KU_TRY(ku_pretrained_config(c, NULL, 0, &p->config));
+    KU_TRY(ku_pretrained_home(c, &p->home));
+    KU_TRY(find_files(p));
+    KU_TRY(read_lines(p->source, &p->src));
+    KU_TRY(read_lines(p->reference, &p->ref));
+    if (p->src.n != p->ref.n)
+        return KU_ERR(KUMI_EINPUT, "eval: %s has %lld lines, %s %lld; they must match", p->source,
+                      (long long)p->src.n, p->reference, (long long)p->ref.n);
+    return p->is_own ? drop_pairs(p) : KUMI_OK;
+}
+
+static int measure(const struct pairs *p, struct kumi_bleu_result *result)
+{
+    struct scoring s = {.reference = &p->ref};
+    const struct kumi_translate_options t = {.run = p->o->run,
+                                             .source = p->src.line,
+                                             .n = p->src.n,
+                                             .beam = p->o->beam,
+                                             .alpha = p->o->alpha,
+                                             .ema = p->o->ema,
+                                             .emit = score,
+                                             .ctx = &s,
+                                             .speed = &result->speed};
+    KU_TRY(kumi_translate(&t));
+    KU_TRY(s.status);
+    const struct ku_bleu_score score_of = ku_bleu_score(&s.counts, 0);
+    result->bleu = score_of.bleu;
+    result->chrf = score_of.chrf;
+    result->brevity_penalty = score_of.brevity_penalty;
+    memcpy(result->precision, score_of.precision, sizeof result->precision);
+    result->sentences = s.counts.n_sentences;
+    return KUMI_OK;
 }
 
 int kumi_eval_bleu(const struct kumi_bleu_options *options, struct kumi_bleu_result *result)
@@ -194,13 +199,13 @@ int kumi_eval_bleu(const struct kumi_bleu_options *options, struct kumi_bleu_res
     KU_GIVEN(options, "options");
     KU_GIVEN(options->run, "options.run");
     KU_GIVEN(result, "result");
-    struct ku_config c = {0};
-    struct files files = {0};
+    struct pairs p = {.o = options};
     memset(result, 0, sizeof *result);
-    int status = find_files(options, &c, &files);
+    if (!options->source != !options->reference)
+        return KU_ERR(KUMI_EINVAL, "eval: give both files, source and reference, or none");
+    int status = ku_pretrained_use(options->run, read_pairs, &p);
     if (status == KUMI_OK)
-        status = measure(options, &c, &files, result);
-    ku_free(files.home);
-    ku_config_fini(&c);
+        status = measure(&p, result);
+    release(&p);
     return status;
 }

@@ -52,6 +52,8 @@ struct sample {
     uint32_t *id;           /* [n]: newest tokens */
     unsigned char *is_done; /* [n] */
     struct ku_sampling sampling;
+    bool is_loaded;          /* texts may have been emitted */
+    struct kumi_error error; /* of an attempt after that */
 };
 
 /* trained: the model's compute dtype, which the option replaces */
@@ -136,20 +138,15 @@ static int use_config(struct sample *s, const struct ku_config *cfg, const char 
     return open_tokenizer(s, cfg, dir);
 }
 
-static int open_checkpoint(struct sample *s)
+static int open_checkpoint(struct sample *s, const struct ku_ckpt *c)
 {
-    struct ku_ckpt c;
-    KU_TRY(ku_pretrained_find(s->o->run, &c));
-    s->weights = ku_asprintf("%s/model", c.path);
-    s->checkpoint = ku_strdup(c.path);
+    s->weights = ku_asprintf("%s/model", c->path);
+    s->checkpoint = ku_strdup(c->path);
     s->infer.averages = s->o->ema ? s->checkpoint : NULL;
-    int status = s->weights && s->checkpoint ? KUMI_OK : KUMI_ENOMEM;
-    if (status == KUMI_OK)
-        status = ku_pretrained_config(&c, NULL, 0, &s->cfg);
-    if (status == KUMI_OK)
-        status = use_config(s, &s->cfg, s->weights);
-    ku_ckpt_close(&c);
-    return status;
+    if (s->weights == NULL || s->checkpoint == NULL)
+        return KUMI_ENOMEM;
+    KU_TRY(ku_pretrained_config(c, NULL, 0, &s->cfg));
+    return use_config(s, &s->cfg, s->weights);
 }
 
 static int check_options(const struct kumi_sample_options *o)
@@ -380,6 +377,7 @@ static int run(struct ku_job *job, void *arg)
     int status = ku_infer_create(job, &s->model, s->weights, &s->infer, &m);
     ku_compile_line_end(&line);
     KU_TRY(status);
+    s->is_loaded = 1;
     status = make_texts(s, m);
     struct ku_infer_work w = ku_infer_work(m);
     if (status == KUMI_OK && s->o->speed)
@@ -392,21 +390,59 @@ static int run(struct ku_job *job, void *arg)
     return status;
 }
 
-static int prepare(struct sample *s)
+/* Frees all but the options. */
+static void release(struct sample *s)
 {
-    const char *dir = s->o->run;
-    KU_TRY(check_options(s->o));
-    if (ku_pretrained_is_weights(dir))
-        KU_TRY(s->o->ema ? KU_ERR(KUMI_EINVAL,
-                                  "ema: %s: a directory of weights has no averages; give a run, or "
-                                  "leave out --ema",
-                                  dir)
-                         : open_directory(s, dir));
-    else
-        KU_TRY(open_checkpoint(s));
+    for (int64_t i = 0; s->text && i < s->n; i++) {
+        ku_tokens_fini(&s->text[i].tokens);
+        ku_str_fini(&s->text[i].pending);
+        ku_str_fini(&s->text[i].made);
+    }
+    ku_free(s->text);
+    ku_free(s->logits);
+    ku_free(s->id);
+    ku_free(s->is_done);
+    ku_free(s->sampling.order);
+    ku_free(s->gap);
+    ku_tokenizer_destroy(s->tokenizer);
+    ku_free(s->weights);
+    ku_free(s->checkpoint);
+    ku_model_fini(&s->model);
+    ku_config_fini(&s->cfg);
+    *s = (struct sample){.o = s->o};
+}
+
+/* Samples from the model that is open. */
+static int sample(struct sample *s)
+{
     KU_TRY(ku_pretrained_read_ends(s->weights, s->tokenizer, &s->ends));
     KU_TRY(encode_prompts(s));
-    return make_buffers(s);
+    KU_TRY(make_buffers(s));
+    return ku_comm_threads(1, NULL, run, s); /* one rank, whatever the environment says */
+}
+
+/* Samples from a checkpoint. Once the model is loaded, no other one replaces it. */
+static int attempt(void *ctx, const struct ku_ckpt *c)
+{
+    struct sample *s = ctx;
+    release(s);
+    KU_TRY(open_checkpoint(s, c));
+    const int status = sample(s);
+    if (status == KUMI_OK || !s->is_loaded)
+        return status;
+    s->error = *ku_err_get();
+    return KUMI_OK;
+}
+
+static int sample_directory(struct sample *s)
+{
+    if (s->o->ema)
+        return KU_ERR(
+            KUMI_EINVAL,
+            "ema: %s: a directory of weights has no averages; give a run, or leave out --ema",
+            s->o->run);
+    KU_TRY(open_directory(s, s->o->run));
+    return sample(s);
 }
 
 int kumi_sample(const struct kumi_sample_options *options)
@@ -417,24 +453,12 @@ int kumi_sample(const struct kumi_sample_options *options)
     if (options->prompts)
         KU_GIVEN_LIST(options->prompts, options->n ? options->n : 1, "options.prompts");
     struct sample s = {.o = options};
-    int status = prepare(&s);
-    if (status == KUMI_OK) /* one rank, whatever the environment says */
-        status = ku_comm_threads(1, NULL, run, &s);
-    for (int64_t i = 0; s.text && i < s.n; i++) {
-        ku_tokens_fini(&s.text[i].tokens);
-        ku_str_fini(&s.text[i].pending);
-        ku_str_fini(&s.text[i].made);
-    }
-    ku_free(s.text);
-    ku_free(s.logits);
-    ku_free(s.id);
-    ku_free(s.is_done);
-    ku_free(s.sampling.order);
-    ku_free(s.gap);
-    ku_tokenizer_destroy(s.tokenizer);
-    ku_free(s.weights);
-    ku_free(s.checkpoint);
-    ku_model_fini(&s.model);
-    ku_config_fini(&s.cfg);
+    KU_TRY(check_options(options));
+    int status = ku_pretrained_is_weights(options->run)
+                     ? sample_directory(&s)
+                     : ku_pretrained_use(options->run, attempt, &s);
+    if (status == KUMI_OK && s.error.status < 0)
+        status = ku_err_put(&s.error);
+    release(&s);
     return status;
 }

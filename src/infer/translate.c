@@ -99,25 +99,18 @@ static int use_config(struct translate *t, const struct ku_config *c, const char
     return KUMI_OK;
 }
 
-static int open_run(struct translate *t)
+static int open_checkpoint(struct translate *t, const struct ku_ckpt *c)
 {
-    struct ku_ckpt c;
     char *home = NULL;
-    KU_TRY(ku_pretrained_find(t->o->run, &c));
-    int status = ku_pretrained_config(&c, NULL, 0, &t->cfg);
-    if (status == KUMI_OK)
-        status = ku_pretrained_home(&c, &home);
-    if (status == KUMI_OK)
-        status = use_config(t, &t->cfg, home);
-    if (status == KUMI_OK) {
-        t->weights = ku_asprintf("%s/model", c.path);
-        t->checkpoint = ku_strdup(c.path);
-        t->how.averages = t->o->ema ? t->checkpoint : NULL;
-        status = t->weights && t->checkpoint ? KUMI_OK : KUMI_ENOMEM;
-    }
+    KU_TRY(ku_pretrained_config(c, NULL, 0, &t->cfg));
+    KU_TRY(ku_pretrained_home(c, &home));
+    const int status = use_config(t, &t->cfg, home);
     ku_free(home);
-    ku_ckpt_close(&c);
-    return status;
+    KU_TRY(status);
+    t->weights = ku_asprintf("%s/model", c->path);
+    t->checkpoint = ku_strdup(c->path);
+    t->how.averages = t->o->ema ? t->checkpoint : NULL;
+    return t->weights && t->checkpoint ? KUMI_OK : KUMI_ENOMEM;
 }
 
 /*
@@ -272,6 +265,45 @@ static void hand_out(struct translate *t)
         *t->o->speed = (struct kumi_translate_speed){t->o->n, t->tokens, (double)t->ns * 1e-9};
 }
 
+/* Frees what was made of a model; the options and what they say stay. */
+static void release(struct translate *t)
+{
+    for (int64_t i = 0; i < t->o->n && t->sentence; i++)
+        ku_tokens_fini(&t->sentence[i].source);
+    for (int64_t i = 0; i < t->o->n * t->n_best && t->text; i++)
+        ku_free(t->text[i]);
+    ku_free(t->text);
+    ku_free(t->sentence);
+    ku_free(t->weights);
+    ku_free(t->checkpoint);
+    ku_vocab_pair_fini(&t->vocab);
+    ku_model_fini(&t->model);
+    ku_config_fini(&t->cfg);
+    *t = (struct translate){.o = t->o, .beam = t->beam, .n_best = t->n_best, .batch = t->batch};
+}
+
+/* Translates with the model that is open. */
+static int translate(struct translate *t)
+{
+    KU_TRY(encode(t));
+    return t->o->n > 0 ? ku_comm_threads(1, NULL, run, t) /* whatever the environment says */
+                       : KUMI_OK;
+}
+
+static int attempt(void *ctx, const struct ku_ckpt *c)
+{
+    struct translate *t = ctx;
+    release(t);
+    KU_TRY(open_checkpoint(t, c));
+    return translate(t);
+}
+
+static int translate_directory(struct translate *t)
+{
+    KU_TRY(open_directory(t));
+    return translate(t);
+}
+
 int kumi_translate(const struct kumi_translate_options *options)
 {
     KU_GIVEN(options, "options");
@@ -279,25 +311,12 @@ int kumi_translate(const struct kumi_translate_options *options)
     KU_GIVEN_LIST(options->source, options->n, "options.source");
     KU_GIVEN(options->emit, "options.emit");
     struct translate t = {.o = options};
-    int status = check_options(&t);
-    if (status == KUMI_OK)
-        status = ku_pretrained_is_weights(options->run) ? open_directory(&t) : open_run(&t);
-    if (status == KUMI_OK)
-        status = encode(&t);
-    if (status == KUMI_OK && options->n > 0) /* one rank, whatever the environment says */
-        status = ku_comm_threads(1, NULL, run, &t);
+    KU_TRY(check_options(&t));
+    const int status = ku_pretrained_is_weights(options->run)
+                           ? translate_directory(&t)
+                           : ku_pretrained_use(options->run, attempt, &t);
     if (status == KUMI_OK)
         hand_out(&t);
-    for (int64_t i = 0; i < options->n && t.sentence; i++)
-        ku_tokens_fini(&t.sentence[i].source);
-    for (int64_t i = 0; i < options->n * t.n_best && t.text; i++)
-        ku_free(t.text[i]);
-    ku_free(t.text);
-    ku_free(t.sentence);
-    ku_free(t.weights);
-    ku_free(t.checkpoint);
-    ku_vocab_pair_fini(&t.vocab);
-    ku_model_fini(&t.model);
-    ku_config_fini(&t.cfg);
+    release(&t);
     return status;
 }

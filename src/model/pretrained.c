@@ -235,28 +235,42 @@ int ku_pretrained_check(const struct ku_ckpt *c, int file)
     return status;
 }
 
-int ku_pretrained_find(const char *dir, struct ku_ckpt *out)
+static int check_model(const struct ku_ckpt *c)
+{
+    KU_TRY(ku_pretrained_check(c, KU_CKPT_FILE_CONFIG));
+    return ku_pretrained_check(c, KU_CKPT_FILE_MODEL);
+}
+
+int ku_pretrained_use(const char *dir, int (*use)(void *ctx, const struct ku_ckpt *c), void *ctx)
 {
     struct kumi_error damage = {0};
     struct ku_ckpt c;
+    int n_removed = 0;
     for (int64_t before = INT64_MAX;;) {
         int status = ku_ckpt_find(dir, before, &c);
         if (status == KUMI_ENOCKPT && damage.status < 0)
             return ku_err_put(&damage); /* the newest one's damage, not "no snapshot before" */
         KU_TRY(status);
-        status = ku_pretrained_check(&c, KU_CKPT_FILE_CONFIG);
+        status = check_model(&c);
         if (status == KUMI_OK)
-            status = ku_pretrained_check(&c, KU_CKPT_FILE_MODEL);
-        if (status == KUMI_OK) {
-            *out = c;
-            return KUMI_OK;
-        }
-        before = c.step;
+            status = use(ctx, &c);
+        const struct kumi_error error = *ku_err_get();
+        const bool is_removed =
+            (status == KUMI_ENOCKPT || status == KUMI_EINPUT) && ku_os_is_missing(c.path);
+        if (is_removed)
+            KU_LOG(CKPT, INFO, "%s: removed meanwhile; taking the newest checkpoint", c.path);
+        else if (status == KUMI_ENOCKPT)
+            KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", error.text);
+        before = is_removed ? INT64_MAX : c.step;
         ku_ckpt_close(&c);
-        if (status != KUMI_ENOCKPT)
-            return status;
-        KU_LOG(CKPT, WARN, "%s; looking for the previous checkpoint", ku_err_get()->text);
-        if (damage.status == KUMI_OK)
-            damage = *ku_err_get();
+        if (is_removed && ++n_removed == KU_CKPT_MAX_REMOVED)
+            return KU_ERR(KUMI_ENOCKPT,
+                          "checkpoint: %s: the run removed %d checkpoints before they were read; "
+                          "raise its checkpoint.keep, or use a copy of one",
+                          dir, n_removed);
+        if (!is_removed && status != KUMI_ENOCKPT)
+            return status < 0 ? ku_err_put(&error) : status;
+        if (!is_removed && damage.status == KUMI_OK)
+            damage = error;
     }
 }

@@ -80,13 +80,18 @@ KU_STATUS ku_pretrained_averages(const char *path, const struct ku_ckpt_tensor *
 KU_STATUS ku_pretrained_check(const struct ku_ckpt *c, int file);
 
 /*
- * Open the newest checkpoint whose model and config.json match their checksums. Damaged ones are
- * skipped with a warning. For one rank.
+ * Call `use` with the newest checkpoint whose model and config.json match their checksums. Where
+ * they do not, or `use` returns ENOCKPT, the checkpoint is damaged, and the one before it is next,
+ * with a warning. The run may be in training: where it has removed the checkpoint before `use` has
+ * read it (checkpoint.keep), which is ENOCKPT or EINPUT, the newest of that time is next, at most
+ * KU_CKPT_MAX_REMOVED in all. For one rank.
  *
  *   dir   as for ku_ckpt_find
+ *   use   may be called several times: it first releases what it made of an earlier checkpoint
  *
- * Errors: ENOCKPT, with the damage of the newest one.
+ * Errors: ENOCKPT, with the damage of the newest one; those of use.
  */
-KU_STATUS ku_pretrained_find(const char *dir, struct ku_ckpt *c);
+KU_STATUS ku_pretrained_use(const char *dir, int (*use)(void *ctx, const struct ku_ckpt *c),
+                            void *ctx);
 
 #endif

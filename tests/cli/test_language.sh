@@ -98,12 +98,17 @@ ok sample "$dir/numbers" --tokens 3 --tokenizer "$dir/pair"
 ok train "$dir/gpt2.json" --set model.vocab_size=657 --set data.train="$dir/texts.jsonl" --out "$dir/letters"
 ok sample "$dir/letters" --tokens 3
 
-# evaluation skips a checkpoint whose tokenizer is damaged
+# evaluation, samples and exports skip a checkpoint whose tokenizer is damaged
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.txt" --set checkpoint.every=3 --set checkpoint.keep=2 --out "$dir/two"
 echo >>"$dir/two/checkpoints/step-00000006/model/vocab.json"
 got=$("$kumi" eval "$dir/two" --json 2>"$dir/log")
 [[ $got == *'"step":3,'* ]] && grep -q 'step-00000006.*vocab.json.*; taking the previous checkpoint' "$dir/log" || say "a damaged tokenizer: $got $(cat "$dir/log")"
-no 4 'vocab.json' eval "$dir/two/checkpoints/step-00000006"
+skipped() { grep -q 'step-00000006.*vocab.json.*; taking the previous checkpoint' "$dir/log" || say "a damaged tokenizer: $(cat "$dir/log")"; }
+ok sample "$dir/two" --tokens 3 && skipped
+ok ckpt export "$dir/two" --to "$dir/hf-two" && skipped
+ok ckpt export "$dir/two/checkpoints/step-00000003" --to "$dir/hf-three"
+cmp "$dir/hf-two/model.safetensors" "$dir/hf-three/model.safetensors" || say "not the weights of step 3"
+for command in eval sample; do no 4 'vocab.json' $command "$dir/two/checkpoints/step-00000006"; done
 
 # a checkpoint has a copy of its tokenizer, and says which token ends a text
 ok ckpt export "$dir/without" --to "$dir/hf-without"

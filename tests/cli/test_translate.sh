@@ -22,7 +22,7 @@ cat >"$dir/pairs.json" <<J
   "data": {"train": "$dir/train.en", "train_target": "$dir/train.ja", "val": "$dir/val.en", "val_target": "$dir/val.ja",
            "tokenizer": "word", "target_tokenizer": "word", "batch_tokens": 200, "shapes": 3, "last_batch": "short", "max_source_len": 12, "max_target_len": 31},
   "train": {"steps": 400, "log_every": 0, "eval_every": 0, "threads": 1, "ema": 0.999},
-  "optimizer": {"type": "adam", "lr": 0.01}, "schedule": {"type": "constant"} }
+  "optimizer": {"type": "adam", "lr": 0.01}, "schedule": {"type": "constant"}, "checkpoint": {"every": 200, "keep": 2} }
 J
 cat >"$dir/text.json" <<J
 { "model": {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 8, "vocab_size": 256},
@@ -175,6 +175,20 @@ for _ in {1..400}; do echo 'e7 e7 e6' >>"$dir/train.en" && echo '日18 日18 日
 for of in "$dir/pairs" "$dir/pairs/checkpoints" "$step" "$step/"; do
     timeout 60 "$kumi" translate "$of" <"$dir/val.en" 2>"$dir/log" | cmp -s - "$dir/greedy" || say "translate $of: another text: $(cat "$dir/log")"
 done
+# damaged averages: those of the checkpoint before
+timeout 60 "$kumi" translate "$dir/pairs/checkpoints/step-00000200" --ema <"$dir/val.en" >"$dir/ema" 2>"$dir/log" || say "step 200: $(cat "$dir/log")"
+cp -r "$dir/pairs" "$dir/damaged"
+python3 - "$dir/damaged/checkpoints/step-00000400/optimizer/optimizer.safetensors" <<'P'
+import json, sys
+file = bytearray(open(sys.argv[1], "rb").read())
+begin = 8 + int.from_bytes(file[:8], "little")
+header = json.loads(file[8:begin])
+file[begin + next(v for k, v in header.items() if k.endswith(".ema"))["data_offsets"][0]] ^= 1
+open(sys.argv[1], "wb").write(file)
+P
+timeout 60 "$kumi" translate "$dir/damaged" --ema <"$dir/val.en" 2>"$dir/log" | cmp -s - "$dir/ema" || say "damaged averages: another text: $(cat "$dir/log")"
+grep -q 'step-00000400.*\.ema: .*; taking the previous checkpoint' "$dir/log" || say "damaged averages: $(cat "$dir/log")"
+"$kumi" eval "$dir/damaged" --bleu --ema >"$dir/out" 2>"$dir/log" || say "BLEU with damaged averages: $(cat "$dir/log")"
 cp -r "$step" "$dir/step"
 timeout 60 "$kumi" translate "$dir/step" <"$dir/val.en" >"$dir/out" 2>"$dir/log"
 grep -q "$dir/step: source.vocab of its run is not found: the words of data.train are counted again" "$dir/log" || say "a checkpoint alone: $(cat "$dir/log")"

@@ -12,6 +12,7 @@
 #include "base/os/os.h"
 #include "base/str.h"
 #include "base/tick.h"
+#include "ckpt/safetensors.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "kumi/messages.h"
 #include "kumi/run.h"
@@ -475,6 +476,119 @@ static void evaluates_the_newer_data(void **state)
     ku_free(old);
 }
 
+/* Samples, or exports to `to`, while a ticker runs. */
+static int read_ticking(struct kumi_sample_options o, const char *to, struct piece *p,
+                        void (*tick)(void *ctx), void *ctx)
+{
+    const struct kumi_weights_options w = {.ema = o.ema};
+    *p = (struct piece){0};
+    ku_ticker = (struct ku_ticker){tick, ctx};
+    const int status = to ? kumi_ckpt_export(o.run, to, &w) : sample(o, p);
+    ku_ticker = (struct ku_ticker){NULL, NULL};
+    return status;
+}
+
+/* At each tick of the search, sample and export take the newer checkpoint. */
+static void samples_the_newer(const struct run *r)
+{
+    char newest[128], to[128];
+    snprintf(newest, sizeof newest, "%s/checkpoints/step-00000020", r->dir);
+    snprintf(to, sizeof to, "%s/exported", r->dir);
+    for (int i = 0; i < 4; i++) {
+        struct kumi_sample_options o = {
+            .prompt = "a", .tokens = 24, .temperature = 2, .seed = 1, .ema = i % 2};
+        const char *folder = i < 2 ? NULL : to;
+        struct removal m = {.c = {.run = r->dir}, .at = -1};
+        struct piece wanted, p;
+        o.run = newest;
+        assert_int_equal(sample(o, &wanted), 0);
+        o.run = r->dir;
+        assert_int_equal(read_ticking(o, NULL, &p, replace_checkpoint, &m), 0); /* counts */
+        ku_str_fini(&p.text);
+        const int n_ticks = m.n_ticks;
+        assert_true(n_ticks >= 3); /* config.json, the header, tensors */
+        for (int at = 0; at < n_ticks; at++) {
+            m = (struct removal){.c = {.run = r->dir}, .at = at};
+            move(r->dir, "checkpoints/step-00000020", "newer");
+            if (read_ticking(o, folder, &p, replace_checkpoint, &m) < 0)
+                fail_msg("tick %d of %d: %s", at, n_ticks, ku_err_get()->text);
+            if (folder == NULL)
+                assert_string_equal(ku_str_get(&p.text), ku_str_get(&wanted.text));
+            else
+                assert_int_equal(ku_os_rmtree(to), 0);
+            ku_str_fini(&p.text);
+            move(r->dir, "older", "checkpoints/step-00000010");
+        }
+        ku_str_fini(&wanted.text);
+    }
+}
+
+/* A run that removes each checkpoint sooner than it is read, and a removed one by its own path */
+static void swap_checkpoints(void *ctx)
+{
+    struct removal *m = ctx;
+    const bool is_even = atomic_fetch_add(&m->n_ticks, 1) % 2 == 0;
+    move(m->c.run, is_even ? "checkpoints/step-00000010" : "older",
+         is_even ? "older" : "checkpoints/step-00000010");
+    move(m->c.run, is_even ? "newer" : "checkpoints/step-00000020",
+         is_even ? "checkpoints/step-00000020" : "newer");
+}
+static void removed_too_often(const struct run *r)
+{
+    char path[128];
+    struct kumi_sample_options o = {.run = r->dir, .prompt = "a", .tokens = 1};
+    struct removal m = {.c = {.run = r->dir}};
+    struct piece p;
+    move(r->dir, "checkpoints/step-00000020", "newer");
+    assert_int_equal(read_ticking(o, NULL, &p, swap_checkpoints, &m), KUMI_ENOCKPT);
+    assert_non_null(strstr(ku_err_get()->text, "removed 5 checkpoints before they were read"));
+    assert_int_equal(p.n, 0);
+    assert_int_equal(m.n_ticks, 5);
+    move(r->dir, "older", "checkpoints/step-00000010");
+
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000010", r->dir);
+    o.run = path;
+    m = (struct removal){.c = {.run = r->dir}};
+    assert_int_equal(read_ticking(o, NULL, &p, replace_checkpoint, &m), KUMI_ENOCKPT);
+    assert_non_null(strstr(ku_err_get()->text, "there is no such directory"));
+    move(r->dir, "older", "checkpoints/step-00000010");
+}
+
+/* Damaged averages: the checkpoint before them has its own. */
+static void damaged_averages(const struct run *r)
+{
+    char path[192], to[128];
+    const struct kumi_weights_options w = {.ema = 1};
+    struct kumi_sample_options o = {
+        .run = r->dir, .prompt = "a", .tokens = 24, .temperature = 2, .seed = 1, .ema = 1};
+    struct piece wanted, p;
+    struct ku_st st;
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000010", r->dir);
+    o.run = path;
+    assert_int_equal(sample(o, &wanted), 0);
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000020/optimizer/optimizer.safetensors",
+             r->dir);
+    assert_int_equal(ku_st_open(path, &st), 0);
+    const struct ku_st_tensor *x = ku_st_find(&st, "wte.weight.ema");
+    assert_non_null(x);
+    const int64_t at = (int64_t)x->at;
+    ku_st_close(&st);
+    flip(path, at);
+    o.run = r->dir;
+    assert_int_equal(sample(o, &p), 0);
+    assert_string_equal(ku_str_get(&p.text), ku_str_get(&wanted.text));
+    ku_str_fini(&p.text);
+    ku_str_fini(&wanted.text);
+    snprintf(to, sizeof to, "%s/exported", r->dir);
+    assert_int_equal(kumi_ckpt_export(r->dir, to, &w), 0);
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000020", r->dir);
+    o.run = path;
+    expect_error(o, KUMI_ENOCKPT, "wte.weight.ema");
+    o.ema = 0; /* the weights are whole */
+    assert_int_equal(sample(o, &p), 0);
+    ku_str_fini(&p.text);
+}
+
 /* Averages, of a state that was dealt out among ranks, evaluate alike wherever they lie. */
 static void evaluates_averages(void **state)
 {
@@ -507,6 +621,9 @@ static void evaluates_averages(void **state)
         assert_memory_equal(&c.result.loss, &a[0].loss, sizeof a[0].loss);
     }
     evaluates_the_newer(&r, a[0].loss);
+    samples_the_newer(&r);
+    removed_too_often(&r);
+    damaged_averages(&r);
     run_destroy(&r);
 }
 
