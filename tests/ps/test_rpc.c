@@ -89,6 +89,15 @@ static const struct ku_rpc_method methods[] = {
      .message = on_message,
      .sent = on_sent,
      .close = on_close},
+    {.path = "/t.Test/Rest", /* a client may rest between messages */
+     .is_stream = true,
+     .first_ns = SECOND / 2,
+     .idle_ns = INT64_MAX,
+     .send_ns = SECOND / 2,
+     .open = on_open,
+     .message = on_message,
+     .sent = on_sent,
+     .close = on_close},
 };
 
 struct pair {
@@ -105,7 +114,7 @@ static void pair_open(struct pair *p, const char *address, struct ku_rpc_limits 
                                    .limits = limits,
                                    .security = security,
                                    .method = methods,
-                                   .n_methods = 2,
+                                   .n_methods = sizeof methods / sizeof *methods,
                                    .ctx = &p->service};
     int status = ku_rpc_server_create(&o, &p->server);
     if (status < 0)
@@ -267,18 +276,30 @@ static void test_half_open(void **state)
     pair_close(&p);
 }
 
+/* Sends messages that are answered, and reads no answer: gRPC's windows hold them back. */
+static int send_without_reading(struct ku_rpc_stream *s)
+{
+    int status = KUMI_OK;
+    for (int i = 0; i < 1000 && status == KUMI_OK; i++) {
+        struct ku_rpc_buf b;
+        assert_int_equal(ku_rpc_buf_init(&b, 1 << 20), 0);
+        memset(b.data, 0, 1 << 20);
+        status = ku_rpc_stream_send(s, &b, SECOND);
+    }
+    return status;
+}
+
 static void test_slow_stream(void **state)
 {
     struct pair p;
     struct ku_rpc_stream *s;
     struct ku_rpc_msg m;
-    struct ku_rpc_buf b;
     bool is_end;
     char out[8];
     (void)state;
     pair_open(&p, "127.0.0.1:0", (struct ku_rpc_limits){.idle_ns = SECOND / 5},
               (struct ku_rpc_security){0});
-    /* no message; then a stream whose replies are not read, which gRPC's windows hold back */
+    /* no message; then a stream whose replies are not read */
     assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Stream", true, &s), 0);
     assert_int_equal(ku_rpc_stream_recv(s, &m, &is_end, LONG), KUMI_ETIMEDOUT);
     assert_non_null(strstr(ku_err_get()->text, "no complete message before the deadline"));
@@ -286,12 +307,7 @@ static void test_slow_stream(void **state)
     await_counts(p.server, -1, 0);
     assert_int_equal(p.service.last_status, KUMI_ETIMEDOUT);
     assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Stream", true, &s), 0);
-    int status = KUMI_OK;
-    for (int i = 0; i < 1000 && status == KUMI_OK; i++) {
-        assert_int_equal(ku_rpc_buf_init(&b, 1 << 20), 0);
-        memset(b.data, 0, 1 << 20);
-        status = ku_rpc_stream_send(s, &b, SECOND);
-    }
+    const int status = send_without_reading(s);
     /* the reason may stay behind the messages that are not read */
     assert_true(status == KUMI_ETIMEDOUT || status == KUMI_EPEER);
     ku_rpc_stream_destroy(s);
@@ -300,6 +316,80 @@ static void test_slow_stream(void **state)
     assert_true(p.service.last_status < 0); /* the deadline, or a reply after it */
     /* the connection and other calls live on */
     assert_int_equal(call(&p, "/t.Test/Unary", "hello", out, sizeof out), 0);
+    pair_close(&p);
+}
+
+/* A stream that may rest has deadlines all the same: for its first message, and for replies. */
+static void test_resting_stream(void **state)
+{
+    struct ku_rpc_stats stats;
+    struct ku_rpc_stream *s;
+    struct ku_rpc_msg m;
+    struct ku_rpc_buf b;
+    struct pair p;
+    bool is_end;
+    (void)state;
+    pair_open(&p, unix_address(), (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
+    assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Rest", true, &s), 0);
+    assert_int_equal(ku_rpc_stream_recv(s, &m, &is_end, LONG), KUMI_ETIMEDOUT);
+    assert_non_null(strstr(ku_err_get()->text, "no complete message before the deadline"));
+    ku_rpc_stream_destroy(s);
+    await_counts(p.server, -1, 0);
+    assert_int_equal(p.service.last_status, KUMI_ETIMEDOUT);
+    assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Rest", true, &s), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ku_rpc_buf_copy(&b, "x", 1), 0);
+        assert_int_equal(ku_rpc_stream_send(s, &b, LONG), 0);
+        assert_int_equal(ku_rpc_stream_recv(s, &m, &is_end, LONG), 0);
+        assert_int_equal(m.bytes, 1);
+        ku_rpc_msg_fini(&m);
+        usleep(i == 0 ? 700000 : 0); /* more than the other deadlines */
+    }
+    assert_true(send_without_reading(s) < 0);
+    await_counts(p.server, -1, 0); /* the client has not ended it */
+    ku_rpc_stream_destroy(s);
+    ku_rpc_server_stats(p.server, &stats);
+    assert_int_equal(stats.timed_out, 2);
+    pair_close(&p);
+    assert_int_equal(p.service.n_closed, 2);
+}
+
+/* A first message of which a part has come ends on the deadline of a whole one. */
+static void test_half_message(void **state)
+{
+    /* the preface, SETTINGS, and HEADERS with literal fields (RFC 7541, 6.2.2) */
+    static const char begin[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
+    static const char *const field[][2] = {
+        {":method", "POST"},    {":scheme", "http"}, {":path", "/t.Test/Rest"},
+        {":authority", "test"}, {"te", "trailers"},  {"content-type", "application/grpc"}};
+    static const size_t part[] = {0, 3, 5,
+                                  7}; /* of the prefix, which announces 4 bytes, and them */
+    char frame[512];
+    struct pair p;
+    int fd[4];
+    (void)state;
+    pair_open(&p, "127.0.0.1:0", (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
+    for (size_t i = 0; i < 4; i++) {
+        size_t n = 9;
+        for (size_t k = 0; k < sizeof field / sizeof *field; k++)
+            n += (size_t)snprintf(frame + n, sizeof frame - n, "%c%c%s%c%s", 0,
+                                  (int)strlen(field[k][0]), field[k][0], (int)strlen(field[k][1]),
+                                  field[k][1]);
+        memcpy(frame, "\0\0\0\1\4\0\0\0\1", 9); /* END_HEADERS, stream 1 */
+        frame[2] = (char)(n - 9);
+        memcpy(frame + n, "\0\0\0\0\0\0\0\0\1\0\0\0\0\4xx", 16); /* DATA */
+        frame[n + 2] = (char)part[i];
+        fd[i] = dial(p.server);
+        assert_int_equal(ku_os_tcp_send(fd[i], begin, sizeof begin), sizeof begin);
+        assert_int_equal(ku_os_tcp_send(fd[i], frame, n + 9 + part[i]), n + 9 + part[i]);
+    }
+    for (int i = 0; i < 3000 && p.service.n_open < 4; i++)
+        usleep(10000);
+    await_counts(p.server, -1, 0);
+    assert_int_equal(p.service.n_closed, 4);
+    assert_int_equal(p.service.last_status, KUMI_ETIMEDOUT);
+    for (int i = 0; i < 4; i++)
+        close(fd[i]);
     pair_close(&p);
 }
 
@@ -459,10 +549,11 @@ static void test_addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unary),         cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_half_open),     cmocka_unit_test(test_slow_stream),
-        cmocka_unit_test(test_back_pressure), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_dropped),       cmocka_unit_test(test_reconnect),
+        cmocka_unit_test(test_unary),          cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_half_open),      cmocka_unit_test(test_slow_stream),
+        cmocka_unit_test(test_resting_stream), cmocka_unit_test(test_half_message),
+        cmocka_unit_test(test_back_pressure),  cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_dropped),        cmocka_unit_test(test_reconnect),
         cmocka_unit_test(test_addresses),
     };
     if (cannot_run())

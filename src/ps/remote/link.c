@@ -351,17 +351,24 @@ static bool next_range(struct peer *p, uint32_t at, struct range *r)
     return true;
 }
 
-/* Sends the ranges of a step as they come, and awaits the acknowledgement. */
+static int open_push(struct peer *p)
+{
+    struct ku_rpc_stream *stream;
+    if (p->push)
+        return KUMI_OK;
+    KU_TRY(open_stream(p, KU_PS_SERVICE "Push", &stream));
+    return publish(p, &p->push, stream);
+}
+
+/*
+ * Sends the ranges of a step as they come, and awaits the acknowledgement. The stream is opened
+ * when there is a range that may be sent: the server waits for its first message, not for long.
+ */
 static int push_step(struct peer *p)
 {
     struct ku_ps_link *l = p->link;
-    struct ku_rpc_stream *stream;
     struct range r;
     size_t sent = 0;
-    if (p->push == NULL) {
-        KU_TRY(open_stream(p, KU_PS_SERVICE "Push", &stream));
-        KU_TRY(publish(p, &p->push, stream));
-    }
     for (uint32_t at = 0; sent < p->payload; at++) {
         pthread_mutex_lock(&l->lock);
         const bool is_there = next_range(p, at, &r);
@@ -369,6 +376,7 @@ static int push_step(struct peer *p)
         pthread_mutex_unlock(&l->lock);
         if (!is_there)
             return KUMI_ESTOPPED;
+        KU_TRY(open_push(p));
         KU_TRY(send_range(p, step, &r));
         sent += r.bytes;
     }

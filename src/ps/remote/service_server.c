@@ -623,14 +623,22 @@ static bool wants_saving(void *ctx)
 
 static void set_methods(struct server *s)
 {
+    /* A worker opens a stream when it has a message for it, and computes between later ones. */
+    const struct ku_rpc_method stream = {.is_stream = true,
+                                         .idle_ns = INT64_MAX,
+                                         .open = on_open,
+                                         .sent = on_sent,
+                                         .close = on_close};
     const struct ku_rpc_method method[N_METHODS] = {
         [CONNECT] = {.path = KU_PS_SERVICE "Connect", .message = on_connect},
-        [PUSH] = {KU_PS_SERVICE "Push", true, INT64_MAX, on_open, on_push, on_sent, NULL, on_close},
-        [PULL] = {KU_PS_SERVICE "Pull", true, INT64_MAX, on_open, on_pull, on_sent, NULL, on_close},
+        [PUSH] = stream,
+        [PULL] = stream,
         [STATUS] = {.path = KU_PS_SERVICE "Status", .message = on_status},
         [SNAPSHOT] = {.path = KU_PS_SERVICE "Snapshot", .message = on_snapshot, .close = on_close},
         [DRAIN] = {.path = KU_PS_SERVICE "Drain", .message = on_drain}};
     memcpy(s->method, method, sizeof method);
+    s->method[PUSH].path = KU_PS_SERVICE "Push", s->method[PUSH].message = on_push;
+    s->method[PULL].path = KU_PS_SERVICE "Pull", s->method[PULL].message = on_pull;
 }
 
 int ku_ps_serve(const struct kumi_train_options *options, const struct ku_ps_server_opts *o,

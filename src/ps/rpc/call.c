@@ -30,11 +30,11 @@ static void start(struct ku_rpc_call *c, enum ku_rpc_tag_kind kind, const grpc_o
     KU_ASSERT(error == GRPC_CALL_OK);
 }
 
-static int64_t deadline_of(const struct ku_rpc_call *c)
+/* allowed_ns: as the method has it */
+static int64_t deadline_of(const struct ku_rpc_call *c, int64_t allowed_ns)
 {
-    const int64_t own = c->method ? c->method->idle_ns : 0;
-    const int64_t idle = own ? own : c->server->limits.idle_ns;
-    return idle == INT64_MAX ? INT64_MAX : ku_clock_ns() + idle;
+    const int64_t allowed = allowed_ns ? allowed_ns : c->server->limits.idle_ns;
+    return allowed == INT64_MAX ? INT64_MAX : ku_clock_ns() + allowed;
 }
 
 static void start_recv(struct ku_rpc_call *c) /* with the lock */
@@ -43,7 +43,7 @@ static void start_recv(struct ku_rpc_call *c) /* with the lock */
     if (c->is_reading || c->is_over || c->is_finished || c->has_ended)
         return;
     c->is_reading = true;
-    c->recv_ns = deadline_of(c);
+    c->recv_ns = deadline_of(c, c->has_message ? c->method->idle_ns : c->method->first_ns);
     start(c, KU_RPC_TAG_RECV, &op, 1);
 }
 
@@ -91,7 +91,7 @@ static void pump(struct ku_rpc_call *c)
         n++;
     }
     c->is_sending = true;
-    c->send_ns = deadline_of(c);
+    c->send_ns = deadline_of(c, c->method ? c->method->send_ns : 0);
     start(c, KU_RPC_TAG_SEND, op, n);
 }
 
@@ -221,6 +221,7 @@ static void on_recv(struct ku_rpc_call *c, int success)
     c->received = NULL;
     pthread_mutex_lock(&c->lock);
     c->is_reading = false;
+    c->has_message |= bb != NULL;
     c->recv_ns = INT64_MAX;
     const bool is_wanted = success && !c->is_over && !c->is_finished;
     pthread_mutex_unlock(&c->lock);

@@ -137,11 +137,12 @@ struct ku_rpc_method {
     const char *path; /* "/ParameterServer/PushGradients" */
     bool is_stream;   /* bidirectional; else unary */
     /*
-     * 0: the limits' values. The longest time without progress: unary: until the request is
-     * complete; streams: between two complete messages of the client, and until a message of
-     * ku_rpc_send has left. INT64_MAX: none (keepalive still ends a dead connection).
+     * The longest time without progress. 0: the limits' idle_ns. INT64_MAX: none (keepalive still
+     * ends a dead connection).
      */
-    int64_t idle_ns;
+    int64_t first_ns; /* until the first message of the client is complete */
+    int64_t idle_ns;  /* streams: from a message to the next complete one, while it is read */
+    int64_t send_ns;  /* until a message of ku_rpc_send, the reply or the status has left */
     int (*open)(void *ctx, struct ku_rpc_call *call);
     int (*message)(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m);
     void (*sent)(void *ctx, struct ku_rpc_call *call, int n_queued);
@@ -157,7 +158,7 @@ struct ku_rpc_limits {
     int calls;            /* at a time, of all connections */
     int connection_calls; /* at a time, of one connection */
     size_t memory_bytes;  /* of gRPC's buffers for all connections */
-    int64_t idle_ns;      /* see ku_rpc_method.idle_ns */
+    int64_t idle_ns;      /* where a struct ku_rpc_method gives no deadline */
     int64_t
         first_call_ns;    /* a new connection makes a call before this, and sends all its headers */
     int64_t unused_ns;    /* a connection without a call for as long is closed */
