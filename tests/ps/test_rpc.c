@@ -31,7 +31,8 @@
 /* A service that answers with what it got; a message that begins with '!' is an error. */
 struct service {
     _Atomic int n_closed, last_status, n_open;
-    bool is_holding; /* streams: messages are not consumed */
+    bool is_holding;                  /* streams: messages are not consumed */
+    struct ku_rpc_call *_Atomic call; /* the last stream */
 };
 
 enum { HALF = KU_RPC_MAX_QUEUED / 2 }; /* replies that wait: no more messages are read */
@@ -52,7 +53,7 @@ static int on_unary(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
 static int on_open(void *ctx, struct ku_rpc_call *call)
 {
     struct service *s = ctx;
-    (void)call;
+    s->call = call;
     s->n_open++;
     return KUMI_OK;
 }
@@ -354,6 +355,27 @@ static void test_resting_stream(void **state)
     assert_int_equal(p.service.n_closed, 2);
 }
 
+/* A call that is finished waits for its peer to read; one that is aborted does not. */
+static void test_abort(void **state)
+{
+    struct ku_rpc_stream *s;
+    struct ku_rpc_stats stats;
+    struct pair p;
+    (void)state;
+    pair_open(&p, unix_address(), (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
+    assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Stream", true, &s), 0);
+    assert_int_equal(send_without_reading(s), KUMI_ETIMEDOUT);
+    ku_rpc_finish(p.service.call, KU_ERR(KUMI_EPEER, "test: finished"), NULL);
+    usleep(200000);
+    ku_rpc_server_stats(p.server, &stats);
+    assert_int_equal(stats.calls, 1);
+    ku_rpc_abort(p.service.call, KU_ERR(KUMI_EPEER, "test: aborted"));
+    await_counts(p.server, -1, 0);
+    assert_int_equal(p.service.last_status, KUMI_EPEER);
+    ku_rpc_stream_destroy(s);
+    pair_close(&p);
+}
+
 /* A first message of which a part has come ends on the deadline of a whole one. */
 static void test_half_message(void **state)
 {
@@ -552,9 +574,9 @@ int main(void)
         cmocka_unit_test(test_unary),          cmocka_unit_test(test_stream),
         cmocka_unit_test(test_half_open),      cmocka_unit_test(test_slow_stream),
         cmocka_unit_test(test_resting_stream), cmocka_unit_test(test_half_message),
-        cmocka_unit_test(test_back_pressure),  cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_dropped),        cmocka_unit_test(test_reconnect),
-        cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_abort),          cmocka_unit_test(test_back_pressure),
+        cmocka_unit_test(test_limits),         cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_reconnect),      cmocka_unit_test(test_addresses),
     };
     if (cannot_run())
         return 77;

@@ -292,18 +292,24 @@ static void zeros(void **state)
     await_version(3);
 }
 
-/* Pulls the parameters of `step`; returns the bytes of data, and how many frames were sparse. */
-static size_t pull(struct ku_rpc_stream *s, uint64_t step, bool asks_changes, unsigned char *image,
-                   int *n_sparse)
+static int ask(struct ku_rpc_stream *s, uint64_t step, bool asks_changes)
 {
     const uint64_t request[KU_PS_N_FRAME] = {
         [KU_PS_F_INCARNATION] = 7, [KU_PS_F_STEP] = step, [KU_PS_F_SPARSE] = asks_changes};
     struct ku_rpc_buf b;
+    assert_int_equal(ku_ps_message_put(request, KU_PS_N_FRAME, 0, 0, &b, NULL), 0);
+    const int status = ku_rpc_stream_send(s, &b, 30 * SECOND);
+    ku_rpc_buf_fini(&b);
+    return status;
+}
+
+/* Pulls the parameters of `step`; returns the bytes of data, and how many frames were sparse. */
+static size_t pull(struct ku_rpc_stream *s, uint64_t step, bool asks_changes, unsigned char *image,
+                   int *n_sparse)
+{
     size_t sent = 0;
     *n_sparse = 0;
-    assert_int_equal(ku_ps_message_put(request, KU_PS_N_FRAME, 0, 0, &b, NULL), 0);
-    assert_int_equal(ku_rpc_stream_send(s, &b, 30 * SECOND), 0);
-    ku_rpc_buf_fini(&b);
+    assert_int_equal(ask(s, step, asks_changes), 0);
     for (size_t at = 0, extent; at < welcome[KU_PS_R_PULL_BYTES]; at += extent) {
         uint64_t field[KU_PS_N_FRAME];
         struct ku_rpc_msg m = {0};
@@ -378,6 +384,31 @@ static void changes(void **state)
     ku_free(is);
 }
 
+/*
+ * A stream whose answers are not read ends when the worker opens another one. Its requests fit into
+ * the window, so the client learns that from its next one alone.
+ */
+static void unread(void **state)
+{
+    enum { N_ASKED = 1000 };
+    unsigned char *image = ku_calloc(welcome[KU_PS_R_PULL_BYTES], 1);
+    struct ku_rpc_stream *s = open_pull(), *other = open_pull();
+    int n_sparse, status = KUMI_OK;
+    (void)state;
+    pull(s, 4, false, image, &n_sparse);
+    for (int i = 0; i < N_ASKED; i++)
+        assert_int_equal(ask(s, 4, false), 0);
+    pull(other, 4, false, image, &n_sparse);
+    for (int i = 0; i < 200 && status == KUMI_OK; i++) {
+        status = ask(s, 4, false);
+        usleep(10000);
+    }
+    assert_int_equal(status, KUMI_EPEER);
+    ku_rpc_stream_destroy(s);
+    ku_rpc_stream_destroy(other);
+    ku_free(image);
+}
+
 /* As for any run: a gradient that is not finite ends it, with the first tensor named. */
 static void not_finite(void **state)
 {
@@ -392,7 +423,7 @@ static void not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(once),
-                                       cmocka_unit_test(zeros), cmocka_unit_test(changes),
-                                       cmocka_unit_test(not_finite)};
+                                       cmocka_unit_test(zeros),   cmocka_unit_test(changes),
+                                       cmocka_unit_test(unread),  cmocka_unit_test(not_finite)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

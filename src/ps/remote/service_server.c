@@ -106,20 +106,19 @@ static void on_close(void *ctx, struct ku_rpc_call *call, int status)
 }
 
 /*
- * A worker that connects again has one stream of a method: an older one, whose peer may not read,
- * would hold its frames. lock is held.
+ * A worker that connects again has one stream of a method: an older one, also of a process before
+ * it, whose peer may not read, would hold its frames. lock is held.
  */
 static void end_older(const struct stream *x, const struct ku_ps_hello *from)
 {
     for (struct stream *old = x->server->stream; old; old = old->next) {
         if (old == x || old->method != x->method || !old->is_known ||
-            old->from.worker != from->worker || old->from.incarnation != from->incarnation)
+            old->from.worker != from->worker || old->from.incarnation > from->incarnation)
             continue;
         old->is_pulling = false;
         old->complete = -1;
-        ku_rpc_finish(old->call,
-                      KU_ERR(KUMI_EPEER, "ps: worker %d has opened another stream", from->worker),
-                      NULL);
+        ku_rpc_abort(old->call,
+                     KU_ERR(KUMI_EPEER, "ps: worker %d has opened another stream", from->worker));
     }
 }
 

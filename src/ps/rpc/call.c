@@ -149,6 +149,17 @@ void ku_rpc_finish(struct ku_rpc_call *c, int status, struct ku_rpc_buf *reply)
         ku_rpc_buf_fini(reply);
 }
 
+/* A batch that waits for the peer fails, and with it the call closes. */
+void ku_rpc_abort(struct ku_rpc_call *c, int status)
+{
+    ku_rpc_finish(c, status, NULL);
+    pthread_mutex_lock(&c->lock);
+    const bool is_over = c->is_over;
+    pthread_mutex_unlock(&c->lock);
+    if (!is_over)
+        grpc_call_cancel_with_status(c->grpc, ku_rpc_code(status), ku_err_get()->text, NULL);
+}
+
 int ku_rpc_n_queued(struct ku_rpc_call *c)
 {
     pthread_mutex_lock(&c->lock);

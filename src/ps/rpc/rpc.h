@@ -208,10 +208,13 @@ void ku_rpc_server_stats(struct ku_rpc_server *s, struct ku_rpc_stats *out);
  *   finish   end the call once the queued messages have left. status 0; or < 0 with the thread's
  *            error record as the text. reply: of a unary call with status 0, handed over; NULL: an
  *            empty message. Later calls of finish do nothing.
+ *   abort    end the call at once, also one that was finished and whose messages the peer does not
+ *            read: what is queued is dropped. status < 0, with the thread's error record
  */
 KU_STATUS ku_rpc_send(struct ku_rpc_call *call, struct ku_rpc_buf *b);
 void ku_rpc_next(struct ku_rpc_call *call);
 void ku_rpc_finish(struct ku_rpc_call *call, int status, struct ku_rpc_buf *reply);
+void ku_rpc_abort(struct ku_rpc_call *call, int status);
 int ku_rpc_n_queued(struct ku_rpc_call *call);
 /* One pointer of the service per call; NULL at first. */
 void ku_rpc_set_data(struct ku_rpc_call *call, void *data);
