@@ -241,6 +241,46 @@ static bool has_conns(struct ku_rpc_server *server, int n)
     return false;
 }
 
+/* Refused calls buy a connection no time: without one that is admitted it is ended. */
+static void refused_is_ended(void **state)
+{
+    const char *address = "127.0.0.1:0";
+    struct ku_rpc_channel *good, *bad;
+    struct ku_rpc_stats stats = {0};
+    struct ku_rpc_server *server;
+    char out[8] = "";
+    int n_calls = 0;
+    struct ku_rpc_server_opts o = {.listen = &address,
+                                   .n_listen = 1,
+                                   .security = security(NULL, NULL, "token"),
+                                   .method = &method,
+                                   .n_methods = 1,
+                                   .limits = {.first_call_ns = SECOND / 5},
+                                   .ctx = &n_calls};
+    (void)state;
+    assert_int_equal(ku_rpc_server_create(&o, &server), 0);
+    struct ku_rpc_channel_opts client = {.address = ku_rpc_server_address(server, 0),
+                                         .security = security(NULL, NULL, "token")};
+    assert_int_equal(ku_rpc_channel_create(&client, &good), 0);
+    client.security = security(NULL, NULL, "wrong");
+    assert_int_equal(ku_rpc_channel_create(&client, &bad), 0);
+    assert_int_equal(call_text(good, "/Unary", "hello", out, sizeof out), 0);
+    usleep(500000);
+    ku_rpc_server_stats(server, &stats);
+    assert_true(stats.connections == 1 && stats.timed_out == 0);
+    for (int i = 0; i < 40 && stats.timed_out == 0; i++) {
+        assert_true(call_text(bad, "/Unary", "hello", out, sizeof out) < 0);
+        usleep(50000);
+        ku_rpc_server_stats(server, &stats);
+    }
+    assert_true(stats.timed_out > 0);
+    assert_int_equal(call_text(good, "/Unary", "hello", out, sizeof out), 0);
+    assert_int_equal(n_calls, 2);
+    ku_rpc_channel_destroy(good);
+    ku_rpc_channel_destroy(bad);
+    ku_rpc_server_destroy(server);
+}
+
 /* Connections over TLS are counted, also before a handshake; one beyond the limit is ended. */
 static void tls_is_counted(void **state)
 {
@@ -288,6 +328,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_files),
+        cmocka_unit_test(refused_is_ended),
         cmocka_unit_test(tls_is_counted),
     };
     if (cannot_run() || system("command -v openssl >/dev/null") != 0)

@@ -81,17 +81,24 @@ struct ku_rpc_conn *ku_rpc_conn_begin(struct ku_rpc_server *s, const char *grpc_
         ;
     if (!is_fd)
         c = ku_rpc_find_peer(s, grpc_peer);
-    if (c) {
+    if (c)
         c->n_calls++;
-        c->is_used = true;
-    }
     pthread_mutex_unlock(&s->lock);
     return c;
 }
 
+void ku_rpc_conn_use(struct ku_rpc_server *s, struct ku_rpc_conn *c)
+{
+    pthread_mutex_lock(&s->lock);
+    if (c)
+        c->is_used = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c)
 {
-    c->since_ns = ku_clock_ns();
+    if (c->is_used) /* else its first call is awaited: refused ones buy no time */
+        c->since_ns = ku_clock_ns();
     c->credit += (int64_t)s->limits.message_bytes;
     if (--c->n_calls > 0)
         return;
@@ -252,7 +259,8 @@ static bool look(struct ku_rpc_server *s, int64_t now, bool finds_tls)
             end_call(s, c, now > c->recv_ns);
     for (struct ku_rpc_conn *c = s->conns; c; c = c->next) {
         const int64_t allowed = c->is_used ? s->limits.unused_ns : s->limits.first_call_ns;
-        const bool is_silent = c->n_calls == 0 && now - c->since_ns >= allowed;
+        const bool is_resting = c->n_calls == 0 || !c->is_used;
+        const bool is_silent = is_resting && now - c->since_ns >= allowed;
         const bool is_full = !c->is_ending && is_flooding(s, c);
         if (c->is_ending || (!is_full && !is_silent))
             continue;
@@ -268,7 +276,8 @@ static bool look(struct ku_rpc_server *s, int64_t now, bool finds_tls)
     pthread_mutex_unlock(&s->lock);
     if (peer[0])
         ku_rpc_say(s, peer, "", "connection closed: %s",
-                   has_flooded ? "it sent more than its calls take" : "it made no call");
+                   has_flooded ? "it sent more than its calls take"
+                               : "it made no call that was admitted");
     return is_busy;
 }
 

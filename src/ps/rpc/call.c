@@ -425,6 +425,7 @@ static void begin(struct ku_rpc_call *c)
     pthread_mutex_unlock(&c->lock);
     if (!is_admitted(c, method, n_calls))
         return;
+    ku_rpc_conn_use(s, c->conn);
     c->method = method;
     if (method->is_stream && method->open) {
         c->is_told = true;

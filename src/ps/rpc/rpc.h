@@ -159,9 +159,9 @@ struct ku_rpc_limits {
     int connection_calls; /* at a time, of one connection */
     size_t memory_bytes;  /* of gRPC's buffers for all connections */
     int64_t idle_ns;      /* where a struct ku_rpc_method gives no deadline */
-    int64_t
-        first_call_ns;    /* a new connection makes a call before this, and sends all its headers */
-    int64_t unused_ns;    /* a connection without a call for as long is closed */
+    /* A new connection makes a call before this that is admitted: all its headers and the token. */
+    int64_t first_call_ns;
+    int64_t unused_ns;    /* later, a connection without a call for as long is closed */
     int64_t keepalive_ns; /* a silent connection is asked after this; half of it is the deadline */
 };
 
