@@ -46,17 +46,17 @@ static int meet(struct ku_remote_direct *d)
     return status;
 }
 
-static int join_servers(void *link, uint64_t checksum, const char **numerics)
+static int join_servers(void *link, const struct ku_remote_layout *layout, const char **numerics)
 {
     struct end *x = link;
     KU_TRY(meet(x->d));
     const uint64_t is = ku_remote_engine_layout(x->d->desk[0].engine)->checksum;
-    if (checksum && checksum != is)
+    if (layout && layout->checksum != is)
         return KU_ERR(
             KUMI_EMISMATCH,
             "ps: worker %d: model or configuration differ from the servers' "
             "(layout %016llx, of the servers %016llx); start both with the same configuration",
-            x->link.worker, (unsigned long long)checksum, (unsigned long long)is);
+            x->link.worker, (unsigned long long)layout->checksum, (unsigned long long)is);
     *numerics = x->d->numerics;
     x->link.out = x->d->out;
     return KUMI_OK;

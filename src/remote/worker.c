@@ -222,7 +222,7 @@ int ku_remote_worker_create(struct ku_trainer *t, const struct ku_remote_link *l
                      : KU_ERR(KUMI_EINVAL, "ps: %d batch shapes; workers support one", t->n_shapes);
     const char *ignored;
     if (status == KUMI_OK)
-        status = link->ops->connect(link->ctx, t->remote->checksum, &ignored);
+        status = link->ops->connect(link->ctx, t->remote, &ignored);
     if (status == KUMI_OK && ku_remote_residual_bytes(w->layout))
         status = ku_remote_residual_open(w->layout, link->worker, link->out, &w->residual);
     if (status < 0) {

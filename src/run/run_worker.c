@@ -45,7 +45,7 @@ int ku_run_worker(struct ku_job *job, const struct kumi_train_options *options, 
 {
     const struct kumi_settings *set = &options->settings;
     const char *numerics = NULL;
-    KU_TRY(link->ops->connect(link->ctx, 0, &numerics));
+    KU_TRY(link->ops->connect(link->ctx, NULL, &numerics));
     json_t *was = numerics ? json_loads(numerics, 0, NULL) : NULL;
     struct ku_session s = {.remote = *remote, .worker = link->worker, .host_ranks = 1};
     int status = ku_session_configure(&s, set->config, set->set, set->n_sets, was, n_workers);

@@ -142,9 +142,9 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
 /*
  * What a worker needs of a transport. Calls come from the worker's threads, one at a time.
  *
- *   connect blocks until all servers are there; compares `checksum` with that of their layouts, and
- *           hands out the numerics keys of their run, as JSON (ku_session.numerics; borrowed).
- *           checksum 0: it is not known yet
+ *   connect blocks until all servers are there; compares `layout` with theirs, and hands out the
+ *           numerics keys of their run, as JSON (ku_session.numerics; borrowed). layout NULL: it is
+ *           not known yet
  *   push    starts to send bytes [offset, offset + bytes) of the push space of `server` for `step`.
  *           `data` is unchanged until `flush`. Ranges of a step do not overlap and together cover
  *           the space; a server counts bytes to know that a step is complete.
@@ -159,11 +159,12 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
  *           reads while the worker flushes. Else pull itself blocks.
  *
  * Errors: of any call the first error of the transport: KUMI_EPEER (a server died), ETIMEDOUT,
- * EMISMATCH (checksum), or that of the server's engine. After an error the link is dead.
+ * EMISMATCH (layout), or that of the server's engine. After an error the link is dead.
  */
 struct ku_remote_link_ops {
     const char *name; /* "direct", "grpc" */
-    KU_STATUS (*connect)(void *link, uint64_t checksum, const char **numerics);
+    KU_STATUS(*connect)
+    (void *link, const struct ku_remote_layout *layout, const char **numerics);
     KU_STATUS(*push)
     (void *link, int server, int64_t step, size_t offset, const void *data, size_t bytes);
     KU_STATUS (*flush)(void *link);

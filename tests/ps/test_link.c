@@ -17,19 +17,30 @@
 
 enum { N_BYTES = 64, N_JOINS = 2 /* calls of Connect before a stream is opened */ };
 
+static const struct ku_remote_layout layout = {.n_workers = 1,
+                                               .n_servers = 1,
+                                               .push_bytes = {N_BYTES},
+                                               .push_payload = {N_BYTES},
+                                               .pull_bytes = {N_BYTES},
+                                               .checksum = 1};
+
 struct fake {
+    uint64_t more[KU_PS_N_REPLY]; /* what is added to the fields of its replies to Connect */
     _Atomic int n_hellos;
     struct ku_rpc_call *_Atomic held; /* the first call of Connect after the joins */
 };
 
-static int reply_hello(struct ku_rpc_call *call)
+static int reply_hello(const struct fake *f, struct ku_rpc_call *call)
 {
-    const uint64_t field[KU_PS_N_REPLY] = {[KU_PS_R_N_SERVERS] = 1,
-                                           [KU_PS_R_N_WORKERS] = 1,
-                                           [KU_PS_R_PUSH_BYTES] = N_BYTES,
-                                           [KU_PS_R_PUSH_PAYLOAD] = N_BYTES,
-                                           [KU_PS_R_PULL_BYTES] = N_BYTES};
+    uint64_t field[KU_PS_N_REPLY] = {[KU_PS_R_LAYOUT] = layout.checksum,
+                                     [KU_PS_R_N_SERVERS] = 1,
+                                     [KU_PS_R_N_WORKERS] = 1,
+                                     [KU_PS_R_PUSH_BYTES] = N_BYTES,
+                                     [KU_PS_R_PUSH_PAYLOAD] = N_BYTES,
+                                     [KU_PS_R_PULL_BYTES] = N_BYTES};
     struct ku_rpc_buf b;
+    for (int i = 0; i < KU_PS_N_REPLY; i++)
+        field[i] += f->more[i];
     KU_TRY(ku_ps_message_put(field, KU_PS_N_REPLY, 0, 0, &b, NULL));
     ku_rpc_finish(call, KUMI_OK, &b);
     return KUMI_OK;
@@ -40,7 +51,7 @@ static int on_hello(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
     struct fake *f = ctx;
     (void)m;
     if (f->n_hellos++ != N_JOINS)
-        return reply_hello(call);
+        return reply_hello(f, call);
     f->held = call;
     return KU_RPC_HOLD;
 }
@@ -80,6 +91,18 @@ static const struct ku_rpc_method methods[] = {
     {.path = KU_PS_SERVICE "Pull", .is_stream = true, .message = on_pull},
 };
 
+static void open_link(struct fake *fake, struct ku_rpc_server **server, struct ku_ps_link **link)
+{
+    static char text[64];
+    static const char *const address = text;
+    snprintf(text, sizeof text, "unix:/tmp/kumi-test-link-%d", (int)getpid());
+    const struct ku_rpc_server_opts o = {
+        .listen = &address, .n_listen = 1, .method = methods, .n_methods = 3, .ctx = fake};
+    assert_int_equal(ku_rpc_server_create(&o, server), 0);
+    const struct ku_ps_link_opts lo = {.server = &address, .n_servers = 1, .timeout_ns = LONG};
+    assert_int_equal(ku_ps_link_create(&lo, link), 0);
+}
+
 /*
  * The reply to the hello of the pull stream was made before the push was complete, and arrives
  * after its acknowledgement. The server has lost nothing.
@@ -87,22 +110,16 @@ static const struct ku_rpc_method methods[] = {
 static void late_reply(void **state)
 {
     struct fake fake = {0};
-    char text[64];
-    const char *const address = text, *numerics;
+    const char *numerics;
     unsigned char pushed[N_BYTES] = {1}, pulled[N_BYTES] = {2};
     struct ku_rpc_server *server;
     struct ku_ps_link *link;
     int64_t seen = -1;
     (void)state;
-    snprintf(text, sizeof text, "unix:/tmp/kumi-test-link-%d", (int)getpid());
-    const struct ku_rpc_server_opts o = {
-        .listen = &address, .n_listen = 1, .method = methods, .n_methods = 3, .ctx = &fake};
-    assert_int_equal(ku_rpc_server_create(&o, &server), 0);
-    const struct ku_ps_link_opts lo = {.server = &address, .n_servers = 1, .timeout_ns = LONG};
-    assert_int_equal(ku_ps_link_create(&lo, &link), 0);
+    open_link(&fake, &server, &link);
     const struct ku_remote_link *l = ku_ps_link_of(link);
-    assert_int_equal(l->ops->connect(l->ctx, 0, &numerics), 0);
-    assert_int_equal(l->ops->connect(l->ctx, 1, &numerics), 0);
+    assert_int_equal(l->ops->connect(l->ctx, NULL, &numerics), 0);
+    assert_int_equal(l->ops->connect(l->ctx, &layout, &numerics), 0);
     assert_int_equal(fake.n_hellos, N_JOINS);
     assert_int_equal(l->ops->pull(l->ctx, 0, 0, pulled, &seen), 0);
     for (int i = 0; i < 3000 && !fake.held; i++)
@@ -110,7 +127,7 @@ static void late_reply(void **state)
     assert_non_null(fake.held);
     assert_int_equal(l->ops->push(l->ctx, 0, 0, 0, pushed, N_BYTES), 0);
     assert_int_equal(l->ops->flush(l->ctx), 0);
-    assert_int_equal(reply_hello(fake.held), 0);
+    assert_int_equal(reply_hello(&fake, fake.held), 0);
     if (l->ops->wait(l->ctx) < 0)
         fail_msg("%s", ku_err_get()->text);
     assert_int_equal(seen, 1);
@@ -119,9 +136,40 @@ static void late_reply(void **state)
     ku_rpc_server_destroy(server);
 }
 
+/* A server that says another size than this worker's layout is refused: buffers have the latter. */
+static void other_sizes(void **state)
+{
+    static const struct {
+        enum ku_ps_reply_field field;
+        uint64_t more;
+        const char *text;
+    } row[] = {
+        {KU_PS_R_LAYOUT, 1, "layout: 2, of this worker 1"},
+        {KU_PS_R_PUSH_BYTES, 64, "bytes of a push: 128, of this worker 64"},
+        {KU_PS_R_PUSH_PAYLOAD, -UINT64_C(4), "payload of a push: 60, of this worker 64"},
+        {KU_PS_R_PULL_BYTES, 64, "bytes of a pull: 128, of this worker 64"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct fake fake = {.more = {0}};
+        struct ku_rpc_server *server;
+        struct ku_ps_link *link;
+        const char *numerics;
+        fake.more[row[i].field] = row[i].more;
+        open_link(&fake, &server, &link);
+        const struct ku_remote_link *l = ku_ps_link_of(link);
+        assert_int_equal(l->ops->connect(l->ctx, NULL, &numerics), 0);
+        assert_int_equal(l->ops->connect(l->ctx, &layout, &numerics), KUMI_EMISMATCH);
+        if (strstr(ku_err_get()->text, row[i].text) == NULL)
+            fail_msg("%s", ku_err_get()->text);
+        ku_ps_link_destroy(link);
+        ku_rpc_server_destroy(server);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(late_reply)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(late_reply), cmocka_unit_test(other_sizes)};
     if (cannot_run())
         return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -207,16 +207,39 @@ static int ask(struct ku_ps_link *l)
     return KUMI_OK;
 }
 
+/* The buffers are as large as this worker's layout says: no size is taken from a server. */
+static int check_layout(const struct peer *p, const struct ku_remote_layout *layout,
+                        const uint64_t *field)
+{
+    const struct {
+        const char *what;
+        uint64_t its, own;
+    } row[] = {{"layout", field[KU_PS_R_LAYOUT], layout->checksum},
+               {"bytes of a push", field[KU_PS_R_PUSH_BYTES], layout->push_bytes[p->number]},
+               {"payload of a push", field[KU_PS_R_PUSH_PAYLOAD], layout->push_payload[p->number]},
+               {"bytes of a pull", field[KU_PS_R_PULL_BYTES], layout->pull_bytes[p->number]}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (row[i].its != row[i].own)
+            return KU_ERR(
+                KUMI_EMISMATCH,
+                "ps: worker %d: server %d (%s): %s: %llu, of this worker %llu; start both "
+                "with the same configuration",
+                p->link->o.worker, p->number, p->address, row[i].what,
+                (unsigned long long)row[i].its, (unsigned long long)row[i].own);
+    return KUMI_OK;
+}
+
 /* Server 0 first: it knows which steps all servers have. */
-static int join_servers(struct ku_ps_link *l)
+static int join_servers(struct ku_ps_link *l, const struct ku_remote_layout *layout)
 {
     uint64_t field[KU_PS_N_REPLY];
     int64_t begin = -1;
     for (int s = 0; s < l->o.n_servers; s++) {
         struct peer *p = &l->peer[s];
         KU_TRY(meet(p, l->layout, begin, field, NULL));
-        p->payload = field[KU_PS_R_PUSH_PAYLOAD];
-        p->pull_bytes = field[KU_PS_R_PULL_BYTES];
+        KU_TRY(check_layout(p, layout, field));
+        p->payload = layout->push_payload[s];
+        p->pull_bytes = layout->pull_bytes[s];
         p->takes_sparse = field[KU_PS_R_TAKES_SPARSE] != 0;
         if (s == 0) {
             begin = (int64_t)field[KU_PS_R_BEGIN];
@@ -552,17 +575,17 @@ static int start_threads(struct ku_ps_link *l)
     return KUMI_OK;
 }
 
-static int link_connect(void *link, uint64_t checksum, const char **numerics)
+static int link_connect(void *link, const struct ku_remote_layout *layout, const char **numerics)
 {
     struct ku_ps_link *l = link;
     if (l->numerics == NULL)
         KU_TRY(ask(l));
     *numerics = l->numerics;
-    if (checksum == 0)
+    if (layout == NULL)
         return KUMI_OK;
-    KU_ASSERT(l->layout == 0);
-    l->layout = checksum;
-    KU_TRY(join_servers(l));
+    KU_ASSERT(l->layout == 0 && layout->n_servers == l->o.n_servers);
+    l->layout = layout->checksum;
+    KU_TRY(join_servers(l, layout));
     return start_threads(l);
 }
 
