@@ -19,7 +19,8 @@
  * depend on it.
  *
  * `lock` protects the slots, version and failure. `state` is held for writing while an update runs
- * and its changes are noted, and for reading while parameters are copied.
+ * and its changes are noted, and for reading while parameters are copied. A reader may hold locks
+ * of its transport, so it does not wait for an update.
  */
 #include <pthread.h>
 #include <stddef.h>
@@ -507,18 +508,32 @@ static int find_readable(struct ku_remote_engine *e, int worker, int64_t step, s
     return status;
 }
 
+/* Holds `state`; false: an update does, whose end on_version tells. *status: of the engine. */
+static bool begin_read(struct ku_remote_engine *e, int *status)
+{
+    if (pthread_rwlock_tryrdlock(&e->state) == 0)
+        return true;
+    pthread_mutex_lock(&e->lock);
+    *status = failure_of(e);
+    pthread_mutex_unlock(&e->lock);
+    return false;
+}
+
 int ku_remote_read(struct ku_remote_engine *e, int worker, int64_t step, size_t offset, void *data,
                    size_t bytes, int64_t *seen)
 {
     const size_t space = e->layout->pull_bytes[e->server];
     struct readable r;
+    int status;
+    *seen = -1;
     if (worker < 0 || worker >= e->n_workers)
         return KU_ERR(KUMI_EINVAL, "ps: worker %d; there are %d", worker, e->n_workers);
     if (offset > space || bytes > space - offset)
         return KU_ERR(KUMI_EINVAL, "ps: bytes %zu to %zu of a pull of %zu bytes", offset,
                       offset + bytes, space);
-    pthread_rwlock_rdlock(&e->state);
-    int status = find_readable(e, worker, step, &r, seen);
+    if (!begin_read(e, &status))
+        return status;
+    status = find_readable(e, worker, step, &r, seen);
     if (*seen >= 0)
         status = read_some(&r, offset, bytes, data);
     pthread_rwlock_unlock(&e->state);
@@ -534,11 +549,14 @@ int ku_remote_read_changes(struct ku_remote_engine *e, const struct ku_remote_ch
 {
     const size_t space = e->layout->pull_bytes[e->server];
     struct readable r;
+    int status;
     KU_ASSERT(x->worker >= 0 && x->worker < e->n_workers && x->offset < space);
     KU_ASSERT(x->offset % KU_SPARSE_CELL_BYTES == 0);
     *body_bytes = 0;
-    pthread_rwlock_rdlock(&e->state);
-    int status = find_readable(e, x->worker, x->step, &r, seen);
+    *seen = -1;
+    if (!begin_read(e, &status))
+        return status;
+    status = find_readable(e, x->worker, x->step, &r, seen);
     r.offset = x->offset;
     r.since = x->since;
     if (*seen >= x->since && x->since >= 0 && e->changes)

@@ -256,8 +256,9 @@ void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step);
  *
  * A transport that reads in pieces starts again if *seen differs between them (sync with `backup`).
  *
- *   seen   out: the number of updates in them; -1: they are not there yet, nothing is copied. Ask
- *          again when on_version tells of an update.
+ *   seen   out: the number of updates in them; -1: they are not there yet, or an update is under
+ *          way, which is not waited for; nothing is copied. Ask again when on_version tells of an
+ *          update.
  *
  * Threads: any. Errors: KUMI_EINVAL (range); the engine's own error once it has failed.
  */

@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "exec/exec.h"
 #include "kumi/model.h"
 #include "remote/direct.h"
 #include "train/plan_proof.h"
@@ -41,6 +42,8 @@ struct remote {
     struct ku_remote_engine *first; /* server 0's */
     int broken, bad_update; /* a worker that fails in its step 1; an update that fails; -1: none */
     const int *order;       /* replayed */
+    bool reads;             /* server 0 is read while it updates */
+    int n_reads;
     int applied[64], n_applied;
     struct ku_remote_direct *link;
 };
@@ -210,6 +213,31 @@ static void check_records(struct ku_remote_engine *e)
     ku_free(record);
 }
 
+/* While an update runs: a read, also of the parameters that are there, does not wait. */
+static int read_at_once(void *ctx, uint32_t number)
+{
+    struct remote *r = ctx;
+    int64_t seen = 0;
+    char byte;
+    (void)number;
+    r->n_reads++;
+    KU_TRY(ku_remote_read(r->first, 0, 0, 0, &byte, 1, &seen));
+    return seen == -1 ? KUMI_OK : KU_ERR(KUMI_EBUG, "read during an update: %d", (int)seen);
+}
+
+static int serve(struct remote *r, struct ku_trainer *t, struct ku_remote_engine *e)
+{
+    struct ku_exec *exec = t->exec[KU_PROG_TRAIN];
+    uint32_t *of = ku_calloc(t->program[KU_PROG_TRAIN]->n_instrs, sizeof *of);
+    of[0] = 1;
+    if (r->reads && r->first == e)
+        ku_exec_set_notice(exec, of, read_at_once, r);
+    const int status = ku_remote_serve(e, r->n_updates);
+    ku_exec_set_notice(exec, NULL, NULL, NULL);
+    ku_free(of);
+    return status;
+}
+
 static int server_rank(struct ku_job *job, void *arg)
 {
     struct remote *r = arg;
@@ -228,7 +256,7 @@ static int server_rank(struct ku_job *job, void *arg)
     if (job->rank == 0)
         r->first = e; /* workers begin later */
     ku_remote_direct_attach(r->link, e, NULL, r->dir, job->rank == 0 ? &events : NULL);
-    int status = ku_remote_serve(e, r->n_updates);
+    int status = serve(r, t, e);
     if (status < 0)
         ku_remote_direct_fail(r->link, status);
     else
@@ -810,6 +838,19 @@ static void compressed_refuses(void **state)
 }
 
 /* The failure of a worker or of a server ends all, with its status. */
+static void does_not_wait(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct remote r = case_of(GPT2, 2, 1 + k, KU_OP_adamw, KUMI_F32);
+        r.engine.mode = k ? KU_REMOTE_ASYNC : KU_REMOTE_SYNC;
+        r.n_updates = k ? 2 * STEPS : STEPS;
+        r.reads = true;
+        run_remote(&r);
+        assert_true(r.n_reads >= r.n_updates);
+    }
+}
+
 static void failure_ends_all(void **state)
 {
     (void)state;
@@ -836,6 +877,7 @@ int main(void)
                                        cmocka_unit_test(absent),
                                        cmocka_unit_test(begins_later),
                                        cmocka_unit_test(backup),
+                                       cmocka_unit_test(does_not_wait),
                                        cmocka_unit_test(failure_ends_all),
                                        cmocka_unit_test(sync_is_all_reduce)};
     return cmocka_run_group_tests(tests, NULL, NULL);

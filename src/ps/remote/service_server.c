@@ -362,6 +362,19 @@ static void end_snapshots(struct server *s)
     }
 }
 
+/* The first stream becomes the last one. lock is held. */
+static void rotate(struct server *s)
+{
+    struct stream *first = s->stream, **end = &s->stream;
+    while (*end)
+        end = &(*end)->next;
+    if (first == NULL || first->next == NULL)
+        return;
+    s->stream = first->next;
+    first->next = NULL;
+    *end = first;
+}
+
 static void *puller_main(void *arg)
 {
     struct server *s = arg;
@@ -374,6 +387,7 @@ static void *puller_main(void *arg)
         for (struct stream *x = s->stream; x; x = x->next)
             if (x->method == PULL && x->is_pulling)
                 pump(s, x);
+        rotate(s); /* the next update may begin before the last ones have had their turn */
         end_snapshots(s);
     }
     pthread_mutex_unlock(&s->lock);
