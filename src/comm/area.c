@@ -71,7 +71,7 @@ static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t coun
     char comm[16] = "world", elements[48] = "";
     if (slot > 0) /* slot 0 is the world's */
         snprintf(comm, sizeof comm, "%u", slot);
-    if (what != KU_COLL_BARRIER && what != KU_COLL_ARENA && what != KU_COLL_LEAVE)
+    if (ku_coll_has_elements((enum ku_coll_kind)(what & 0xff)))
         snprintf(elements, sizeof elements, " %s x %llu",
                  kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)), (unsigned long long)count);
     snprintf(text, cap, "%s%s (work %llu of comm %s)",

@@ -25,11 +25,18 @@ static const char *const kind_name[KU_N_COLL_KINDS] = {[KU_COLL_BARRIER] = "barr
                                                        [KU_COLL_HASH] = "check_hash",
                                                        [KU_COLL_LEAVE] = "leave",
                                                        [KU_COLL_ARENA] = "alloc",
-                                                       [KU_COLL_SPLIT] = "split"};
+                                                       [KU_COLL_SPLIT] = "split",
+                                                       [KU_COLL_FREE] = "free"};
 
 const char *ku_coll_kind_name(enum ku_coll_kind kind)
 {
     return (unsigned)kind < KU_N_COLL_KINDS ? kind_name[kind] : "failure";
+}
+
+bool ku_coll_has_elements(enum ku_coll_kind kind)
+{
+    return kind != KU_COLL_BARRIER && kind != KU_COLL_LEAVE && kind != KU_COLL_ARENA &&
+           kind != KU_COLL_FREE;
 }
 
 static bool is_reduction(enum ku_coll_kind kind)
@@ -70,6 +77,7 @@ uint64_t ku_coll_what(const struct ku_coll *coll)
 enum { MAX_STEPS = 15 };
 static const uint8_t steps[][MAX_STEPS] = {
     [KU_PATH_BARRIER] = {ARRIVED, KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_FREE] = {ARRIVED, OVER},
     [KU_PATH_INLINE] = {ARRIVED, KU_STEP_INLINE, KU_STEP_DONE, KU_STEP_END},
     [KU_PATH_POSTED] = {KU_STEP_ARRIVE, KU_STEP_END},
     [KU_PATH_PROGRAM] = {ARRIVED, KU_STEP_MOVE, OVER},
@@ -85,6 +93,7 @@ static const uint8_t steps[][MAX_STEPS] = {
     [KU_PATH_P2P] = {KU_STEP_P2P, KU_STEP_END},
     [KU_PATH_FAR_BARRIER] = {ARRIVED, KU_STEP_FAR_SMALL, KU_STEP_FAR_READY, KU_STEP_AWAIT_FAR,
                              KU_STEP_DONE, KU_STEP_END},
+    [KU_PATH_FAR_FREE] = {ARRIVED, KU_STEP_FAR_SMALL, KU_STEP_FAR_READY, KU_STEP_AWAIT_FAR, OVER},
     [KU_PATH_FAR_INLINE] = {ARRIVED, KU_STEP_FAR_SMALL, KU_STEP_FAR_READY, KU_STEP_AWAIT_FAR,
                             KU_STEP_INLINE, KU_STEP_DONE, KU_STEP_END},
     [KU_PATH_FAR_INLINE_GATHER] = {ARRIVED, KU_STEP_TAKE_PIECE, KU_STEP_AWAIT_FREE,
@@ -145,6 +154,8 @@ enum ku_coll_path ku_coll_path(const struct ku_coll *c, int n, int me)
     case KU_COLL_LEAVE:
     case KU_COLL_ARENA:
         return KU_PATH_BARRIER;
+    case KU_COLL_FREE:
+        return KU_PATH_FREE;
     case KU_COLL_HASH:
     case KU_COLL_SPLIT:
         return KU_PATH_INLINE;
@@ -212,6 +223,8 @@ enum ku_coll_path ku_coll_far_path(const struct ku_coll *c, int n, int max_near)
         return KU_PATH_FAR_MESSAGE;
     case KU_PATH_BARRIER:
         return KU_PATH_FAR_BARRIER;
+    case KU_PATH_FREE:
+        return KU_PATH_FAR_FREE;
     case KU_PATH_PROGRAM:
         return far_program_path(c, max_near);
     case KU_PATH_INLINE:

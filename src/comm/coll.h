@@ -60,6 +60,7 @@ enum ku_coll_kind {
     KU_COLL_LEAVE,
     KU_COLL_ARENA,
     KU_COLL_SPLIT,
+    KU_COLL_FREE,
     KU_N_COLL_KINDS
 };
 /* Case labels of the kinds that only this module starts */
@@ -68,8 +69,11 @@ enum ku_coll_kind {
     case KU_COLL_LEAVE:                                                                            \
     case KU_COLL_ARENA:                                                                            \
     case KU_COLL_SPLIT:                                                                            \
+    case KU_COLL_FREE:                                                                             \
     case KU_N_COLL_KINDS
 const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
+/* Whether calls of a kind have elements, which messages then tell */
+bool ku_coll_has_elements(enum ku_coll_kind kind);
 
 /*
  * One part of a compiled collective: `count` elements of `in` and `out` (which may be equal), at
@@ -291,6 +295,7 @@ enum ku_step_op {
     case KU_STEP_FAR_MESSAGE
 enum ku_coll_path {
     KU_PATH_BARRIER, /* no data */
+    KU_PATH_FREE,    /* of a comm: a barrier after which no member reads the flags of another */
     KU_PATH_INLINE,  /* at most KU_INLINE_BYTES per rank */
     KU_PATH_POSTED,  /* root of an inline broadcast: does not wait */
     KU_PATH_PROGRAM, /* parts in owned memory */
@@ -303,6 +308,7 @@ enum ku_coll_path {
     KU_PATH_P2P,
     /* the same with members on several hosts */
     KU_PATH_FAR_BARRIER,
+    KU_PATH_FAR_FREE,
     KU_PATH_FAR_INLINE,        /* reductions, broadcast, scatter */
     KU_PATH_FAR_INLINE_GATHER, /* gather, all_gather, all_to_all, internal ones */
     KU_PATH_FAR_ALL_REDUCE,    /* programs */

@@ -4,6 +4,10 @@
  * per rank. Comms without a common member may share a slot. A split exchanges each rank's bit mask
  * of used slots over the parent and takes the lowest slot that is free on all ranks.
  *
+ * A slot is free on this rank when no former member reads its flags any more: the free of a comm
+ * waits for the `done` of the near members. A later split, whose parent may lack some of them, can
+ * then reuse the slot.
+ *
  * Flags are never reset. The numbers of a new comm begin above all numbers in the flags of any
  * member, so a flag of the slot's previous comm is never taken for a new one.
  */
@@ -195,7 +199,7 @@ static int run_simple(struct ku_comm *comm, enum ku_coll_kind kind, const void *
                       int64_t bytes)
 {
     struct ku_coll coll = {.kind = kind, .dtype = KUMI_U8, .in = in, .out = out, .count = bytes};
-    if (kind == KU_COLL_BARRIER)
+    if (!ku_coll_has_elements(kind))
         coll.dtype = KUMI_F32;
     return ku_comm_run_own(comm, &coll);
 }
@@ -294,7 +298,7 @@ int ku_comm_destroy(struct ku_comm *c)
     if (c->priv->head || c->priv->p2p)
         return KU_ERR(KUMI_EINVAL,
                       "communicator: %s: operations are in flight; wait for them first", c->name);
-    int status = run_simple(c, KU_COLL_BARRIER, NULL, NULL, 0);
+    int status = run_simple(c, KU_COLL_FREE, NULL, NULL, 0);
     if (!status)
         status = check_channels(c);
     ku_comm_free(c);

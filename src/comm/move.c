@@ -638,11 +638,27 @@ void ku_move_payload(struct ku_work *w, struct ku_entry *entry)
         ku_sum_scale(entry->payload, entry->payload, count, coll->dtype, coll->scale);
 }
 
+/* Reduce the payloads of all members, from `mine` on in each. */
+static void inline_reduce(struct ku_work *w, int64_t mine, unsigned char *out)
+{
+    const struct ku_coll *coll = &w->coll;
+    struct operands o;
+    for (int i = 0; i < w->comm->n; i++)
+        o.src[i] = entry_of(w, i)->payload + mine;
+    o.dst[0] = out;
+    o.n_dst = 1;
+    o.n_streamed = 0;
+    reduce(w, &o,
+           coll->n_parts && coll->part->has_addend
+               ? ku_move_ref(w->comm->job, &coll->part->addend, w->comm->job->local_rank)
+               : NULL,
+           w->total);
+}
+
 void ku_move_inline(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
     const struct ku_coll *coll = &w->coll;
-    struct operands o;
     int64_t bytes = w->total * (int64_t)each_bytes(w);
     unsigned char *out =
         coll->n_parts ? ku_move_ref(c->job, &coll->part->out, c->job->local_rank) : coll->out;
@@ -667,18 +683,8 @@ void ku_move_inline(struct ku_work *w)
         __attribute__((fallthrough));
     case KU_COLL_REDUCE:
     case KU_COLL_ALL_REDUCE:
-        if (coll->kind == KU_COLL_REDUCE && c->me != coll->root)
-            return;
-        for (int i = 0; i < c->n; i++)
-            o.src[i] = entry_of(w, i)->payload + mine;
-        o.dst[0] = out;
-        o.n_dst = 1;
-        o.n_streamed = 0;
-        reduce(w, &o,
-               coll->n_parts && coll->part->has_addend
-                   ? ku_move_ref(c->job, &coll->part->addend, c->job->local_rank)
-                   : NULL,
-               w->total);
+        if (coll->kind != KU_COLL_REDUCE || c->me == coll->root)
+            inline_reduce(w, mine, out);
         return;
     case KU_COLL_BROADCAST:
         if (c->me != coll->root)
@@ -704,6 +710,7 @@ void ku_move_inline(struct ku_work *w)
     case KU_COLL_RECV:
     case KU_COLL_LEAVE:
     case KU_COLL_ARENA:
+    case KU_COLL_FREE:
     case KU_N_COLL_KINDS:
         break;
     }

@@ -157,8 +157,9 @@ static enum ku_coll_path first_path_of(const struct ku_comm *comm, const struct 
 /* Whether a call between hosts may sum or copy through chunks, and not payloads alone */
 static bool needs_chunks(const struct ku_work *w)
 {
-    return w->comm->priv->far && w->path != KU_PATH_FAR_BARRIER && w->path != KU_PATH_FAR_INLINE &&
-           w->path != KU_PATH_FAR_INLINE_GATHER && w->path != KU_PATH_FAR_MESSAGE;
+    return w->comm->priv->far && w->path != KU_PATH_FAR_BARRIER && w->path != KU_PATH_FAR_FREE &&
+           w->path != KU_PATH_FAR_INLINE && w->path != KU_PATH_FAR_INLINE_GATHER &&
+           w->path != KU_PATH_FAR_MESSAGE;
 }
 
 int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *coll)
@@ -188,7 +189,7 @@ void ku_work_describe(const struct ku_work *w, char *text, size_t cap)
                  c->kind == KU_COLL_REDUCE_SCATTER;
     int has_name = c->name && c->name[0]; /* an op of the whole model has an empty path */
     char count[64] = "";
-    if (c->kind != KU_COLL_BARRIER && c->kind != KU_COLL_ARENA && c->kind != KU_COLL_LEAVE)
+    if (ku_coll_has_elements(c->kind))
         snprintf(count, sizeof count, " %s x %lld%s%s", kumi_dtype_name(c->dtype),
                  (long long)w->total, is_sum ? " " : "", is_sum ? reduce[c->reduce] : "");
     snprintf(text, cap, "%s%s%s%s (work %llu of comm %s)", has_name ? c->name : "",
@@ -208,7 +209,7 @@ static void side_text(uint64_t what, uint64_t count, char *text, size_t cap)
     if (kind == KU_COLL_BROADCAST || kind == KU_COLL_REDUCE || kind == KU_COLL_GATHER ||
         kind == KU_COLL_SCATTER)
         snprintf(rest + len, sizeof rest - len, ", root %d", (int)(what >> 24 & 0xffffff));
-    if (kind == KU_COLL_BARRIER || kind == KU_COLL_ARENA) {
+    if (!ku_coll_has_elements(kind)) {
         snprintf(text, cap, "%s", ku_coll_kind_name(kind));
         return;
     }

@@ -5,6 +5,7 @@
 #include "suite.h"
 
 #include "base/clock.h"
+#include "base/os/process.h"
 #include "comm/private.h"
 #include "comm/world.h"
 #include "job/launch.h"
@@ -310,6 +311,56 @@ static void test_signals(void **state)
     munmap(s, sizeof *s);
 }
 
+/*
+ * A rank that is stopped in the free of `x` may not have read its flags for the last time. The
+ * other member returns only when it has, so the next comm of the slot, without that rank, is safe
+ * from it.
+ */
+static int free_beside_stopped(void *arg)
+{
+    struct shared *s = arg;
+    struct ku_job *job;
+    struct ku_comm *even, *x, *y;
+    KU_TRY(ku_comm_join(NULL, &job));
+    const int me = job->rank;
+    s->pid[me] = getpid();
+    KU_TRY(ku_comm_split(job->world, me % 2, me, "even", &even));
+    KU_TRY(ku_comm_split(job->world, me < 2 ? 0 : -1, me, "x", &x));
+    s->joined += me == 1;
+    if (me == 0) {
+        while (!s->joined || !atomic_load(&ku_segment_line(job->seg, 1)->asleep))
+            usleep(100);
+        kill(s->pid[1], SIGSTOP);
+        while (!ku_os_is_stopped(s->pid[1]))
+            usleep(100);
+        if (fork() == 0) {
+            usleep(200000);
+            kill(s->pid[1], SIGCONT);
+            _exit(0);
+        }
+    }
+    KU_TRY(ku_comm_destroy(x));
+    if (me != 1) {
+        KU_TRY(ku_comm_split(even, 0, me, "y", &y));
+        for (int i = 0; i < 2 * KU_RING; i++) {
+            float sum[2] = {1, 2};
+            const struct ku_coll coll = {
+                .kind = KU_COLL_ALL_REDUCE, .in = sum, .out = sum, .count = 2};
+            KU_TRY(ku_coll_run(y, &coll));
+        }
+        KU_TRY(ku_comm_destroy(y));
+    }
+    return ku_comm_leave(job);
+}
+
+static void test_free_waits(void **state)
+{
+    struct shared *s = make_shared();
+    (void)state;
+    assert_int_equal(kumi_launch(free_beside_stopped, s, 3), 0);
+    munmap(s, sizeof *s);
+}
+
 static int run_argument(void *arg)
 {
     (void)arg;
@@ -362,7 +413,7 @@ int main(void)
         cmocka_unit_test(test_names),           cmocka_unit_test(test_faults),
         cmocka_unit_test(test_launcher_killed), cmocka_unit_test(test_signals),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_exit_codes),
-        cmocka_unit_test(test_printed_late),
+        cmocka_unit_test(test_printed_late),    cmocka_unit_test(test_free_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,7 +171,7 @@ static bool locate(const struct ku_work *w, const struct ku_small_peer *peer, in
 {
     const struct ku_topology *t = &w->comm->priv->far->topology;
     r->n_pieces = 1;
-    if (w->path == KU_PATH_FAR_BARRIER) {
+    if (w->path == KU_PATH_FAR_BARRIER || w->path == KU_PATH_FAR_FREE) {
         r->n_pieces = 0;
     } else if (is_reduction(w)) {
         r->piece[0].at = room_at(w, room);
