@@ -158,8 +158,10 @@ KUMI_API int kumi_all_to_all_v(struct kumi_comm *comm, const void *in, void *out
                                enum kumi_dtype dtype);
 KUMI_API int kumi_barrier(struct kumi_comm *comm);
 /*
- * Send to or receive from one rank. kumi_send returns when the peer has received the data; up to 96
- * bytes are sent eagerly, and it returns at once.
+ * Send to or receive from one rank. kumi_send returns when the peer has received the data. A
+ * message of up to 96 bytes is sent eagerly, and kumi_send returns at once, unless the peer has yet
+ * to receive two of this rank. Two ranks that each send three before they receive wait for ever:
+ * start sends and receives together, with kumi_batch.
  *
  * Messages between two ranks of a communicator match in order, with equal counts. Every message
  * must be received before the communicator is freed.

@@ -67,7 +67,8 @@ struct ku_post {
 };
 /*
  * One direction between two ranks of a comm. An eager message (at most KU_LETTER_BYTES) is posted
- * at once. A longer one is a rendezvous:
+ * at once if a post is free. There are two, because there are n * n channels in each slot: 16 would
+ * make a channel of 384 bytes one of 2,176. A longer message is a rendezvous:
  *
  *     receiver                         sender
  *     what, count, want = message ──>  compares, takes two chunks

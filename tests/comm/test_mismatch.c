@@ -146,6 +146,35 @@ static void test_lost_letter(void **state)
     assert_non_null(strstr(ku_err_get()->text, "comm pair: rank 0 sent one that rank 1 has not"));
 }
 
+static int send_ahead(struct ku_job *job, void *arg)
+{
+    const int n = *(int *)arg, peer = 1 - job->rank;
+    for (int i = 0; i < 2 * n; i++) {
+        float x = (float)i, y = -1;
+        const struct ku_coll coll = {.kind = i < n ? KU_COLL_SEND : KU_COLL_RECV,
+                                     .root = peer,
+                                     .in = &x,
+                                     .out = &y,
+                                     .count = 1};
+        KU_TRY(ku_coll_run(job->world, &coll));
+        if (i >= n && y != (float)(i - n))
+            return -70;
+    }
+    return 0;
+}
+
+/* Two eager messages of each rank are on the way before either receives; a third one waits. */
+static void test_eager_limit(void **state)
+{
+    const struct ku_job_opts opts = {.timeout_ns = 300000000};
+    int n = 2;
+    (void)state;
+    assert_int_equal(ku_comm_threads(2, NULL, send_ahead, &n), 0);
+    n = 3;
+    assert_int_equal(ku_comm_threads(2, &opts, send_ahead, &n), KUMI_ETIMEDOUT);
+    assert_non_null(strstr(ku_err_get()->text, "send f32 x 1"));
+}
+
 static void test_rows(void **state)
 {
     (void)state;
@@ -449,7 +478,7 @@ int main(void)
         cmocka_unit_test(test_time_out),  cmocka_unit_test(test_progress_is_no_time_out),
         cmocka_unit_test(test_chaos),     cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_dead_job),  cmocka_unit_test(test_arenas),
-        cmocka_unit_test(test_job_ranks),
+        cmocka_unit_test(test_job_ranks), cmocka_unit_test(test_eager_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
