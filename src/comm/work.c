@@ -753,9 +753,9 @@ int ku_work_start(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
     struct ku_comm_private *p = c->priv;
-    KU_ASSERT(w->state != KU_WORK_STARTED);
-    /* after a failure the queue holds works whose callers have returned */
+    /* after a failure the queue holds works whose callers have returned, and may hold this one */
     KU_TRY(ku_job_root(c->job));
+    KU_ASSERT(w->state != KU_WORK_STARTED);
     w->path = w->first_path;
     w->step = w->first_step;
     w->pc = w->arrived = 0;
