@@ -125,8 +125,9 @@ KUMI_API uint64_t kumi_comm_staged_bytes(const struct kumi_comm *comm);
  *            all_to_all_v: [ranks] elements that this rank sends to and receives from each rank
  *   in, out  a buffer of 0 elements may be NULL, as `out` of a rank that receives nothing
  *
- * The root of a broadcast of up to 88 bytes does not wait for the other ranks. If they call
- * something else, the root's next call on the communicator returns the mismatch.
+ * The root of a broadcast of up to 88 bytes does not wait for the other ranks, unless it is 16 calls
+ * ahead of one. If they call something else, a later call of the root that waits returns the
+ * mismatch.
  */
 KUMI_API int kumi_all_reduce(struct kumi_comm *comm, const void *in, void *out, int64_t count,
                              enum kumi_dtype dtype, enum kumi_reduce reduce);

@@ -12,9 +12,9 @@
  *
  * The root of an inline broadcast posts (KU_PATH_POSTED): its payload is in its arrival, and it
  * goes on at once. The receivers compare all fingerprints before they write. The root compares them
- * later: when it next waits for all members, or when the ring is full, and in any case before a
- * later work writes. Until then its `done` does not cover the posted work, so no member overwrites
- * the fingerprints.
+ * later: when it next waits for all members, when the ring is full, or when all have arrived while
+ * it waits for something else, and in any case before a later work writes. Until then its `done`
+ * does not cover the posted work, so no member overwrites the fingerprints.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -679,6 +679,21 @@ static int advance_comm(struct ku_comm *c)
 }
 
 /*
+ * Finish the posted works at which all members have arrived, so that these may use the ring further
+ * while this rank waits for something else. A work in the queue finishes them itself.
+ */
+static int settle_posted(struct ku_comm *c)
+{
+    const struct ku_comm_private *p = c->priv;
+    int status = 0;
+    while (!status && !p->head && p->checked < p->posted) {
+        int missing = 0;
+        status = settle(c, p->checked + 1, &missing);
+    }
+    return status < 0 ? status : 0;
+}
+
+/*
  * Move the bytes of messages. A broken link usually has a cause that its host reports a moment
  * later; without one the peer itself is to blame.
  */
@@ -710,7 +725,9 @@ int ku_job_advance(struct ku_job *job)
     if (p->net)
         KU_TRY(move_messages(job));
     for (struct ku_comm *c = p->comms; c; c = c->priv->next) {
-        const int status = c->priv->head || c->priv->p2p ? advance_comm(c) : 0;
+        int status = c->priv->head || c->priv->p2p ? advance_comm(c) : 0;
+        if (!status)
+            status = settle_posted(c);
         if (status < 0)
             return ku_job_has_failed(job) ? status : ku_job_raise(job, job->rank);
     }

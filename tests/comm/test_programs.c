@@ -468,6 +468,43 @@ static void test_arrivals_in_order(void **state)
     assert_int_equal(ku_comm_threads(2, NULL, run_arrivals, NULL), 0);
 }
 
+/*
+ * Rank 0 fills the ring with broadcasts that it does not wait for, then waits for a message, which
+ * rank 1 sends after a broadcast of its own: that needs the ring.
+ */
+static int run_posted(struct ku_job *job, void *arg)
+{
+    int32_t x = 0;
+    (void)arg;
+    for (int i = 0; i <= KU_RING; i++) {
+        const int root = i == KU_RING;
+        const struct ku_coll send = {.kind = job->rank ? KU_COLL_SEND : KU_COLL_RECV,
+                                     .dtype = KUMI_I32,
+                                     .root = 1 - job->rank,
+                                     .in = &x,
+                                     .out = &x,
+                                     .count = 1};
+        const struct ku_coll broadcast = {
+            .kind = KU_COLL_BROADCAST, .dtype = KUMI_I32, .root = root, .out = &x, .count = 1};
+        if (root && job->rank == 0)
+            SUITE_TRY(ku_coll_run(job->world, &send));
+        x = job->rank == root ? i + 1 : -1;
+        SUITE_TRY(ku_coll_run(job->world, &broadcast));
+        if (x != i + 1)
+            return -70;
+        if (root && job->rank == 1)
+            SUITE_TRY(ku_coll_run(job->world, &send));
+    }
+    return 0;
+}
+
+static void test_posted_then_message(void **state)
+{
+    const struct ku_job_opts opts = {.timeout_ns = 20000000000};
+    (void)state;
+    assert_int_equal(ku_comm_threads(2, &opts, run_posted, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -479,6 +516,7 @@ int main(void)
         cmocka_unit_test(test_overlap_hides_delay),
         cmocka_unit_test(test_suite_under_jitter),
         cmocka_unit_test(test_arrivals_in_order),
+        cmocka_unit_test(test_posted_then_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
