@@ -90,6 +90,9 @@ KUMI_API int kumi_comm_size(const struct kumi_comm *comm);
 KUMI_API int kumi_comm_split(struct kumi_comm *comm, int color, int key, struct kumi_comm **out);
 /*
  * Free a communicator of kumi_comm_split. NULL is allowed. Collective over it.
+ *
+ * Errors: KUMI_EINVAL (works are not waited for; nothing is freed). With any other status it is
+ * freed, and also when the job has failed: then the status is that of the root cause.
  */
 KUMI_API int kumi_comm_free(struct kumi_comm *comm);
 
@@ -125,8 +128,8 @@ KUMI_API uint64_t kumi_comm_staged_bytes(const struct kumi_comm *comm);
  *            all_to_all_v: [ranks] elements that this rank sends to and receives from each rank
  *   in, out  a buffer of 0 elements may be NULL, as `out` of a rank that receives nothing
  *
- * The root of a broadcast of up to 88 bytes does not wait for the other ranks, unless it is 16 calls
- * ahead of one. If they call something else, a later call of the root that waits returns the
+ * The root of a broadcast of up to 88 bytes does not wait for the other ranks, unless it is 16
+ * calls ahead of one. If they call something else, a later call of the root that waits returns the
  * mismatch.
  */
 KUMI_API int kumi_all_reduce(struct kumi_comm *comm, const void *in, void *out, int64_t count,
@@ -207,7 +210,8 @@ struct kumi_collective {
  * caller neither reads nor writes the buffers. All ranks start the works of a communicator in the
  * same order.
  *
- *   work   out: freed by kumi_work_wait, or by the kumi_work_test that returns 1 or < 0
+ *   work   out: freed by kumi_work_wait, or by the kumi_work_test that returns 1 or < 0; before its
+ *          communicator is freed
  *
  * Async: works advance in start, test, wait and kumi_comm_progress.
  */

@@ -238,7 +238,8 @@ KU_STATUS ku_comm_split(struct ku_comm *parent, int color, int key, const char *
 KU_STATUS ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, int n,
                        struct ku_comm **comm);
 /*
- * Free the comm. Takes NULL. Collective over comm.
+ * Free the comm, also when the job has failed: then it returns the root cause. Takes NULL.
+ * Collective over comm, which must have no work in flight: KUMI_EINVAL, and the comm stays.
  */
 KU_STATUS ku_comm_destroy(struct ku_comm *comm);
 /*

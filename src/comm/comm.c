@@ -212,6 +212,8 @@ int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
         .color = color, .key = key, .used_slots = job->comm->used_slots, .high = high_of(job)};
     struct ku_comm *c = NULL;
     uint64_t used = 0, high = 0;
+    /* after a failure the queues hold works whose callers have returned */
+    KU_TRY(ku_job_root(job));
     if (parent->priv->head || parent->priv->p2p)
         return KU_ERR(KUMI_EINVAL, "split: comm %s: operations are in flight; wait for them first",
                       parent->name);
@@ -295,10 +297,12 @@ int ku_comm_destroy(struct ku_comm *c)
 {
     if (!c)
         return 0;
-    if (c->priv->head || c->priv->p2p)
+    int status = ku_job_root(c->job);
+    if (!status && (c->priv->head || c->priv->p2p))
         return KU_ERR(KUMI_EINVAL,
                       "communicator: %s: operations are in flight; wait for them first", c->name);
-    int status = run_simple(c, KU_COLL_FREE, NULL, NULL, 0);
+    if (!status)
+        status = run_simple(c, KU_COLL_FREE, NULL, NULL, 0);
     if (!status)
         status = check_channels(c);
     ku_comm_free(c);

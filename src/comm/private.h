@@ -65,6 +65,7 @@ struct ku_comm_rank {
     int64_t moved_ns;
     uint64_t moved_bytes, far_bytes;
     struct kumi_work *free_works;
+    int n_works; /* that the caller has: started by kumi_work_start and not given back */
 };
 
 struct ku_comm_private {

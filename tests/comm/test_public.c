@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -246,6 +247,24 @@ static int not_the_world(struct kumi_comm *half)
     return 0;
 }
 
+/* A work that is finished keeps its communicator until it is waited for. */
+static int unwaited_work(struct kumi_comm *world)
+{
+    static const char words[] = "operations in flight: 1; wait for them first";
+    struct kumi_comm *c;
+    struct kumi_work *work;
+    int32_t x = 7;
+    const struct kumi_collective broadcast = {
+        .kind = KUMI_BROADCAST, .dtype = KUMI_I32, .out = &x, .count = 1};
+    CHECK(kumi_comm_split(world, 0, 0, &c) == 0);
+    CHECK(kumi_work_start(c, &broadcast, &work) == 0 && kumi_barrier(c) == 0);
+    CHECK(kumi_comm_free(c) == KUMI_EINVAL && strstr(kumi_last_error()->text, words));
+    CHECK(kumi_comm_leave(world) == KUMI_EINVAL && strstr(kumi_last_error()->text, words));
+    CHECK(kumi_work_wait(work) == 0);
+    CHECK(kumi_comm_free(c) == 0);
+    return 0;
+}
+
 static int use(void *arg)
 {
     struct kumi_comm *world, *half;
@@ -279,7 +298,7 @@ static int use(void *arg)
         return status;
     CHECK(kumi_comm_free(half) == 0);
     CHECK(kumi_comm_split(world, -1, 0, &half) == 0 && !half);
-    if ((status = meshes(world)))
+    if ((status = meshes(world)) || (status = unwaited_work(world)))
         return status;
     CHECK(kumi_comm_leave(world) == 0);
     stop.is_set = 1;
@@ -346,6 +365,63 @@ static void test_short_limit(void **state)
 {
     (void)state;
     assert_int_equal(kumi_launch(wait_briefly, NULL, 2), KUMI_ETIMEDOUT);
+}
+
+/* Rank 1 ends inside the job; rank 0 frees what it has. */
+struct ended {
+    int code, status; /* of rank 1; of the root cause */
+    bool has_works;   /* rank 0 starts and calls collectives before it frees */
+    _Atomic int is_ready, is_checked;
+};
+
+static int free_after_end(void *arg)
+{
+    struct ended *e = arg;
+    struct kumi_comm *world, *pair, *other;
+    struct kumi_work *work;
+    float x = 1;
+    CHECK(kumi_comm_join(NULL, &world) == 0);
+    CHECK(kumi_comm_split(world, 0, 0, &pair) == 0);
+    if (kumi_comm_rank(world) == 1) {
+        while (!e->is_ready)
+            usleep(100);
+        exit(e->code);
+    }
+    if (e->has_works)
+        CHECK(kumi_work_start(pair, &(struct kumi_collective){.kind = KUMI_BARRIER}, &work) == 0);
+    e->is_ready = 1;
+    if (e->has_works) {
+        CHECK(kumi_all_reduce(pair, &x, &x, 1, KUMI_F32, KUMI_SUM) == e->status);
+        CHECK(kumi_comm_split(pair, 0, 0, &other) == e->status);
+    }
+    CHECK(kumi_comm_free(pair) == e->status);
+    CHECK(strstr(kumi_last_error()->text, "rank 1: ended with exit code"));
+    if (e->has_works)
+        CHECK(kumi_work_wait(work) == e->status);
+    CHECK(kumi_comm_leave(world) == e->status);
+    e->is_checked = 1;
+    return 0;
+}
+
+static void test_free_after_failure(void **state)
+{
+    static const struct ended rows[] = {{57, KUMI_EPEER, true, 0, 0},
+                                        {57, KUMI_EPEER, false, 0, 0},
+                                        {-KUMI_EINVAL, KUMI_EINVAL, true, 0, 0},
+                                        {-KUMI_EINVAL, KUMI_EINVAL, false, 0, 0}};
+    struct ended *e =
+        mmap(NULL, sizeof *e, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    (void)state;
+    assert_true(e != MAP_FAILED);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        /* rank 0 has 0.5 s to end after rank 1, which can be too short on a busy machine */
+        for (int k = 0; k < 10 && (k == 0 || !e->is_checked); k++) {
+            *e = rows[i];
+            assert_int_not_equal(kumi_launch(free_after_end, e, 2), 0);
+        }
+        assert_true(e->is_checked);
+    }
+    munmap(e, sizeof *e);
 }
 
 static int use_alone(void)
@@ -474,6 +550,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_short_limit),
         cmocka_unit_test(test_other_launchers),
         cmocka_unit_test(test_impossible_environments),
+        cmocka_unit_test(test_free_after_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

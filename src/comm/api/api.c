@@ -12,11 +12,18 @@
 #include "comm/private.h"
 #include "comm/world.h"
 
+/*
+ * A work is the caller's until it is waited for, also when it has finished meanwhile. Until then its
+ * communicator stays. After a failure they are freed in any order; a work then uses its job alone.
+ */
 struct kumi_comm {
     struct ku_comm *c;
+    int n_works; /* that the caller has */
 };
 struct kumi_work {
     struct ku_work w;
+    struct ku_job *job;
+    struct kumi_comm *comm;
     struct kumi_work *next; /* next in the job's list of idle works */
 };
 
@@ -34,7 +41,7 @@ int ku_comm_api_wrap(struct ku_comm *c, struct kumi_comm **out)
     *out = ku_malloc(sizeof **out);
     if (!*out)
         return KUMI_ENOMEM;
-    (*out)->c = c;
+    **out = (struct kumi_comm){.c = c};
     return 0;
 }
 
@@ -97,9 +104,10 @@ int kumi_comm_leave(struct kumi_comm *world)
         return 0;
     struct ku_job *job = NULL;
     KU_TRY(ku_comm_api_job(world, "leave", &job));
-    if (job->comm->n_started && !ku_job_has_failed(job))
+    const struct ku_comm_rank *p = job->comm;
+    if ((p->n_started || p->n_works) && !ku_job_has_failed(job))
         return KU_ERR(KUMI_EINVAL, "leave: operations in flight: %d; wait for them first",
-                      job->comm->n_started);
+                      p->n_started > p->n_works ? p->n_started : p->n_works);
     free_works(job);
     ku_free(world);
     return ku_comm_leave(job);
@@ -141,9 +149,11 @@ int kumi_comm_free(struct kumi_comm *comm)
     if (comm->c == comm->c->job->world)
         return KU_ERR(KUMI_EINVAL,
                       "free: the world communicator cannot be freed; call kumi_comm_leave");
+    if (comm->n_works && !ku_job_has_failed(comm->c->job))
+        return KU_ERR(KUMI_EINVAL, "free: comm %s: operations in flight: %d; wait for them first",
+                      comm->c->name, comm->n_works);
     int status = ku_comm_destroy(comm->c);
-    if (status != KUMI_EINVAL)
-        ku_free(comm);
+    ku_free(comm);
     return status;
 }
 
@@ -290,50 +300,79 @@ static int translate(const struct kumi_comm *comm, const struct kumi_collective 
     return check_buffers(comm->c, o);
 }
 
-int kumi_work_start(struct kumi_comm *comm, const struct kumi_collective *collective,
-                    struct kumi_work **work)
+/* A work of the caller's, compiled and not started */
+static int take(struct kumi_comm *comm, const struct kumi_collective *collective,
+                struct kumi_work **work)
 {
-    KU_GIVEN(comm, "comm");
-    KU_GIVEN(collective, "collective");
-    KU_GIVEN(work, "work");
-    struct ku_comm_rank *p = comm->c->job->comm;
-    struct kumi_work *w = p->free_works;
     struct ku_coll coll;
     KU_TRY(translate(comm, collective, &coll));
+    struct ku_comm_rank *p = comm->c->job->comm;
+    struct kumi_work *w = p->free_works;
     if (w)
         p->free_works = w->next;
     else if (!(w = ku_malloc(sizeof *w)))
         return KUMI_ENOMEM;
-    int status = ku_work_init(&w->w, comm->c, &coll);
-    if (!status)
-        status = ku_work_start(&w->w);
+    w->job = comm->c->job;
+    w->comm = comm;
+    const int status = ku_work_init(&w->w, comm->c, &coll);
     if (status < 0) {
         w->next = p->free_works;
         p->free_works = w;
         return status;
     }
+    comm->n_works++;
+    p->n_works++;
     *work = w;
     return 0;
 }
 
 static int give_back(struct kumi_work *work, int result)
 {
-    struct ku_comm_rank *p = work->w.comm->job->comm;
+    struct ku_comm_rank *p = work->job->comm;
+    p->n_works--;
+    if (!ku_job_has_failed(work->job))
+        work->comm->n_works--;
     work->next = p->free_works;
     p->free_works = work;
     return result;
 }
 
+int kumi_work_start(struct kumi_comm *comm, const struct kumi_collective *collective,
+                    struct kumi_work **work)
+{
+    KU_GIVEN(comm, "comm");
+    KU_GIVEN(collective, "collective");
+    KU_GIVEN(work, "work");
+    struct kumi_work *w = NULL;
+    KU_TRY(take(comm, collective, &w));
+    const int status = ku_work_start(&w->w);
+    if (status < 0)
+        return give_back(w, status);
+    *work = w;
+    return 0;
+}
+
+/* The root cause for a work that a failure keeps from finishing */
+static int root_of(const struct kumi_work *work)
+{
+    return work->w.state == KU_WORK_STARTED ? ku_job_root(work->job) : 0;
+}
+
 int kumi_work_wait(struct kumi_work *work)
 {
     KU_GIVEN(work, "work");
-    return give_back(work, ku_work_wait(&work->w));
+    int status = root_of(work);
+    if (!status)
+        status = ku_work_wait(&work->w);
+    return give_back(work, status);
 }
 
 int kumi_work_test(struct kumi_work *work)
 {
     KU_GIVEN(work, "work");
-    int status = ku_work_test(&work->w);
+    int status = root_of(work);
+    if (!status)
+        status = ku_work_test(&work->w);
     return status == 0 ? 0 : give_back(work, status);
 }
 
