@@ -221,6 +221,7 @@ KUMI_API int kumi_work_wait(struct kumi_work *work);
 KUMI_API int kumi_work_test(struct kumi_work *work); /* 1: finished, 0: not yet, < 0: status */
 /*
  * Start n collectives and wait for all. Sends and receives among them may depend on each other.
+ * KUMI_EINVAL and ENOMEM: none has started.
  */
 KUMI_API int kumi_batch(struct kumi_comm *comm, const struct kumi_collective *collectives, int n);
 /* Advance all works of this rank. */

@@ -153,10 +153,54 @@ static void test_hosts(void **state)
     try_all("mem", HOSTS, 12);
 }
 
+/* A batch that finds no memory has started nothing: the rank calls it again, and leaves. */
+static int use_batch(const char *spec)
+{
+    enum { N = 4 };
+    struct kumi_comm *world;
+    struct kumi_collective sum[N];
+    int64_t x[N] = {0};
+    for (int i = 0; i < N; i++)
+        sum[i] = (struct kumi_collective){
+            .kind = KUMI_ALL_REDUCE, .dtype = KUMI_I64, .in = &x[i], .out = &x[i], .count = 1};
+    KU_TRY(kumi_comm_join(NULL, &world));
+    ku_fault_set(spec);
+    const int status = kumi_batch(world, sum, N);
+    ku_fault_set(NULL);
+    if (status < 0 && status != KUMI_ENOMEM)
+        return status;
+    KU_TRY(kumi_batch(world, sum, N));
+    KU_TRY(kumi_comm_leave(world));
+    return status < 0;
+}
+
+static void test_batch(void **state)
+{
+    int n_failed = 0;
+    (void)state;
+    for (int n = 1; n <= 6; n++) {
+        char spec[32];
+        int status;
+        snprintf(spec, sizeof spec, "mem:%d", n);
+        fflush(NULL);
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(20);
+            status = use_batch(spec);
+            exit(status < 0 ? 99 : status);
+        }
+        waitpid(pid, &status, 0);
+        assert_true(WIFEXITED(status));
+        assert_in_range(WEXITSTATUS(status), 0, 1);
+        n_failed += WEXITSTATUS(status);
+    }
+    assert_int_equal(n_failed, 5); /* the list, and each work */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads),
                                        cmocka_unit_test(test_processes),
-                                       cmocka_unit_test(test_hosts)};
+                                       cmocka_unit_test(test_hosts), cmocka_unit_test(test_batch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,8 +13,9 @@
 #include "comm/world.h"
 
 /*
- * A work is the caller's until it is waited for, also when it has finished meanwhile. Until then its
- * communicator stays. After a failure they are freed in any order; a work then uses its job alone.
+ * A work is the caller's until it is waited for, also when it has finished meanwhile. Until then
+ * its communicator stays. After a failure they are freed in any order; a work then uses its job
+ * alone.
  */
 struct kumi_comm {
     struct ku_comm *c;
@@ -382,14 +383,17 @@ int kumi_batch(struct kumi_comm *comm, const struct kumi_collective *collectives
         return KU_ERR(KUMI_EINVAL, "batch: n is %d, collectives is %s", n,
                       collectives ? "given" : "NULL");
     struct kumi_work **works = ku_malloc((size_t)(n ? n : 1) * sizeof *works);
-    int n_started = 0, status = works ? 0 : KUMI_ENOMEM;
-    struct ku_coll checked;
-    for (int i = 0; i < n && !status; i++) /* check all before the first starts */
-        status = translate(comm, &collectives[i], &checked);
-    for (; n_started < n && !status; n_started++)
-        status = kumi_work_start(comm, &collectives[n_started], &works[n_started]);
-    for (int i = 0; i < n_started && !status; i++)
-        status = kumi_work_wait(works[i]);
+    int n_taken = 0, status = works ? 0 : KUMI_ENOMEM;
+    while (n_taken < n && !status) { /* none starts before all are compiled */
+        status = take(comm, &collectives[n_taken], &works[n_taken]);
+        n_taken += !status;
+    }
+    for (int i = 0; i < n && !status; i++)
+        status = ku_work_start(&works[i]->w);
+    for (int i = 0; i < n && !status; i++)
+        status = ku_work_wait(&works[i]->w);
+    while (n_taken > 0)
+        status = give_back(works[--n_taken], status);
     ku_free(works);
     return status;
 }
