@@ -213,7 +213,8 @@ struct kumi_collective {
  *   work   out: freed by kumi_work_wait, or by the kumi_work_test that returns 1 or < 0; before its
  *          communicator is freed
  *
- * Async: works advance in start, test, wait and kumi_comm_progress.
+ * Async: works advance in start, test, wait and kumi_comm_progress. A program that calls test in a
+ * loop learns of a rank that ends, leaves or makes no progress as one that waits does.
  */
 KUMI_API int kumi_work_start(struct kumi_comm *comm, const struct kumi_collective *collective,
                              struct kumi_work **work);

@@ -390,7 +390,8 @@ KU_STATUS ku_work_init(struct ku_work *work, struct ku_comm *comm, const struct 
  */
 KU_STATUS ku_work_start(struct ku_work *work);
 /*
- * Advance all works of the rank. Returns 1 when this one is finished, 0 when not, or a status.
+ * Advance all works of the rank. Returns 1 when this one is finished, 0 when not, or a status. It
+ * checks no other rank: a caller that tests in a loop also calls ku_job_check.
  */
 KU_STATUS ku_work_test(struct ku_work *work);
 /*

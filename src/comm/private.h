@@ -62,7 +62,7 @@ struct ku_comm_rank {
     uint64_t used_slots, slot_high;
     struct ku_p2p_sequences sequences[KU_SLOTS];
     uint64_t staged_bytes;
-    int64_t moved_ns;
+    int64_t moved_ns, looked_ns; /* looked_ns: time of the last check by ku_job_poll; 0: none */
     uint64_t moved_bytes, far_bytes;
     struct kumi_work *free_works;
     int n_works; /* that the caller has: started by kumi_work_start and not given back */
@@ -104,12 +104,24 @@ struct ku_waiter {
     uint64_t progress;
     int64_t spin_ns, stood_ns; /* start of spinning; time without progress of the awaited rank */
     int64_t slept_ns;          /* since the last check of the other ranks */
+    int64_t looked_ns;         /* polls: time of that check; 0: none, and nothing else is set */
     struct ku_far_chain far;
 };
 /*
  * Wait until something may have changed for `work`. Returns 0, or the root cause.
  */
 KU_STATUS ku_job_idle(struct ku_job *job, struct ku_waiter *waiter, const struct ku_work *work);
+/*
+ * ku_work_test for a caller that polls: every 25 ms it checks the other ranks and counts against
+ * the deadline, as a wait does.
+ *
+ *   waiter   of this work alone; `looked_ns` is 0 at the first poll
+ */
+KU_STATUS ku_work_poll(struct ku_work *work, struct ku_waiter *waiter);
+/*
+ * ku_job_progress for a caller that polls: every 25 ms it checks the other ranks.
+ */
+KU_STATUS ku_job_poll(struct ku_job *job);
 /* work.c */
 KU_STATUS ku_job_advance(struct ku_job *job);
 void ku_work_describe(const struct ku_work *work, char *text, size_t cap);

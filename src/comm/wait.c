@@ -19,6 +19,9 @@
  *     └───── this host: segment ─────┘        └──── another host: questions (job/control.h) ────┘
  *
  * One sleep counts at most 50 ms, so a rank that was stopped itself does not blame another.
+ *
+ * A caller that polls does not sleep here. Its polls look every 25 ms, and the time between two
+ * looks counts as a sleep.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -328,6 +331,15 @@ static bool yield(struct ku_job *job, struct ku_waiter *w)
     return true;
 }
 
+/* Look at the other ranks while this one waits for `work`. */
+static int look(struct ku_job *job, const struct ku_waiter *w, const struct ku_work *work)
+{
+    char text[160];
+    ku_work_describe(work, text, sizeof text);
+    KU_TRY(ku_job_look(job, text));
+    return look_for_leavers(job, w, work, text);
+}
+
 int ku_job_idle(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
     KU_ASSERT(work->state == KU_WORK_STARTED);
@@ -349,11 +361,43 @@ int ku_job_idle(struct ku_job *job, struct ku_waiter *w, const struct ku_work *w
         return (int)slept;
     w->slept_ns += slept;
     if (w->slept_ns >= KU_SLEEP_NS / 2) {
-        char text[160];
         w->slept_ns = 0;
-        ku_work_describe(work, text, sizeof text);
-        KU_TRY(ku_job_look(job, text));
-        KU_TRY(look_for_leavers(job, w, work, text));
+        KU_TRY(look(job, w, work));
     }
     return count_time(job, w, work, slept);
+}
+
+/* Time since the last look if the next one is due, else 0. The first call is not. */
+static int64_t due_ns(int64_t *looked_ns)
+{
+    const int64_t now = ku_clock_ns(), ns = *looked_ns ? now - *looked_ns : 0;
+    if (*looked_ns && ns < KU_SLEEP_NS / 2)
+        return 0;
+    *looked_ns = now;
+    return ns;
+}
+
+int ku_work_poll(struct ku_work *work, struct ku_waiter *w)
+{
+    struct ku_job *job = work->comm->job;
+    int status = ku_work_test(work);
+    if (status == 0) {
+        if (!w->looked_ns)
+            *w = (struct ku_waiter){.awaited = -1, .far = {.first = -1}};
+        const int64_t ns = due_ns(&w->looked_ns);
+        if (ns > 0)
+            status = look(job, w, work);
+        if (ns > 0 && !status)
+            status = count_time(job, w, work, ns);
+    }
+    if (status && w->looked_ns)
+        atomic_store_explicit(&job->priv->line->awaits, 0, memory_order_relaxed);
+    return status;
+}
+
+int ku_job_poll(struct ku_job *job)
+{
+    if (job->comm->n_started && due_ns(&job->comm->looked_ns) > 0)
+        KU_TRY(ku_job_look(job, NULL));
+    return ku_job_progress(job);
 }

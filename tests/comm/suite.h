@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "comm/coll.h"
+#include "comm/private.h"
 #include "comm/world.h"
 #include "base/math/random.h"
 #include "tensor/blocks.h"
@@ -17,6 +18,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "sample.h"
 
@@ -119,6 +121,19 @@ static inline int check_values(const struct suite *s, const char *what, const vo
                 return -70;
     }
     return 0;
+}
+
+/* ku_coll_run by a loop of polls */
+static inline int suite_poll(struct ku_comm *comm, const struct ku_coll *coll)
+{
+    struct ku_work w;
+    struct ku_waiter waiter = {0};
+    int status;
+    KU_TRY(ku_work_init(&w, comm, coll));
+    KU_TRY(ku_work_start(&w));
+    while ((status = ku_work_poll(&w, &waiter)) == 0)
+        usleep(100);
+    return status < 0 ? status : 0;
 }
 
 /* Buffers of a case, from the arena or the heap, with guard bytes after them. */

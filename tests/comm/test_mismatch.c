@@ -295,11 +295,11 @@ static void test_hash(void **state)
 }
 
 /* A rank that leaves, or returns, while the others wait: a mismatch; seen on the world, on another
- * comm, and by a receiver. */
+ * comm, and by a receiver, in waits and in polls. */
 static int run_leaver(struct ku_job *job, void *arg)
 {
     struct ku_comm *c;
-    int form = *(int *)arg;
+    const int form = *(int *)arg % 3, is_poll = *(int *)arg / 3;
     float x[40] = {0};
     SUITE_TRY(ku_comm_split(job->world, 0, job->rank, "other", &c));
     if (job->rank == 1)
@@ -307,13 +307,13 @@ static int run_leaver(struct ku_job *job, void *arg)
     struct ku_coll coll = {.kind = KU_COLL_ALL_REDUCE, .in = x, .out = x, .count = 40};
     if (form == 2)
         coll = (struct ku_coll){.kind = KU_COLL_RECV, .root = 1, .out = x, .count = 40};
-    return ku_coll_run(form == 0 ? job->world : c, &coll);
+    return (is_poll ? suite_poll : ku_coll_run)(form == 0 ? job->world : c, &coll);
 }
 
 static void test_leaving_early(void **state)
 {
     (void)state;
-    for (int form = 0; form < 3; form++) {
+    for (int form = 0; form < 6; form++) {
         assert_int_equal(ku_comm_threads(3, NULL, run_leaver, &form), KUMI_EMISMATCH);
         assert_non_null(strstr(ku_err_get()->text, "rank 1 left the job"));
     }

@@ -25,7 +25,8 @@ struct kumi_work {
     struct ku_work w;
     struct ku_job *job;
     struct kumi_comm *comm;
-    struct kumi_work *next; /* next in the job's list of idle works */
+    struct ku_waiter waiter; /* of the polls */
+    struct kumi_work *next;  /* next in the job's list of idle works */
 };
 
 _Static_assert((int)KUMI_BARRIER == KU_COLL_BARRIER && (int)KUMI_ALL_REDUCE == KU_COLL_ALL_REDUCE &&
@@ -315,6 +316,7 @@ static int take(struct kumi_comm *comm, const struct kumi_collective *collective
         return KUMI_ENOMEM;
     w->job = comm->c->job;
     w->comm = comm;
+    w->waiter.looked_ns = 0;
     const int status = ku_work_init(&w->w, comm->c, &coll);
     if (status < 0) {
         w->next = p->free_works;
@@ -373,7 +375,7 @@ int kumi_work_test(struct kumi_work *work)
     KU_GIVEN(work, "work");
     int status = root_of(work);
     if (!status)
-        status = ku_work_test(&work->w);
+        status = ku_work_poll(&work->w, &work->waiter);
     return status == 0 ? 0 : give_back(work, status);
 }
 
@@ -401,7 +403,7 @@ int kumi_batch(struct kumi_comm *comm, const struct kumi_collective *collectives
 int kumi_comm_progress(struct kumi_comm *comm)
 {
     KU_GIVEN(comm, "comm");
-    return ku_job_progress(comm->c->job);
+    return ku_job_poll(comm->c->job);
 }
 
 static int call(struct kumi_comm *comm, const struct kumi_collective *collective)
