@@ -348,8 +348,9 @@ int ku_bench_comm(struct ku_job *job, const struct ku_bench_comm_opts *opts,
     b->job = job;
     b->opts = opts;
     b->rows = rows;
-    b->max_bytes = (opts->bytes ? opts->bytes : sizes[N_SIZES - 1]) + LINE;
-    b->max_bytes = b->max_bytes / LINE * LINE;
+    const int64_t bytes = opts->bytes ? opts->bytes : sizes[N_SIZES - 1];
+    const int64_t min_bytes = (int64_t)sizeof(float) * job->n; /* a block has an element */
+    b->max_bytes = ((bytes > min_bytes ? bytes : min_bytes) + LINE) / LINE * LINE;
     KU_TRY_OUT(opts->bytes < 0 || opts->bytes > INT64_C(1) << 34 || opts->bytes % 4
                    ? KU_ERR(KUMI_EINVAL, "bench: --bytes: %lld; give a multiple of 4 to 16 GiB",
                             (long long)opts->bytes)

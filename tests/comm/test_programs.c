@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/math/random.h"
+#include "comm/collective_bench.h"
 #include "comm/private.h"
 #include "tensor/blocks.h"
 
@@ -505,6 +506,22 @@ static void test_posted_then_message(void **state)
     assert_int_equal(ku_comm_threads(2, &opts, run_posted, NULL), 0);
 }
 
+/* Fewer bytes than ranks: a block has an element all the same. */
+static int run_bench(struct ku_job *job, void *arg)
+{
+    const struct ku_bench_comm_opts opts = {.only = "all_gather", .bytes = 4};
+    struct ku_bench_comm_row rows[KU_BENCH_COMM_ROWS];
+    const int n = ku_bench_comm(job, &opts, rows);
+    (void)arg;
+    return n < 0 ? n : n == 2 ? 0 : -70; /* owned and private memory */
+}
+
+static void test_bench_of_many(void **state)
+{
+    (void)state;
+    assert_int_equal(ku_comm_threads(20, NULL, run_bench, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -517,6 +534,7 @@ int main(void)
         cmocka_unit_test(test_suite_under_jitter),
         cmocka_unit_test(test_arrivals_in_order),
         cmocka_unit_test(test_posted_then_message),
+        cmocka_unit_test(test_bench_of_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
