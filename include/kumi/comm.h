@@ -207,8 +207,8 @@ struct kumi_collective {
 
 /*
  * Start a collective and return. Until kumi_work_wait returns or kumi_work_test returns 1, the
- * caller neither reads nor writes the buffers. All ranks start the works of a communicator in the
- * same order.
+ * caller neither reads nor writes the buffers, and `counts` and `recv_counts` stay as they are. All
+ * ranks start the works of a communicator in the same order.
  *
  *   work   out: freed by kumi_work_wait, or by the kumi_work_test that returns 1 or < 0; before its
  *          communicator is freed
