@@ -88,7 +88,7 @@ struct ku_channel {
     ku_a64 acked;               /* receiver: pieces taken */
     uint64_t what, count;       /* receiver: dtype and elements of message `want` */
     _Alignas(64) ku_a64 posted; /* sender: pieces written */
-    ku_a64 at_ns;               /* chaos: time of the last store of `posted` */
+    ku_a64 at_ns;               /* chaos: time of arrival of the last post */
     uint64_t acked_seen;        /* sender: lower bound of `acked` */
 };
 struct ku_stage {

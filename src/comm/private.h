@@ -31,7 +31,7 @@ struct ku_chaos {
     int64_t drop_at, corrupt_at, kill_at;
     int64_t short_bytes; /* between hosts: at most so many in one transfer; 0: no limit */
     uint64_t seed;
-    int64_t n_arrivals;
+    int64_t n_arrivals, n_posts; /* posts: pieces of messages on this host, for their jitter */
 };
 
 /*

@@ -38,4 +38,7 @@ struct ku_transport {
 };
 extern const struct ku_transport ku_transport_shm, ku_transport_chaos;
 
+/* `recv` of shm; it takes no piece of the channel above number `last`. */
+KU_STATUS ku_shm_recv(struct ku_comm *comm, struct ku_work *work, uint64_t last);
+
 #endif

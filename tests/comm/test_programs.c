@@ -506,6 +506,51 @@ static void test_posted_then_message(void **state)
     assert_int_equal(ku_comm_threads(2, &opts, run_posted, NULL), 0);
 }
 
+/* No message arrives early, however the receiver looks while it is sent. */
+struct sent {
+    _Atomic int64_t at_ns;
+    _Atomic int n_received;
+};
+
+static int run_delayed(struct ku_job *job, void *arg)
+{
+    enum { N_MESSAGES = 100 };
+    const int64_t delay_ns = 2000000;
+    struct sent *s = arg;
+    for (int i = 0; i < N_MESSAGES; i++) {
+        int32_t x = i;
+        int status;
+        struct ku_work w;
+        const struct ku_coll coll = {.kind = job->rank ? KU_COLL_RECV : KU_COLL_SEND,
+                                     .dtype = KUMI_I32,
+                                     .root = 1 - job->rank,
+                                     .in = &x,
+                                     .out = &x,
+                                     .count = 1};
+        SUITE_TRY(ku_work_init(&w, job->world, &coll));
+        while (job->rank == 0 && s->n_received < i)
+            usleep(50);
+        if (job->rank == 0)
+            s->at_ns = ku_clock_ns();
+        SUITE_TRY(ku_work_start(&w));
+        while ((status = ku_work_test(&w)) == 0)
+            continue;
+        SUITE_TRY(status);
+        if (job->rank == 1 && ku_clock_ns() - s->at_ns < delay_ns)
+            return -70;
+        s->n_received += job->rank;
+    }
+    return 0;
+}
+
+static void test_delay_of_messages(void **state)
+{
+    const struct ku_job_opts opts = {.chaos = "delay=2ms"};
+    struct sent s = {0};
+    (void)state;
+    assert_int_equal(ku_comm_threads(2, &opts, run_delayed, &s), 0);
+}
+
 /* Fewer bytes than ranks: a block has an element all the same. */
 static int run_bench(struct ku_job *job, void *arg)
 {
@@ -535,6 +580,7 @@ int main(void)
         cmocka_unit_test(test_arrivals_in_order),
         cmocka_unit_test(test_posted_then_message),
         cmocka_unit_test(test_bench_of_many),
+        cmocka_unit_test(test_delay_of_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

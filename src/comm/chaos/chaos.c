@@ -22,13 +22,16 @@ static ku_a64 *stamp_word(struct ku_flags *f, enum ku_flag flag, uint64_t number
                                  : &f->at_ns[flag - KU_FLAG_DONE];
 }
 
-/* Time at which a message sent now arrives */
-static uint64_t arrival_ns(struct ku_job *job)
+/* Streams of random numbers; 1: messages between hosts */
+enum stream { FLAGS = 0, POSTS = 2 };
+
+/* Time at which the n-th flag or post of this rank arrives if it is sent now */
+static uint64_t arrival_ns(const struct ku_job *job, enum stream stream, int64_t n)
 {
-    struct ku_chaos *c = &job->comm->chaos;
+    const struct ku_chaos *c = &job->comm->chaos;
     uint64_t at = (uint64_t)(ku_clock_ns() + c->delay_ns);
     if (c->jitter_ns)
-        at += ku_random_u32(c->seed, (uint32_t)job->rank, 0, (uint64_t)c->n_arrivals) %
+        at += ku_random_u32(c->seed, (uint32_t)job->rank, stream, (uint64_t)n) %
               (uint64_t)c->jitter_ns;
     return at;
 }
@@ -46,7 +49,7 @@ static int chaos_arrive(struct ku_comm *comm, enum ku_flag flag, uint64_t number
     if (c->corrupt_rank == job->rank && c->corrupt_at && c->n_arrivals >= c->corrupt_at &&
         flag == KU_FLAG_READY)
         f->ring[number % KU_RING].count ^= 1u << 20;
-    atomic_store(stamp_word(f, flag, number), arrival_ns(job));
+    atomic_store(stamp_word(f, flag, number), arrival_ns(job, FLAGS, c->n_arrivals));
     return ku_transport_shm.arrive(comm, flag, number);
 }
 
@@ -66,15 +69,21 @@ static int chaos_arrived(struct ku_comm *comm, enum ku_flag flag, uint64_t numbe
     return 0;
 }
 
+/* The time stands there before the post does. A receiver that reads it in between is only later. */
 static int chaos_send(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_job *job = comm->job;
     struct ku_channel *ch =
         ku_area_channel(job->seg, comm->slot, job->local_rank, ku_comm_local(comm, w->coll.root));
-    uint64_t posted = atomic_load(&ch->posted);
-    int status = ku_transport_shm.send(comm, w);
-    if (atomic_load(&ch->posted) != posted)
-        atomic_store(&ch->at_ns, arrival_ns(job));
+    if (w->p2p.is_posted)
+        return ku_transport_shm.send(comm, w);
+    const uint64_t posted = atomic_load(&ch->posted), before_ns = atomic_load(&ch->at_ns);
+    atomic_store(&ch->at_ns, arrival_ns(job, POSTS, job->comm->chaos.n_posts));
+    const int status = ku_transport_shm.send(comm, w);
+    if (atomic_load(&ch->posted) == posted)
+        atomic_store(&ch->at_ns, before_ns);
+    else
+        job->comm->chaos.n_posts++;
     return status;
 }
 
@@ -83,9 +92,11 @@ static int chaos_recv(struct ku_comm *comm, struct ku_work *w)
     struct ku_job *job = comm->job;
     struct ku_channel *ch =
         ku_area_channel(job->seg, comm->slot, ku_comm_local(comm, w->coll.root), job->local_rank);
+    /* the posts whose time is read next: one that comes meanwhile is not taken */
+    const uint64_t even = atomic_load(&ch->post[0].number), odd = atomic_load(&ch->post[1].number);
     if (atomic_load(&ch->at_ns) > (uint64_t)ku_clock_ns())
         return 1;
-    return ku_transport_shm.recv(comm, w);
+    return ku_shm_recv(comm, w, even > odd ? even : odd);
 }
 
 const struct ku_transport ku_transport_chaos = {.name = "chaos",

@@ -96,7 +96,8 @@ int ku_chaos_parse(const char *text, struct ku_chaos *chaos)
         if (!value || parse_option(word, value, chaos) < 0)
             return KU_ERR(KUMI_EINVAL,
                           "chaos: %s: %s; give delay=20ms jitter=5ms drop=R@N corrupt=R@N kill=R@N "
-                          "(rank R's N-th arrival or message) short=BYTES seed=S, joined by commas",
+                          "(rank R's N-th arrival, between hosts its N-th message) short=BYTES "
+                          "seed=S, joined by commas",
                           word, value ? value : "a value is missing");
     }
     if (strspn(text, ",") == strlen(text))

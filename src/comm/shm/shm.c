@@ -254,7 +254,7 @@ static void take(struct ku_comm *comm, struct ku_work *w, const struct ku_post *
     comm->job->comm->has_moved = 1;
 }
 
-static int shm_recv(struct ku_comm *comm, struct ku_work *w)
+int ku_shm_recv(struct ku_comm *comm, struct ku_work *w, uint64_t last)
 {
     struct ku_segment *seg = comm->job->seg;
     int me = comm->job->local_rank, from = ku_comm_local(comm, w->coll.root);
@@ -267,7 +267,7 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
     open_recv(comm, w, ch, atomic_load(&ch->post[acked % 2].number) > acked);
     do {
         const struct ku_post *p = &ch->post[acked % 2];
-        if (atomic_load(&p->number) <= acked)
+        if (acked >= last || atomic_load(&p->number) <= acked)
             return 1;
         if (p->what != (uint64_t)w->coll.dtype || p->count != (uint64_t)w->total)
             return raise_message(comm, w->coll.root, (int64_t)p->count, p->what, comm->me, w->total,
@@ -282,6 +282,11 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
     } while (w->p2p.at < bytes);
     t->recv_done[from] = w->p2p.sequence;
     return 0;
+}
+
+static int shm_recv(struct ku_comm *comm, struct ku_work *w)
+{
+    return ku_shm_recv(comm, w, UINT64_MAX);
 }
 
 const struct ku_transport ku_transport_shm = {.name = "shm",
