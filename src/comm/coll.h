@@ -379,6 +379,8 @@ struct ku_work {
         uint32_t chunk[2];
         int opened, n_looks, is_posted;
         struct ku_net_req *req; /* KU_PATH_FAR_MESSAGE, while it is posted */
+        /* KU_PATH_P2P: the next one of this peer and direction; in the first: the last of them */
+        struct ku_work *behind, *last;
     } p2p;
 };
 /*

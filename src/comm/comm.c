@@ -38,6 +38,7 @@ static int comm_new(struct ku_job *job, const char *name, uint32_t slot, uint64_
     p->flags = ku_area_flags(job->seg, slot);
     p->own = &p->flags[job->local_rank];
     p->free_chunks = (1u << KU_N_CHUNKS) - 1;
+    p->p2p_end = &p->p2p;
     p->seq = p->n_hidden = p->n_pieces = p->done_seen = p->checked = base;
     p->next = job->comm->comms;
     job->comm->comms = c;

@@ -79,7 +79,8 @@ struct ku_comm_private {
     uint64_t checked;       /* last work whose fingerprints were equal on all members */
     struct ku_far *far;     /* members on other hosts; NULL: none */
     struct ku_work *head, *tail, *p2p;
-    uint32_t free_chunks; /* one bit per chunk of this rank's stage */
+    struct ku_work **p2p_end; /* where the next message is linked */
+    uint32_t free_chunks;     /* one bit per chunk of this rank's stage */
     struct ku_comm *next;
 };
 

@@ -5,10 +5,13 @@
  *
  * Works of a comm run and arrive in start order, but each arrives as early as the ring of arrivals
  * allows. So a fast rank can be KU_RING works ahead of a slow one. An arrival at a work says that
- * the entries of all works before it are written. Sends and receives have a queue of their own.
+ * the entries of all works before it are written. Sends and receives have a queue of their own. On
+ * one host those of one peer and direction run in order, so only the first of them is in the queue.
  *
  *     comm->priv->head ─> work 7 ─> work 8 ─> work 9          run: 7; arrived: 7, 8, 9
  *     comm->priv->p2p  ─> send   ─> recv                      each runs on its own
+ *                         │ behind
+ *                         send ─> send                        the same peer
  *
  * The root of an inline broadcast posts (KU_PATH_POSTED): its payload is in its arrival, and it
  * goes on at once. The receivers compare all fingerprints before they write. The root compares them
@@ -650,6 +653,29 @@ static int run(struct ku_work *w)
     return finish(w);
 }
 
+/* Run the messages. One that has finished is replaced by the one behind it, which runs next. */
+static int advance_messages(struct ku_comm_private *p)
+{
+    for (struct ku_work **link = &p->p2p; *link;) {
+        struct ku_work *w = *link, *behind = w->p2p.behind;
+        const int status = run(w);
+        if (status < 0)
+            return status;
+        if (status) {
+            link = &w->next;
+            continue;
+        }
+        if (behind) {
+            behind->p2p.last = w->p2p.last;
+            behind->next = w->next;
+        }
+        *link = behind ? behind : w->next;
+        if (!w->next)
+            p->p2p_end = behind ? &behind->next : link;
+    }
+    return 0;
+}
+
 static int advance_comm(struct ku_comm *c)
 {
     struct ku_comm_private *p = c->priv;
@@ -666,16 +692,7 @@ static int advance_comm(struct ku_comm *c)
     else /* a flag may have come since the head found it missing: no work arrives before it */
         for (struct ku_work *w = p->head; w && (w->arrived || arrive(w) == 0); w = w->next)
             continue;
-    for (struct ku_work **link = &p->p2p; *link;) {
-        int status = run(*link);
-        if (status < 0)
-            return status;
-        if (status)
-            link = &(*link)->next;
-        else
-            *link = (*link)->next;
-    }
-    return 0;
+    return advance_messages(p);
 }
 
 /*
@@ -745,8 +762,19 @@ int ku_job_progress(struct ku_job *job)
     return status;
 }
 
+/* The message in the queue behind which `w` runs; NULL: none */
+static struct ku_work *before_message(const struct ku_work *w)
+{
+    struct ku_work *at = w->path == KU_PATH_P2P ? w->comm->priv->p2p : NULL;
+    while (at && (at->path != KU_PATH_P2P || at->coll.kind != w->coll.kind ||
+                  at->coll.root != w->coll.root))
+        at = at->next;
+    return at;
+}
+
 static void start_p2p(struct ku_work *w)
 {
+    struct ku_comm_private *p = w->comm->priv;
     struct ku_p2p_sequences *t = sequences_of(w->comm);
     const int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
     memset(&w->p2p, 0, sizeof w->p2p);
@@ -760,10 +788,15 @@ static void start_p2p(struct ku_work *w)
                            : KU_PRIVATE;
         w->seq = w->p2p.sequence;
     }
-    struct ku_work **link = &w->comm->priv->p2p;
-    while (*link)
-        link = &(*link)->next;
-    *link = w;
+    struct ku_work *first = before_message(w);
+    w->p2p.last = w;
+    if (first) {
+        first->p2p.last->p2p.behind = w;
+        first->p2p.last = w;
+    } else {
+        *p->p2p_end = w;
+        p->p2p_end = &w->next;
+    }
 }
 
 int ku_work_start(struct ku_work *w)

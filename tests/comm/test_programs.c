@@ -551,6 +551,50 @@ static void test_delay_of_messages(void **state)
     assert_int_equal(ku_comm_threads(2, &opts, run_delayed, &s), 0);
 }
 
+/* Messages to and from two peers in flight at once, eager ones and others, waited for backwards. */
+static float message_value(int from, int to, int i)
+{
+    return (float)(i * 16 + from * 4 + to);
+}
+
+static int run_messages(struct ku_job *job, void *arg)
+{
+    enum { N_MESSAGES = 60, COUNT = 40 };
+    struct ku_work w[N_MESSAGES][2][2];
+    float data[N_MESSAGES][2][2][COUNT];
+    (void)arg;
+    for (int i = 0; i < N_MESSAGES; i++)
+        for (int at = 0; at < 4; at++) {
+            const int k = at / 2, is_recv = at % 2, peer = (job->rank + 1 + k) % 3;
+            const struct ku_coll coll = {.kind = is_recv ? KU_COLL_RECV : KU_COLL_SEND,
+                                         .root = peer,
+                                         .in = data[i][k][is_recv],
+                                         .out = data[i][k][is_recv],
+                                         .count = i % 7 ? 1 + i % 24 : COUNT};
+            for (int e = 0; e < COUNT; e++)
+                data[i][k][is_recv][e] = is_recv ? -1 : message_value(job->rank, peer, i);
+            SUITE_TRY(ku_work_init(&w[i][k][is_recv], job->world, &coll));
+            SUITE_TRY(ku_work_start(&w[i][k][is_recv]));
+            if (i % 8 == 0)
+                SUITE_TRY(ku_job_progress(job));
+        }
+    for (int i = N_MESSAGES - 1; i >= 0; i--)
+        for (int at = 0; at < 4; at++) {
+            const int k = at / 2, is_recv = at % 2, peer = (job->rank + 1 + k) % 3;
+            SUITE_TRY(ku_work_wait(&w[i][k][is_recv]));
+            for (int e = 0; is_recv && e < w[i][k][is_recv].total; e++)
+                if (data[i][k][is_recv][e] != message_value(peer, job->rank, i))
+                    return -70;
+        }
+    return job->world->priv->p2p ? -70 : 0;
+}
+
+static void test_many_messages(void **state)
+{
+    (void)state;
+    assert_int_equal(ku_comm_threads(3, NULL, run_messages, NULL), 0);
+}
+
 /* Fewer bytes than ranks: a block has an element all the same. */
 static int run_bench(struct ku_job *job, void *arg)
 {
@@ -580,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_arrivals_in_order),
         cmocka_unit_test(test_posted_then_message),
         cmocka_unit_test(test_bench_of_many),
+        cmocka_unit_test(test_many_messages),
         cmocka_unit_test(test_delay_of_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
