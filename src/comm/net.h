@@ -19,7 +19,9 @@ struct ku_chaos;
  *     link (slot 2, rank 5)  ══ one ordered stream ══>    link (slot 2, rank 1)
  *          send(req) send(req)                                recv(req) recv(req)
  *
- * A link is the stream between this rank and one other rank for one communicator, both directions.
+ * A link is the stream between this rank and one other rank for one communicator. A stream of
+ * collectives has both directions. A stream of messages has one: the sender of an eager message
+ * goes on at once, although the receiver may need none of the stream before long.
  * Works of a communicator start in one order on all its ranks, so a stream never delivers a message
  * that its receiver does not need next. Messages of different communicators never share a stream.
  *
@@ -68,6 +70,9 @@ struct ku_net_req {
     size_t moved; /* bytes of header and payload so far */
 };
 
+/* The directions of a link, as this rank sees it: the peer of an OUT link has an IN link. */
+enum ku_net_way { KU_NET_BOTH_WAYS, KU_NET_OUT, KU_NET_IN };
+
 /* One rank's side of an engine, and one stream. An engine's own structs begin with these. */
 struct ku_net {
     const struct ku_net_ops *ops;
@@ -83,6 +88,7 @@ struct ku_net_link {
     uint64_t stream;
     uint32_t slot;
     int rank; /* the peer's, in the job */
+    enum ku_net_way way;
 };
 
 /* Totals over the life of a network, for reports and tests. Messages count when they are done. */
@@ -108,11 +114,11 @@ struct ku_net_ops {
     void (*close)(struct ku_net *net, bool has_failed);
     /*
      * The stream of comm slot `slot` and generation `stream` (the same on both sides, never reused
-     * in a job) to rank `rank` of the job. A slot has at most two streams to a rank at a time, one
-     * of even generation and one of odd. Does not wait for the peer: the connection is made when
-     * the first message needs it. Errors: ENOMEM.
+     * in a job) to rank `rank` of the job. A slot has at most two streams of a direction to a rank
+     * at a time, one of even generation and one of odd. Does not wait for the peer: the connection
+     * is made when the first message needs it. Errors: ENOMEM.
      */
-    int (*link)(struct ku_net *net, uint32_t slot, uint64_t stream, int rank,
+    int (*link)(struct ku_net *net, uint32_t slot, uint64_t stream, int rank, enum ku_net_way way,
                 struct ku_net_link **link);
     /* As close, of one link. Takes NULL. */
     void (*unlink)(struct ku_net_link *link, bool has_failed);

@@ -106,7 +106,7 @@ int ku_control_report(struct ku_segment *seg, const struct kumi_error *error, in
  */
 struct ku_dial_head {    /* the dialling rank's claim in its hello */
     int32_t from, to;    /* ranks of the job */
-    uint32_t slot, lane; /* comm slot; connection of several of one link */
+    uint32_t slot, lane; /* comm slot; kind of link, which the engine numbers */
     uint64_t stream;
 };
 /* Connected and authenticated, not blocking. Blocks at most timeout_ns. */

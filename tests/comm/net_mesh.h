@@ -84,7 +84,7 @@ static inline int make_pair(bool is_tcp, int fd[2])
 static inline int mesh_dial(void *ctx, const struct ku_dial_head *head, int64_t timeout_ns, int *fd)
 {
     const struct side *s = ctx;
-    KU_ASSERT(timeout_ns > 0 && head->from == s->rank && head->to > s->rank && !head->lane);
+    KU_ASSERT(timeout_ns > 0 && head->from == s->rank && (head->to > s->rank || head->lane == 1));
     for (int i = 0; i < (s->mesh->engine->is_doubled ? 2 : 1); i++) {
         int pair[2];
         if (make_pair(s->mesh->engine->is_tcp, pair) < 0)

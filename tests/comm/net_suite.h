@@ -40,7 +40,8 @@ struct net_exchange {
 static inline int net_post_exchange(struct side *s, struct net_exchange *e, int peer, int slot)
 {
     const struct ku_net_ops *ops = s->net->ops;
-    NET_TRY(ops->link(s->net, (uint32_t)slot, (uint64_t)slot + 5, peer, &e->link));
+    NET_TRY(
+        ops->link(s->net, (uint32_t)slot, (uint64_t)slot + 5, peer, KU_NET_BOTH_WAYS, &e->link));
     NET_CHECK(e->link->rank == peer && e->link->slot == (uint32_t)slot && e->link->net == s->net);
     for (int i = 0; i < net_n_sizes(s); i++) {
         uint64_t out = net_key_of(s->rank, peer, slot, i), in = net_key_of(peer, s->rank, slot, i);
@@ -107,7 +108,7 @@ static inline int net_outstanding(struct side *s)
     struct ku_net_req out[N], in[N];
     unsigned char *data = malloc(2 * N * 20000);
     struct ku_net_link *link;
-    NET_TRY(s->net->ops->link(s->net, 3, 9, 1 - s->rank, &link));
+    NET_TRY(s->net->ops->link(s->net, 3, 9, 1 - s->rank, KU_NET_BOTH_WAYS, &link));
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < N; i++) {
             size_t bytes = (size_t)bytes_of[(i + round) % 5];
@@ -140,7 +141,7 @@ static inline int net_late(struct side *s)
     unsigned char *data = malloc(BYTES);
     struct ku_net_req r[2];
     struct ku_net_link *link;
-    NET_TRY(s->net->ops->link(s->net, 0, 1, 1 - s->rank, &link));
+    NET_TRY(s->net->ops->link(s->net, 0, 1, 1 - s->rank, KU_NET_BOTH_WAYS, &link));
     for (int round = 0; round < 4; round++) {
         const bool sends = (round + s->rank) % 2, is_late = (round / 2 + s->rank) % 2;
         const uint64_t key = (uint64_t)round;
@@ -175,7 +176,7 @@ static inline int net_two_streams(struct side *s)
         unsigned char data[STREAMS][BYTES];
         for (int i = 0; i < STREAMS; i++) {
             const uint64_t key = (uint64_t)(round * STREAMS + i);
-            NET_TRY(s->net->ops->link(s->net, 2, key, 1 - s->rank, &link[i]));
+            NET_TRY(s->net->ops->link(s->net, 2, key, 1 - s->rank, KU_NET_BOTH_WAYS, &link[i]));
             fill(data[i], bytes, s->rank ? key : 77);
             make_request(&r[i], data[i], bytes, key);
         }
@@ -195,6 +196,41 @@ static inline int net_two_streams(struct side *s)
     return 0;
 }
 
+/*
+ * A one-way stream in both directions: a small message is sent before the receiver has a use for
+ * the stream, as an eager message.
+ */
+static inline int net_one_way(struct side *s)
+{
+    const struct ku_net_ops *ops = s->net->ops;
+    struct ku_net_link *both, *out, *in;
+    NET_TRY(ops->link(s->net, 3, 8, 1 - s->rank, KU_NET_BOTH_WAYS, &both));
+    NET_TRY(ops->link(s->net, 3, 9, 1 - s->rank, KU_NET_OUT, &out));
+    NET_TRY(ops->link(s->net, 3, 9, 1 - s->rank, KU_NET_IN, &in));
+    for (int sender = 1; sender >= 0; sender--) {
+        const bool sends = s->rank == sender;
+        uint64_t number = sends ? 77 + (uint64_t)sender : 0;
+        struct ku_net_req message, after;
+        make_request(&message, &number, sizeof number, (uint64_t)sender);
+        make_request(&after, NULL, 0, (uint64_t)sender + 2);
+        if (sends) {
+            NET_TRY(ops->send(out, &message));
+            NET_TRY(net_wait(s, &message));
+        }
+        NET_TRY((sends ? ops->send : ops->recv)(both, &after));
+        NET_TRY(net_wait(s, &after));
+        if (!sends) {
+            NET_TRY(ops->recv(in, &message));
+            NET_TRY(net_wait(s, &message));
+        }
+        NET_CHECK(number == 77 + (uint64_t)sender);
+    }
+    ops->unlink(both, false);
+    ops->unlink(out, false);
+    ops->unlink(in, false);
+    return 0;
+}
+
 /* Ranks asleep in poll are woken by a message, and by the connection that it needs. */
 static inline int net_wakes(struct side *s)
 {
@@ -204,7 +240,8 @@ static inline int net_wakes(struct side *s)
     for (int round = 0; round < 4; round++) {
         const bool sends = (round + s->rank) % 2;
         if (round % 2 == 0)
-            NET_TRY(s->net->ops->link(s->net, 1, (uint64_t)round, 1 - s->rank, &link));
+            NET_TRY(s->net->ops->link(s->net, 1, (uint64_t)round, 1 - s->rank, KU_NET_BOTH_WAYS,
+                                      &link));
         make_request(&r, &number, sizeof number, (uint64_t)round);
         if (sends)
             usleep(20000);
@@ -238,8 +275,8 @@ static inline int net_mismatch(struct side *s)
         struct ku_net_req r, next, fine;
         unsigned char data[5000], more[10] = {0};
         fill(data, sizeof data, 1);
-        NET_TRY(s->net->ops->link(s->net, 1, field, 1 - s->rank, &bad));
-        NET_TRY(s->net->ops->link(s->net, 2, field, 1 - s->rank, &good));
+        NET_TRY(s->net->ops->link(s->net, 1, field, 1 - s->rank, KU_NET_BOTH_WAYS, &bad));
+        NET_TRY(s->net->ops->link(s->net, 2, field, 1 - s->rank, KU_NET_BOTH_WAYS, &good));
         make_request(&r, data, 4000, 1);
         make_request(&next, more, sizeof more, 2);
         make_request(&fine, more, sizeof more, 3);
@@ -290,8 +327,8 @@ static inline int net_leaves(struct side *s)
     bool has_moved = false;
     s->net->ops->describe(s->net, text, sizeof text);
     NET_CHECK(strstr(text, "tcp"));
-    NET_TRY(s->net->ops->link(s->net, 1, 1, s->rank ^ 1, &link[0]));
-    NET_TRY(s->net->ops->link(s->net, 2, 1, s->rank ^ 1, &link[1]));
+    NET_TRY(s->net->ops->link(s->net, 1, 1, s->rank ^ 1, KU_NET_BOTH_WAYS, &link[0]));
+    NET_TRY(s->net->ops->link(s->net, 2, 1, s->rank ^ 1, KU_NET_BOTH_WAYS, &link[1]));
     make_request(&r, s->rank ? data : data + 100, 100, 4);
     make_request(&never, data + 200, 100, 5);
     make_request(&out, data, sizeof data, 6);
@@ -320,11 +357,15 @@ static const struct {
     net_body *body;
     int n;
     bool is_tcp; /* expects what tcp alone promises: payloads of a mismatch, ends of connections */
-} net_bodies[] = {
-    {"all_to_all", net_all_to_all, 2, false},   {"all_to_all", net_all_to_all, 5, false},
-    {"outstanding", net_outstanding, 2, false}, {"late", net_late, 2, false},
-    {"two_streams", net_two_streams, 2, false}, {"wakes", net_wakes, 2, false},
-    {"mismatch", net_mismatch, 2, true},        {"leaves", net_leaves, 2, true}};
+} net_bodies[] = {{"all_to_all", net_all_to_all, 2, false},
+                  {"all_to_all", net_all_to_all, 5, false},
+                  {"outstanding", net_outstanding, 2, false},
+                  {"late", net_late, 2, false},
+                  {"two_streams", net_two_streams, 2, false},
+                  {"wakes", net_wakes, 2, false},
+                  {"one_way", net_one_way, 2, false},
+                  {"mismatch", net_mismatch, 2, true},
+                  {"leaves", net_leaves, 2, true}};
 enum { N_NET_BODIES = sizeof net_bodies / sizeof *net_bodies };
 
 #endif

@@ -463,6 +463,27 @@ static inline int suite_row(struct suite *s, int row, int64_t count)
 }
 
 /*
+ * The first message to every rank, from the one before it, is eager: the sender goes on to a
+ * barrier, and the receiver receives it after that.
+ */
+static inline int suite_first_message(struct suite *s)
+{
+    const int n = s->c->n, me = s->c->me;
+    double out = me, in = -1;
+    const struct ku_coll op[] = {
+        {.kind = KU_COLL_SEND, .dtype = KUMI_F64, .root = (me + 1) % n, .in = &out, .count = 1},
+        {.kind = KU_COLL_BARRIER},
+        {.kind = KU_COLL_RECV,
+         .dtype = KUMI_F64,
+         .root = (me + n - 1) % n,
+         .out = &in,
+         .count = 1}};
+    for (size_t i = 0; i < sizeof op / sizeof *op; i++)
+        SUITE_TRY(ku_coll_run(s->c, &op[i]));
+    return in == (me + n - 1) % n ? 0 : -70;
+}
+
+/*
  * Small broadcasts whose roots go on at once, in every order with works that wait: each row is a
  * work, started up to six ahead of the first that is not waited for. Values name work and root.
  */
@@ -590,6 +611,7 @@ static inline int suite_run(struct ku_job *job, const struct suite_share *share)
     if (n > MAX_RANKS)
         return -70;
     SUITE_TRY(ku_arena_create(job, "suite", 0, 64 << 20, &s.arena));
+    SUITE_TRY(suite_first_message(&s));
     SUITE_TRY(suite_posted(&s));
     SUITE_TRY(suite_flight(&s));
     for (int at = 0; at < N_COUNTS * N_ROWS; at++) {

@@ -231,10 +231,38 @@ static void test_left_message(void **state)
     free(x);
 }
 
+/* The first message of two ranks: the sender goes on to a barrier before the receiver receives. */
+static int send_first(struct ku_job *job, void *arg)
+{
+    const int sender = *(const int *)arg;
+    const struct ku_coll barrier = {.kind = KU_COLL_BARRIER};
+    float x = (float)job->rank;
+    const struct ku_coll message = {.kind = job->rank == sender ? KU_COLL_SEND : KU_COLL_RECV,
+                                    .in = &x,
+                                    .out = &x,
+                                    .root = 1 - job->rank,
+                                    .count = 1};
+    if (job->rank == sender)
+        KU_TRY(ku_coll_run(job->world, &message));
+    KU_TRY(ku_coll_run(job->world, &barrier));
+    if (job->rank != sender)
+        KU_TRY(ku_coll_run(job->world, &message));
+    return x == (float)sender ? 0 : KU_ERR(KUMI_EBUG, "test: received %g", (double)x);
+}
+
+static void test_first_message(void **state)
+{
+    const struct ku_job_opts opts = {.threads = 1, .hosts = "1,1", .timeout_ns = 2000000000};
+    (void)state;
+    for (int sender = 0; sender < 2; sender++)
+        if (ku_comm_threads(2, &opts, send_first, &sender) < 0)
+            fail_msg("from rank %d: %s", sender, ku_err_get()->text);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_hung), cmocka_unit_test(test_busy),
-                                       cmocka_unit_test(test_leaver),
-                                       cmocka_unit_test(test_left_message)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hung), cmocka_unit_test(test_busy), cmocka_unit_test(test_leaver),
+        cmocka_unit_test(test_left_message), cmocka_unit_test(test_first_message)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,7 +84,7 @@ static struct ku_net_link *raw_link(struct raw *raw, bool is_tcp, int *peer)
     raw_open(raw, 0);
     raw->dial[0] = pair[0];
     *peer = pair[1];
-    assert_int_equal(raw->net->ops->link(raw->net, 0, 0, 1, &link), 0);
+    assert_int_equal(raw->net->ops->link(raw->net, 0, 0, 1, KU_NET_BOTH_WAYS, &link), 0);
     return link;
 }
 
@@ -258,8 +258,8 @@ static void test_dial_fails(void **state)
     assert_int_equal(make_pair(true, pair), 0);
     raw.dial[0] = KUMI_ETIMEDOUT;
     raw.dial[1] = pair[0];
-    assert_int_equal(raw.net->ops->link(raw.net, 0, 0, 2, &bad), 0);
-    assert_int_equal(raw.net->ops->link(raw.net, 0, 0, 3, &good), 0);
+    assert_int_equal(raw.net->ops->link(raw.net, 0, 0, 2, KU_NET_BOTH_WAYS, &bad), 0);
+    assert_int_equal(raw.net->ops->link(raw.net, 0, 0, 3, KU_NET_BOTH_WAYS, &good), 0);
     make_request(&r[0], NULL, 0, 1);
     make_request(&r[1], NULL, 0, 1);
     assert_int_equal(raw.net->ops->recv(bad, &r[0]), 0);
@@ -287,7 +287,7 @@ static void test_arrivals(void **state)
         {.from = 0, .to = 1, .slot = 1, .stream = 6}, /* another rank */
         {.from = 3, .to = 2, .slot = 1, .stream = 6}, /* a rank that does not dial */
         {.from = -1, .to = 2, .slot = 1, .stream = 6},
-        {.from = 0, .to = 2, .slot = 1, .stream = 6, .lane = 1},
+        {.from = 0, .to = 2, .slot = 1, .stream = 6, .lane = 2},
     };
     enum { N = sizeof heads / sizeof *heads };
     static const bool is_used[N] = {true, false, true};
@@ -299,7 +299,7 @@ static void test_arrivals(void **state)
     struct pollfd fds[4];
     (void)state;
     raw_open(&raw, 2);
-    assert_int_equal(raw.net->ops->link(raw.net, 1, 5, 0, &now), 0);
+    assert_int_equal(raw.net->ops->link(raw.net, 1, 5, 0, KU_NET_BOTH_WAYS, &now), 0);
     make_request(&r[0], NULL, 0, 1);
     make_request(&r[1], NULL, 0, 2);
     assert_int_equal(raw.net->ops->send(now, &r[0]), 0);
@@ -316,7 +316,7 @@ static void test_arrivals(void **state)
     }
     raw.n_came = N;
     assert_int_equal(raw_run(&raw, &r[0]), 0);
-    assert_int_equal(raw.net->ops->link(raw.net, 1, 6, 0, &later), 0);
+    assert_int_equal(raw.net->ops->link(raw.net, 1, 6, 0, KU_NET_BOTH_WAYS, &later), 0);
     assert_int_equal(raw.net->ops->send(later, &r[1]), 0);
     assert_int_equal(raw_run(&raw, &r[1]), 0);
     for (int i = 0; i < N; i++) {
@@ -326,6 +326,52 @@ static void test_arrivals(void **state)
     raw.net->ops->close(raw.net, false);
     for (int i = 0; i < N; i++)
         close(peer[i]);
+    assert_int_equal(n_descriptors(), n_before);
+}
+
+/* Of a one-way stream the sender dials, whichever rank is lower; each direction has its own. */
+static void test_one_way(void **state)
+{
+    static const struct ku_dial_head heads[] = {
+        {.from = 3, .to = 2, .slot = 1, .stream = 5}, /* the lower rank dials for both ways */
+        {.from = 2, .to = 2, .slot = 1, .stream = 5, .lane = 1}, /* itself */
+        {.from = 3, .to = 2, .slot = 1, .stream = 5, .lane = 1},
+    };
+    enum { N = sizeof heads / sizeof *heads };
+    struct ku_net_link *out, *in;
+    struct ku_net_req r[2];
+    struct raw raw;
+    int peer[N], dialled[2], n_before = n_descriptors();
+    unsigned char got[48];
+    (void)state;
+    raw_open(&raw, 2);
+    assert_int_equal(make_pair(true, dialled), 0);
+    raw.dial[0] = dialled[0];
+    assert_int_equal(raw.net->ops->link(raw.net, 1, 5, 3, KU_NET_IN, &in), 0);
+    assert_int_equal(raw.net->ops->link(raw.net, 1, 5, 0, KU_NET_OUT, &out), 0);
+    make_request(&r[0], NULL, 0, 1);
+    make_request(&r[1], NULL, 0, 2);
+    assert_int_equal(raw.net->ops->recv(in, &r[1]), 0);
+    assert_int_equal(raw.net->ops->send(out, &r[0]), 0);
+    assert_int_equal(raw_run(&raw, &r[0]), 0);
+    assert_int_equal(raw.n_dialled, 1);
+    assert_int_equal(recv(dialled[1], got, sizeof got, MSG_WAITALL), sizeof got);
+    for (int i = 0; i < N; i++) {
+        int pair[2];
+        assert_int_equal(make_pair(true, pair), 0);
+        raw.came[i] = pair[0];
+        peer[i] = pair[1];
+        raw.head[i] = heads[i];
+    }
+    raw.n_came = N;
+    write_all(peer[N - 1], &r[1].head, sizeof r[1].head);
+    assert_int_equal(raw_run(&raw, &r[1]), 0);
+    for (int i = 0; i < N - 1; i++)
+        assert_int_equal(recv(peer[i], got, sizeof got, 0), 0);
+    raw.net->ops->close(raw.net, false);
+    for (int i = 0; i < N; i++)
+        close(peer[i]);
+    close(dialled[1]);
     assert_int_equal(n_descriptors(), n_before);
 }
 
@@ -463,7 +509,7 @@ static int lose_network(void)
         if (tcp_pair(pair) < 0)
             return 77;
         raw.dial[i] = pair[0];
-        KU_ASSERT(raw.net->ops->link(raw.net, 0, 0, i + 1, &link[i]) == 0);
+        KU_ASSERT(raw.net->ops->link(raw.net, 0, 0, i + 1, KU_NET_BOTH_WAYS, &link[i]) == 0);
         make_request(&r[i], data, i == 2 ? BYTES : 0, 1);
     }
     bool has_moved = false;
@@ -529,7 +575,7 @@ static int talk(struct mesh *m)
         struct ku_net_link **l = &link[i % 2][i / 2];
         make_request(&in[i % 2][i / 2], data[0], sizeof data[0], 1);
         make_request(&out[i % 2][i / 2], data[1], sizeof data[1], 1);
-        status = ops->link(s->net, (uint32_t)(i / 2), 0, 1 - i % 2, l);
+        status = ops->link(s->net, (uint32_t)(i / 2), 0, 1 - i % 2, KU_NET_BOTH_WAYS, l);
         status = status ? status : ops->recv(*l, &in[i % 2][i / 2]);
         status = status ? status : ops->send(*l, &out[i % 2][i / 2]);
     }
@@ -602,7 +648,7 @@ static void test_dropped(void **state)
     assert_int_equal(raw.net->ops->recv(link, &r[1]), 0);
     assert_int_equal(raw.net->ops->progress(raw.net, -1, &has_moved), 0);
     assert_true(has_moved && !r[0].is_done && r[0].moved > 0);
-    assert_int_equal(raw.net->ops->link(raw.net, 0, 0, 3, &other), 0);
+    assert_int_equal(raw.net->ops->link(raw.net, 0, 0, 3, KU_NET_BOTH_WAYS, &other), 0);
     assert_int_equal(raw.net->ops->recv(other, &r[2]), 0);
     assert_int_equal(raw.net->ops->recv(link, &r[3]), 0);
     raw.net->ops->unlink(link, true);
@@ -623,7 +669,7 @@ static int run_chaos(struct side *s)
     struct ku_net_req r[3];
     struct ku_net_link *link;
     uint64_t data[3] = {0};
-    NET_TRY(s->net->ops->link(s->net, 0, 0, 1 - s->rank, &link));
+    NET_TRY(s->net->ops->link(s->net, 0, 0, 1 - s->rank, KU_NET_BOTH_WAYS, &link));
     for (int i = 0; i < 3; i++) {
         make_request(&r[i], &data[i], sizeof data[i], (uint64_t)i);
         NET_TRY((s->rank ? s->net->ops->recv : s->net->ops->send)(link, &r[i]));
@@ -686,7 +732,7 @@ static void test_chaos_kills(void **state)
         struct side s = {.mesh = &m, .n = 2};
         struct ku_net_link *link;
         struct ku_net_req r[2];
-        if (mesh_open(&s) || s.net->ops->link(s.net, 0, 0, 1, &link))
+        if (mesh_open(&s) || s.net->ops->link(s.net, 0, 0, 1, KU_NET_BOTH_WAYS, &link))
             _exit(1);
         for (int i = 0; i < 2; i++) {
             make_request(&r[i], NULL, 0, 0);
@@ -714,7 +760,7 @@ static void test_limit_of_files(void **state)
     few.rlim_cur = 256;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     raw_open(&raw, 0);
-    assert_int_equal(raw.net->ops->link(raw.net, 0, 0, 1, &link), 0);
+    assert_int_equal(raw.net->ops->link(raw.net, 0, 0, 1, KU_NET_BOTH_WAYS, &link), 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &now), 0);
     raw.net->ops->close(raw.net, false);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
@@ -744,7 +790,7 @@ int main(void)
         cmocka_unit_test(test_early),          cmocka_unit_test(test_nth),
         cmocka_unit_test(test_dropped),        cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_chaos_kills),    cmocka_unit_test(test_chaos_options),
-        cmocka_unit_test(test_limit_of_files),
+        cmocka_unit_test(test_limit_of_files), cmocka_unit_test(test_one_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,7 +107,8 @@ static int net_slots(struct side *s)
     struct ku_net_link *link[2];
     struct ku_net_req out[2], in[2];
     for (uint64_t i = 0; i < 2; i++) {
-        NET_TRY(s->net->ops->link(s->net, 5 + (uint32_t)i, 1, 1 - s->rank, &link[i]));
+        NET_TRY(
+            s->net->ops->link(s->net, 5 + (uint32_t)i, 1, 1 - s->rank, KU_NET_BOTH_WAYS, &link[i]));
         fill(data[i], BYTES, i);
         make_request(&out[i], data[i], BYTES, i);
         make_request(&in[i], data[2 + i], BYTES, i);
@@ -142,7 +143,7 @@ static int net_differs(struct side *s, struct mismatch *x, uint32_t slot, const 
 {
     const struct ku_net_ops *ops = s->net->ops;
     const size_t bytes[3] = {AROUND, row[s->rank], AROUND};
-    NET_TRY(ops->link(s->net, slot, 1, 1 - s->rank, &x->link));
+    NET_TRY(ops->link(s->net, slot, 1, 1 - s->rank, KU_NET_BOTH_WAYS, &x->link));
     for (uint64_t i = 0; i < 3; i++) {
         x->data[i] = calloc(1, bytes[i] + 1);
         if (!s->rank)

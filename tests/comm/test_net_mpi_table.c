@@ -275,7 +275,7 @@ static struct pair *pair_open(void)
     my_rank = 0;
     assert_int_equal(ku_mpi_open(&p->table, &p->job, &p->net), 0);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(p->net->ops->link(p->net, 1, 9, 1 + i, &p->link[i]), 0);
+        assert_int_equal(p->net->ops->link(p->net, 1, 9, 1 + i, KU_NET_BOTH_WAYS, &p->link[i]), 0);
     make_request(&p->in, p->data[0], 20000, 1);
     make_request(&p->out, p->data[1], 20000, 1);
     make_request(&p->other, p->data[2], 20000, 1);
@@ -455,7 +455,7 @@ static void memory(void **state)
         status = ku_mpi_open(&t, &job, &net);
         if (!status) {
             for (int r = 1; r < 20 && !status; r++)
-                status = net->ops->link(net, 0, 1, r, &link);
+                status = net->ops->link(net, 0, 1, r, KU_NET_BOTH_WAYS, &link);
             net->ops->close(net, false);
         }
         assert_true(status == 0 || status == KUMI_ENOMEM);

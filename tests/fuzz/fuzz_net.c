@@ -86,7 +86,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     KU_ASSERT(socketpair(AF_UNIX, SOCK_STREAM, 0, fd) == 0);
     KU_ASSERT(ku_os_write_full(fd[1], at, left) == 0 && ku_os_close(fd[1]) == 0);
     struct ku_tcp_wires wires = {.ctx = &fd[0], .dial = dial, .take = take, .doorbell = -1};
-    KU_ASSERT(ku_tcp_open(&wires, 0, 2, &net) == 0 && net->ops->link(net, 0, 0, 1, &link) == 0);
+    KU_ASSERT(ku_tcp_open(&wires, 0, 2, &net) == 0 &&
+              net->ops->link(net, 0, 0, 1, KU_NET_BOTH_WAYS, &link) == 0);
     int n_posted = 0, n_done = 0;
     for (bool moves = true; moves && status == 0;) {
         while (n_done < n_posted && r[n_done].req.is_done && r[n_done].req.status == 0)

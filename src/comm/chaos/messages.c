@@ -118,18 +118,19 @@ static void append(struct fifo *f, struct twin *t)
 }
 
 static int chaos_link(struct ku_net *net, uint32_t slot, uint64_t stream, int rank,
-                      struct ku_net_link **out)
+                      enum ku_net_way way, struct ku_net_link **out)
 {
     struct chaos_net *chaos = chaos_of(net);
     struct chaos_link *link = ku_calloc(1, sizeof *link);
     if (!link)
         return KUMI_ENOMEM;
-    int status = chaos->inner->ops->link(chaos->inner, slot, stream, rank, &link->inner);
+    int status = chaos->inner->ops->link(chaos->inner, slot, stream, rank, way, &link->inner);
     if (status < 0) {
         ku_free(link);
         return status;
     }
-    link->base = (struct ku_net_link){.net = net, .stream = stream, .slot = slot, .rank = rank};
+    link->base =
+        (struct ku_net_link){.net = net, .stream = stream, .slot = slot, .rank = rank, .way = way};
     link->next = chaos->links;
     chaos->links = link;
     *out = &link->base;

@@ -102,13 +102,13 @@ int ku_far_reserve(struct ku_far *far)
 }
 
 /* Place of a link in the sorted list */
-static int place_of_link(const struct ku_far *far, int member, bool is_message)
+static int place_of_link(const struct ku_far *far, int member, enum ku_net_way way)
 {
     int low = 0, high = far->n_links;
     while (low < high) {
         const int mid = (low + high) / 2;
         const struct far_link *l = &far->link[mid];
-        if (l->member < member || (l->member == member && l->is_message < is_message))
+        if (l->member < member || (l->member == member && l->way < way))
             low = mid + 1;
         else
             high = mid;
@@ -116,13 +116,12 @@ static int place_of_link(const struct ku_far *far, int member, bool is_message)
     return low;
 }
 
-int ku_far_link_of(struct ku_far *far, int member, bool is_message, struct ku_net_link **link)
+int ku_far_link_of(struct ku_far *far, int member, enum ku_net_way way, struct ku_net_link **link)
 {
     const struct ku_comm *c = far->comm;
     struct ku_net *net = c->job->comm->net;
-    const int at = place_of_link(far, member, is_message);
-    if (at < far->n_links && far->link[at].member == member &&
-        far->link[at].is_message == is_message) {
+    const int at = place_of_link(far, member, way);
+    if (at < far->n_links && far->link[at].member == member && far->link[at].way == way) {
         *link = far->link[at].link;
         return 0;
     }
@@ -135,10 +134,10 @@ int ku_far_link_of(struct ku_far *far, int member, bool is_message, struct ku_ne
         far->link_cap = cap;
     }
     struct ku_net_link *made;
-    KU_TRY(net->ops->link(net, c->slot, far->stream << 1 | is_message, ku_comm_rank(c, member),
-                          &made));
+    const uint64_t stream = far->stream << 1 | (way != KU_NET_BOTH_WAYS);
+    KU_TRY(net->ops->link(net, c->slot, stream, ku_comm_rank(c, member), way, &made));
     memmove(&far->link[at + 1], &far->link[at], (size_t)(far->n_links - at) * sizeof far->link[at]);
-    far->link[at] = (struct far_link){.member = member, .is_message = is_message, .link = made};
+    far->link[at] = (struct far_link){.member = member, .way = way, .link = made};
     far->n_links++;
     *link = made;
     return 0;
@@ -202,7 +201,7 @@ int ku_far_message(struct ku_work *w)
     const bool is_send = w->coll.kind == KU_COLL_SEND;
     if (!w->p2p.req) {
         struct ku_net_link *link;
-        KU_TRY(ku_far_link_of(far, w->coll.root, true, &link));
+        KU_TRY(ku_far_link_of(far, w->coll.root, is_send ? KU_NET_OUT : KU_NET_IN, &link));
         struct ku_net_req *r = take_request(far);
         if (!r)
             return KUMI_ENOMEM;
@@ -265,7 +264,7 @@ static int post_pair(struct ku_work *w, int d, bool is_send, const void *at, int
     struct ku_far *far = w->comm->priv->far;
     struct ku_net *net = w->comm->job->comm->net;
     struct ku_net_link *link;
-    KU_TRY(ku_far_link_of(far, d, false, &link));
+    KU_TRY(ku_far_link_of(far, d, KU_NET_BOTH_WAYS, &link));
     struct far_request *q = &far->req[far->n_reqs++];
     struct ku_net_req *r = &q->r;
     r->head = ku_far_head(w, 0, 0);
@@ -377,7 +376,7 @@ static int post_broadcast(struct ku_work *w, int place, bool is_send, int index)
     const int host = host_at(far, root_host, place);
     const int member =
         ku_topology_member(t, host, ku_topology_helper(t, host, root_host, root_local));
-    KU_TRY(ku_far_link_of(far, member, false, &link));
+    KU_TRY(ku_far_link_of(far, member, KU_NET_BOTH_WAYS, &link));
     struct ku_net_req *r = &far->req[index].r;
     r->head = ku_far_head(w, 0, 0);
     r->n_pieces = 1;

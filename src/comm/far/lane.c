@@ -45,7 +45,7 @@ static int open_lane(struct ku_far *far, struct far_lane *lane, unsigned char *s
     lane->n_posted = lane->n_done = 0;
     for (int i = 0; i < FAR_DEPTH; i++)
         lane->staging[i] = staging + (size_t)i * far->chunk_bytes;
-    return ku_far_link_of(far, lane->peer.member, false, &lane->link);
+    return ku_far_link_of(far, lane->peer.member, KU_NET_BOTH_WAYS, &lane->link);
 }
 
 /*

@@ -60,7 +60,7 @@ struct far_message {
 };
 struct far_link {
     int member;
-    bool is_message; /* stream of sends and receives, not of collectives */
+    enum ku_net_way way; /* both: of collectives; one: of sends, or of receives */
     struct ku_net_link *link;
 };
 
@@ -104,8 +104,8 @@ struct ku_far {
     struct ku_exchange_source *small_source;
 };
 
-/* The stream to a member; made at its first use. */
-KU_STATUS ku_far_link_of(struct ku_far *far, int member, bool is_message,
+/* The stream to a member, made at its first use; both ways: of collectives, one way: of messages */
+KU_STATUS ku_far_link_of(struct ku_far *far, int member, enum ku_net_way way,
                          struct ku_net_link **link);
 /* A header of this work; `what` differs between steps of it */
 struct ku_net_head ku_far_head(const struct ku_work *w, uint32_t stage, uint32_t chunk);

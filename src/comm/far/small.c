@@ -201,7 +201,7 @@ static int post(struct ku_work *w, const struct ku_small_peer *peer, bool is_sen
         return 0;
     r->head = ku_far_head(w, (uint32_t)far->stage, 0);
     far->req[far->n_reqs++].member = peer->member;
-    KU_TRY(ku_far_link_of(far, peer->member, false, &link));
+    KU_TRY(ku_far_link_of(far, peer->member, KU_NET_BOTH_WAYS, &link));
     return (is_send ? net->ops->send : net->ops->recv)(link, r);
 }
 

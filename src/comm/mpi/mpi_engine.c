@@ -15,7 +15,8 @@
  *                  └────────┴────────┴──────┘
  *
  * s is twice the slot of the communicator, plus one for a stream of odd number: a slot has two
- * streams to a rank at a time, one of even and one of odd number. MPI delivers messages of one tag
+ * streams to a rank at a time, one of even and one of odd number. The links of a one-way stream
+ * share its tags, since one sends and the other receives. MPI delivers messages of one tag
  * in order, and the receives of a stream are posted in order, so a message needs no number. A
  * receive is posted only for a pending request: none is left when the next stream takes the tags.
  * The wire header names the stream, in case a sender got ahead of itself.
@@ -523,7 +524,7 @@ static int reserve(struct mpi_net *net, int n_links)
 }
 
 static int make_link(struct ku_net *base, uint32_t slot, uint64_t stream, int rank,
-                     struct ku_net_link **out)
+                     enum ku_net_way way, struct ku_net_link **out)
 {
     struct mpi_net *net = (struct mpi_net *)(void *)base;
     KU_ASSERT(rank >= 0 && rank < net->n && rank != net->rank);
@@ -534,7 +535,8 @@ static int make_link(struct ku_net *base, uint32_t slot, uint64_t stream, int ra
     if (!link)
         return KUMI_ENOMEM;
     memset(link, 0, offsetof(struct mpi_link, bounce));
-    link->base = (struct ku_net_link){.net = base, .stream = stream, .slot = slot, .rank = rank};
+    link->base =
+        (struct ku_net_link){.net = base, .stream = stream, .slot = slot, .rank = rank, .way = way};
     link->send = (struct side){.link = link, .bounce = link->bounce};
     link->recv = (struct side){.link = link, .bounce = link->bounce + HEADS, .is_recv = true};
     link->next = net->links;
@@ -600,11 +602,13 @@ static int enqueue(struct side *side, struct ku_net_req *req)
 
 static int send_it(struct ku_net_link *link, struct ku_net_req *req)
 {
+    KU_ASSERT(link->way != KU_NET_IN);
     return enqueue(&((struct mpi_link *)(void *)link)->send, req);
 }
 
 static int recv_it(struct ku_net_link *link, struct ku_net_req *req)
 {
+    KU_ASSERT(link->way != KU_NET_OUT);
     return enqueue(&((struct mpi_link *)(void *)link)->recv, req);
 }
 

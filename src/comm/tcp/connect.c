@@ -10,7 +10,7 @@
 static int set_fd(struct ku_tcp *tcp, struct ku_tcp_link *link, int fd)
 {
     KU_ASSERT(link->fd < 0 && fd >= 0);
-    if (link->next_active && tcp->rank > link->base.rank)
+    if (link->next_active && ku_tcp_is_dialled(tcp, link))
         tcp->n_awaited--;
     link->fd = fd;
     link->is_full = link->is_dry = false;
@@ -27,18 +27,26 @@ int ku_tcp_connect(struct ku_tcp *tcp, struct ku_tcp_link *link)
     struct ku_dial_head head = {.from = tcp->rank,
                                 .to = link->base.rank,
                                 .slot = link->base.slot,
+                                .lane = ku_tcp_lane(link),
                                 .stream = link->base.stream};
     int fd = -1;
-    if (tcp->rank > link->base.rank)
-        return 0; /* the peer dials */
+    if (ku_tcp_is_dialled(tcp, link))
+        return 0;
     KU_TRY(tcp->wires.dial(tcp->wires.ctx, &head, KU_TCP_DIAL_NS, &fd));
     return set_fd(tcp, link, fd);
 }
 
-static bool is_of(const struct ku_dial_head *head, const struct ku_tcp_link *link)
+static bool is_of(const struct ku_tcp *tcp, const struct ku_dial_head *head,
+                  const struct ku_tcp_link *link)
 {
     return head->from == link->base.rank && head->slot == link->base.slot &&
-           head->stream == link->base.stream;
+           head->stream == link->base.stream && head->lane == ku_tcp_lane(link) &&
+           ku_tcp_is_dialled(tcp, link);
+}
+
+static bool is_same(const struct ku_dial_head *a, const struct ku_dial_head *b)
+{
+    return a->from == b->from && a->slot == b->slot && a->stream == b->stream && a->lane == b->lane;
 }
 
 /* The link that a connection is for; NULL: it does not exist yet. */
@@ -47,7 +55,7 @@ static struct ku_tcp_link *find_link(struct ku_tcp *tcp, const struct ku_dial_he
     struct ku_tcp_link *link = tcp->links;
     if (link)
         do {
-            if (is_of(head, link))
+            if (is_of(tcp, head, link))
                 return link;
             link = link->next;
         } while (link != tcp->links);
@@ -57,14 +65,11 @@ static struct ku_tcp_link *find_link(struct ku_tcp *tcp, const struct ku_dial_he
 /* Keep a connection until its link is made. A second one of the same stream is closed. */
 static int keep_early(struct ku_tcp *tcp, const struct ku_dial_head *head, int fd)
 {
-    for (uint32_t i = 0; i < tcp->n_early; i++) {
-        const struct ku_dial_head *other = &tcp->early[i].head;
-        if (other->from == head->from && other->slot == head->slot &&
-            other->stream == head->stream) {
+    for (uint32_t i = 0; i < tcp->n_early; i++)
+        if (is_same(&tcp->early[i].head, head)) {
             ku_os_close(fd);
             return 0;
         }
-    }
     if (tcp->n_early == KU_TCP_MAX_EARLY) {
         ku_os_close(fd);
         return KU_ERR(KUMI_EPEER, "rank %d: %d connections for streams that do not exist here",
@@ -87,8 +92,11 @@ static int keep_early(struct ku_tcp *tcp, const struct ku_dial_head *head, int f
 static int place(struct ku_tcp *tcp, const struct ku_dial_head *head, int fd)
 {
     struct ku_tcp_link *link = find_link(tcp, head);
-    bool is_wrong = head->to != tcp->rank || head->from < 0 || head->from >= tcp->rank ||
-                    head->lane != 0 || (link && (link->fd >= 0 || link->status));
+    const bool is_one_way = head->lane == 1;
+    const int end = is_one_way ? tcp->n : tcp->rank; /* of the ranks that dial this one */
+    const bool is_wrong = head->to != tcp->rank || head->from < 0 || head->from >= end ||
+                          head->from == tcp->rank || (head->lane && !is_one_way) ||
+                          (link && (link->fd >= 0 || link->status));
     if (is_wrong) {
         KU_LOG(COMM, DEBUG, "tcp: connection from rank %d to rank %d, slot %u, lane %u: refused",
                head->from, head->to, head->slot, head->lane);
@@ -113,7 +121,7 @@ int ku_tcp_take(struct ku_tcp *tcp)
 void ku_tcp_adopt(struct ku_tcp *tcp, struct ku_tcp_link *link)
 {
     for (uint32_t i = 0; i < tcp->n_early; i++)
-        if (is_of(&tcp->early[i].head, link)) {
+        if (is_of(tcp, &tcp->early[i].head, link)) {
             int fd = tcp->early[i].fd;
             tcp->early[i] = tcp->early[--tcp->n_early];
             int status = set_fd(tcp, link, fd);

@@ -83,6 +83,17 @@ struct ku_tcp {
     struct ku_net_stats stats;
 };
 
+/* The lane of a connection says whether its link has one way. */
+static inline uint32_t ku_tcp_lane(const struct ku_tcp_link *link)
+{
+    return link->base.way != KU_NET_BOTH_WAYS;
+}
+/* Whether the peer makes the connection */
+static inline bool ku_tcp_is_dialled(const struct ku_tcp *tcp, const struct ku_tcp_link *link)
+{
+    return link->base.way == KU_NET_BOTH_WAYS ? tcp->rank > link->base.rank
+                                              : link->base.way == KU_NET_IN;
+}
 static inline bool ku_tcp_wants_in(const struct ku_tcp_link *link)
 {
     return link->in.head && !link->is_mismatched;

@@ -50,7 +50,7 @@ static void activate(struct ku_tcp *tcp, struct ku_tcp_link *link)
         tcp->active = link;
     }
     tcp->n_active++;
-    if (link->fd < 0 && tcp->rank > link->base.rank)
+    if (link->fd < 0 && ku_tcp_is_dialled(tcp, link))
         tcp->n_awaited++;
 }
 
@@ -59,7 +59,7 @@ static void deactivate(struct ku_tcp *tcp, struct ku_tcp_link *link)
     if (!link->next_active)
         return;
     KU_ASSERT(tcp->n_active > 0);
-    if (link->fd < 0 && tcp->rank > link->base.rank)
+    if (link->fd < 0 && ku_tcp_is_dialled(tcp, link))
         tcp->n_awaited--;
     link->next_active->prev_active = link->prev_active;
     link->prev_active->next_active = link->next_active;
@@ -71,7 +71,7 @@ static void deactivate(struct ku_tcp *tcp, struct ku_tcp_link *link)
 }
 
 static int tcp_link(struct ku_net *net, uint32_t slot, uint64_t stream, int rank,
-                    struct ku_net_link **out)
+                    enum ku_net_way way, struct ku_net_link **out)
 {
     struct ku_tcp *tcp = tcp_of(net);
     KU_ASSERT(rank >= 0 && rank < tcp->n && rank != tcp->rank);
@@ -80,8 +80,8 @@ static int tcp_link(struct ku_net *net, uint32_t slot, uint64_t stream, int rank
     struct ku_tcp_link *link = ku_malloc(sizeof *link);
     if (!link)
         return KUMI_ENOMEM;
-    *link = (struct ku_tcp_link){.base = {.net = net, .stream = stream, .slot = slot, .rank = rank},
-                                 .fd = -1};
+    *link = (struct ku_tcp_link){
+        .base = {.net = net, .stream = stream, .slot = slot, .rank = rank, .way = way}, .fd = -1};
     if (tcp->links) {
         link->next = tcp->links;
         link->prev = tcp->links->prev;
@@ -161,12 +161,14 @@ static int post(struct ku_tcp_link *link, struct ku_net_queue *q, struct ku_net_
 static int tcp_send(struct ku_net_link *net_link, struct ku_net_req *req)
 {
     struct ku_tcp_link *link = link_of(net_link);
+    KU_ASSERT(net_link->way != KU_NET_IN);
     return post(link, &link->out, req);
 }
 
 static int tcp_recv(struct ku_net_link *net_link, struct ku_net_req *req)
 {
     struct ku_tcp_link *link = link_of(net_link);
+    KU_ASSERT(net_link->way != KU_NET_OUT);
     if (link->is_mismatched) {
         char name[128];
         ku_tcp_name(tcp_of(net_link->net), net_link->rank, name);

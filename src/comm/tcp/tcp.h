@@ -16,10 +16,13 @@
  *     requests    header payload header payload …         requests posted in the same order
  *       send ───> sendmsg ── kernel ══════ kernel ── recvmsg ───> recv
  *
- * The lower rank of a link dials, when its first request is posted, send or receive. The higher
- * one waits for the connection: both ranks post the same messages, so the lower one needs it as
- * well, and two dials never cross. A connection of a stream that has no link yet is kept until the
- * link is made.
+ * One rank of a link dials, when its first request is posted, so two dials never cross:
+ *
+ *     both ways   the lower rank, for a send or a receive. The higher one waits for the connection:
+ *                 both post the same messages, so the lower one needs it as well.
+ *     one way     the sender: it does not wait for the receiver to need the message.
+ *
+ * A connection of a stream that has no link yet is kept until the link is made.
  *
  * Bytes go from and to the caller's memory. Headers are read through a buffer of the link, with
  * what is there of the small messages after them, so one system call receives many of those; the
