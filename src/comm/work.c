@@ -720,6 +720,8 @@ static int move_messages(struct ku_job *job)
     bool has_moved = false;
     const int status = p->net->ops->progress(p->net, p->budget_bytes, &has_moved);
     p->has_moved |= has_moved;
+    if (has_moved) /* a large work takes longer than a time-out */
+        ku_job_tick(job);
     if (status >= 0)
         return 0;
     const struct kumi_error error = *ku_err_get();

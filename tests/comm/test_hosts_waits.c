@@ -24,7 +24,7 @@
 
 /* Until a wait that nothing ends fails the test */
 static const int64_t LIMIT_NS = INT64_C(40000000000);
-enum { N_MANY = 1000, N_SENT = 1 << 15 };
+enum { N_MANY = 1000, N_SENT = 1 << 15, N_SLOW = 4 << 20 };
 
 enum call { BARRIER, BROADCAST, MESSAGE };
 struct row {
@@ -147,18 +147,43 @@ static int delay_one(struct ku_job *job, void *arg)
     return call(job, row);
 }
 
+/*
+ * Rank 1 moves the bytes of a large work between other things, at most 512 KiB each time: twice
+ * 16 MiB take 6.4 s.
+ */
+static int move_slowly(struct ku_job *job, void *arg)
+{
+    float *x = arg;
+    const struct ku_coll coll = {.kind = KU_COLL_ALL_REDUCE,
+                                 .in = x + job->rank * N_SLOW,
+                                 .out = x + job->rank * N_SLOW,
+                                 .count = N_SLOW};
+    struct ku_work w;
+    int status = 0;
+    KU_TRY(ku_work_init(&w, job->world, &coll));
+    KU_TRY(ku_work_start(&w));
+    while (job->rank == 1 && (status = ku_work_test(&w)) == 0)
+        usleep(100000);
+    return status < 0 ? status : ku_work_wait(&w);
+}
+
 static void test_busy(void **state)
 {
     static const struct row rows[] = {{"2,2", 4, BARRIER, 0, 9000},
                                       {"2,2", 4, BARRIER, 1, 6000},
                                       {"1,1,1,1", 4, BARRIER, 0, 6000}};
     enum { N = sizeof rows / sizeof *rows };
-    struct run run[N];
+    struct run run[N + 1];
+    float *x = calloc(2 * N_SLOW, sizeof *x);
     (void)state;
+    assert_non_null(x);
     for (int i = 0; i < N; i++)
         run[i] = run_of(&rows[i], delay_one);
-    run_all(run, N);
-    for (int i = 0; i < N; i++)
+    run[N] = run_of(&(const struct row){"1,1", 2, BARRIER, 0, 0}, move_slowly);
+    run[N].arg = x;
+    run_all(run, N + 1);
+    free(x);
+    for (int i = 0; i <= N; i++)
         if (run[i].status < 0)
             fail_msg("row %d: %s", i, run[i].text);
 }
