@@ -33,7 +33,7 @@ struct host {
     int first, n_local, n, is_pretended, secret, status;
     int64_t timeout_ns;
     const char *root, *text; /* text: expected, NULL: it joins */
-    const char *version;
+    const char *version, *interface;
     const struct kumi_error *refusal;
     int listener;
     unsigned late_us;
@@ -53,6 +53,7 @@ static void *join(void *arg)
                                 .root = h->root,
                                 .is_pretended = h->is_pretended,
                                 .version = h->version,
+                                .interface = h->interface,
                                 .listener = h->listener,
                                 .secret = {(uint8_t)h->secret},
                                 .timeout_ns = h->timeout_ns,
@@ -374,6 +375,39 @@ static void test_late_root(void **state)
         ku_os_close(taken[1]);
 }
 
+/*
+ * The hosts meet at another address than that of KUMI_INTERFACE: the address in IPv4 is the first
+ * of lo. An interface that does not exist is refused at once.
+ */
+static void test_interface(void **state)
+{
+    static const char *const interface[] = {"lo", "no-such-interface"};
+    struct ku_os_address at = {.ip = {[15] = 1}};
+    char root[64];
+    const int taken = ku_os_tcp_listen(&at, 1);
+    (void)state;
+    if (taken < 0)
+        skip(); /* no IPv6 */
+    assert_int_equal(ku_os_tcp_address(taken, false, &at), 0);
+    snprintf(root, sizeof root, "[::1]:%d+8", at.port < 65000 ? at.port : 64000);
+    ku_os_close(taken);
+    for (int i = 0; i < 2; i++) {
+        struct host h[2] = {0};
+        set_two(h, root, -1);
+        for (int k = 0; k < 2; k++) {
+            h[k].interface = interface[i];
+            h[k].timeout_ns = 10000000000;
+            start(&h[k], k, 0x7e574444 + (uint64_t)getpid() * 65536);
+        }
+        end(h, 2);
+        for (int k = 0; k < 2; k++)
+            if (i == 0
+                    ? h[k].status != 0
+                    : h[k].status != KUMI_EINVAL || !strstr(h[k].said, "KUMI_INTERFACE: no-such"))
+                fail_msg("%s: host %d: %d, %s", interface[i], k, h[k].status, h[k].said);
+    }
+}
+
 static void test_no_root(void **state)
 {
     struct host h = {.first = 1, .n_local = 1, .n = 2, .is_pretended = 1, .timeout_ns = 300000000};
@@ -392,6 +426,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_joins),     cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_strangers), cmocka_unit_test(test_late_root),
-        cmocka_unit_test(test_no_root),   cmocka_unit_test(test_no_descriptor)};
+        cmocka_unit_test(test_no_root),   cmocka_unit_test(test_no_descriptor),
+        cmocka_unit_test(test_interface)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -417,6 +417,7 @@ static int refuse_port(unsigned port)
         port, strerror(why), owner);
 }
 
+/* On all addresses: the others may know this host by another one than KUMI_INTERFACE chooses. */
 static int listen_at(struct ku_control *c)
 {
     struct ku_os_address at = {.port = 0};
@@ -425,8 +426,6 @@ static int listen_at(struct ku_control *c)
     if (c->opts.listener) {
         fd = c->opts.listener - 1;
     } else {
-        if (c->opts.interface)
-            KU_TRY(ku_address_choose(c->opts.interface, NULL, &at));
         for (int i = 0; i < n_ports && fd < 0; i++) {
             at.port = (uint16_t)(c->is_root ? c->meeting.port + i : c->opts.port);
             fd = ku_os_tcp_listen(&at, BACKLOG);
@@ -456,6 +455,7 @@ static void find_rivals(struct ku_control *c)
 static int open_control(struct ku_control *c, const struct ku_control_opts *opts)
 {
     const char *why = "";
+    struct ku_os_address unused;
     if (!opts->root || !*opts->root)
         return KU_ERR(KUMI_EINVAL,
                       "join: %d of %d ranks are on this host, and nothing says where the hosts "
@@ -470,6 +470,7 @@ static int open_control(struct ku_control *c, const struct ku_control_opts *opts
     if (opts->interface) {
         snprintf(c->interface, sizeof c->interface, "%s", opts->interface);
         c->opts.interface = c->interface;
+        KU_TRY(ku_address_choose(c->interface, NULL, &unused)); /* one that does not exist */
     }
     c->is_root = opts->rank == 0;
     if (opts->refusal && opts->timeout_ns > KU_REFUSE_NS)
