@@ -190,12 +190,15 @@ static void test_joins(void **state)
         char root[64];
         int fd = listen_here(root);
         for (int k = 0; k < r->n_hosts; k++) {
-            /* one that is to time out does so soon; the others wait for its word */
+            /* those that time out do so soon; the root begins last, so its word comes after the
+             * others' time is up */
             const bool is_late = r->status[0] == KUMI_ETIMEDOUT;
+            const bool is_short = r->status[k] == KUMI_ETIMEDOUT;
             h[k].first = r->first[k], h[k].n_local = r->n_local[k], h[k].n = r->n[k];
             h[k].secret = r->secret[k], h[k].is_pretended = !r->is_alone;
             h[k].version = r->version[k];
-            h[k].timeout_ns = is_late && k == 0 ? 3000000000 : LIMIT_NS;
+            h[k].timeout_ns = is_short ? 3000000000 : LIMIT_NS;
+            h[k].late_us = is_late && k == 0 ? 200000 : 0;
             h[k].root = root, h[k].listener = k == 0 ? fd + 1 : 0;
             start(&h[k], k, 0x7e570000 + i * 64 + (uint64_t)getpid() * 65536);
         }

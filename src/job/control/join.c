@@ -340,14 +340,26 @@ static int late(const struct ku_control *c)
         return KU_ERR(KUMI_ETIMEDOUT,
                       "join: the table of hosts did not come from host %d within %.3g s",
                       ku_parent_of(c->host), (double)c->opts.timeout_ns * 1e-9);
+    if (has_met_root(c))
+        return KU_ERR(KUMI_ETIMEDOUT,
+                      "join: root %s:%d: not all hosts met within %.3g s; check that all hosts "
+                      "were started and reach the root",
+                      c->meeting.name, c->meeting.port, (double)c->opts.timeout_ns * 1e-9);
     return KU_ERR(KUMI_ETIMEDOUT,
                   "join: root %s:%d: %s within %.3g s; check that the host of rank 0 was started "
                   "and that this host reaches it",
                   c->meeting.name, c->meeting.port,
-                  c->n_secrets      ? ku_hello_why(KU_HELLO_SECRET)
-                  : has_met_root(c) ? "not all hosts met"
-                                    : "no kumi answered",
+                  c->n_secrets ? ku_hello_why(KU_HELLO_SECRET) : "no kumi answered",
                   (double)c->opts.timeout_ns * 1e-9);
+}
+
+/*
+ * The root may have begun later than this host, and its error names the ranks that are missing. The
+ * other ranks of this host wait longer (await_hosts in job.c).
+ */
+static int64_t grace_ns(const struct ku_control *c)
+{
+    return has_met_root(c) ? c->opts.timeout_ns / 8 + KU_VERDICT_NS : 0;
 }
 
 /* The join has failed: hosts that come late are told too. Keeps this thread's record. */
@@ -385,7 +397,7 @@ static int meet(struct ku_control *c)
         }
         if (status < 0)
             return status;
-        if (now > deadline)
+        if (now > deadline + grace_ns(c))
             return late(c);
         expire_attempt(c, now);
         if ((!c->is_root || c->n_rival_ports) && now >= c->retry_ns && !is_dialling(c))
