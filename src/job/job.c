@@ -12,7 +12,6 @@
 #include "job/private.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,13 +123,6 @@ static void host_free(struct ku_host *host)
     ku_free(host);
 }
 
-/* 1: local rank 0 ended; its socket says so */
-static bool has_first_ended(const struct ku_job *job)
-{
-    struct pollfd p = {.fd = job->priv->n_sockets ? job->priv->socket[0] : -1, .events = POLLRDHUP};
-    return p.fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLRDHUP | POLLERR);
-}
-
 /* Local rank 0 joins the hosts; the other ranks of its host wait for the table. */
 static int await_hosts(struct ku_job *job, int64_t timeout_ns)
 {
@@ -138,7 +130,7 @@ static int await_hosts(struct ku_job *job, int64_t timeout_ns)
     const int64_t deadline = ku_clock_ns() + timeout_ns + timeout_ns / 4 + KU_VERDICT_NS;
     while (ku_segment_n_hosts(job->seg) == 0) {
         KU_TRY(ku_job_root(job));
-        if (has_first_ended(job)) {
+        if (ku_job_has_hung_up(job, 0)) {
             KU_TRY(ku_job_await_cause(job, KU_VERDICT_NS));
             return KU_ERR(KUMI_EPEER,
                           "join: rank %d ended before the hosts had met; see the error that it "
@@ -313,6 +305,24 @@ static int meet(const struct ku_env_job *env, int64_t timeout_ns, struct ku_host
     return 0;
 }
 
+/*
+ * This rank has met others, which may wait for it already, and does not join: they learn why. No
+ * service thread may serve the bridge, and its end says no goodbye.
+ */
+static void give_up(struct ku_job *job)
+{
+    const struct kumi_error own = *ku_err_get();
+    struct ku_host *host = job->priv->host;
+    ku_segment_abort(job->seg, &own, job->rank);
+    ku_service_stop(job);
+    if (host->control) {
+        ku_control_serve(host->control);
+        ku_control_break(host->control);
+        host->control = NULL;
+    }
+    KU_IGNORE(ku_err_put(&own), "the caller's record stays");
+}
+
 int ku_job_open(const struct ku_job_client *client, const struct ku_job_opts *opts,
                 struct ku_job **out)
 {
@@ -343,6 +353,8 @@ out:
         if (sockets[i] >= 0)
             ku_os_close(sockets[i]);
     ku_free(sockets);
+    if (job && job->n > 1)
+        give_up(job);
     ku_job_free(job);
     host_free(host);
     return status;

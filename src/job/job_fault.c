@@ -5,7 +5,8 @@
  * The first error that ends the job becomes its root cause: the rank that wins abort_word stores
  * its record in the segment and prints it, and every other rank copies it when it next looks. A
  * rank that waits looks at least every 50 ms at the abort flag and at the other ranks' states and
- * life mutexes. So a rank that died without a message is found by all that wait. With several hosts
+ * life mutexes. So a rank that died without a message is found by all that wait. One that died
+ * before it joined is found by local rank 0, to which each rank has a socket. With several hosts
  * the ranks look at those of their own host; what is found there reaches the others by control.h.
  */
 #include "base/clock.h"
@@ -13,6 +14,7 @@
 #include "job/private.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -74,6 +76,22 @@ static bool is_dead(struct ku_job *job, struct ku_rank_line *line)
             &line->life); /* not made consistent: it is ENOTRECOVERABLE for all from now on */
     uint32_t state = atomic_load(&line->state);
     return state == KU_RANK_JOINED || state == KU_RANK_LEAVING;
+}
+
+bool ku_job_has_hung_up(const struct ku_job *job, int local)
+{
+    const struct ku_job_private *p = job->priv;
+    const int i = job->local_rank == 0 ? local : 0;
+    struct pollfd fd = {.fd = -1, .events = POLLRDHUP};
+    if (i < p->n_sockets && (job->local_rank == 0 || local == 0))
+        fd.fd = p->socket[i];
+    return fd.fd >= 0 && poll(&fd, 1, 0) > 0 && fd.revents & (POLLHUP | POLLRDHUP | POLLERR);
+}
+
+/* Whether the rank ended before it joined: then it has no life mutex, and its state is no news. */
+static bool is_lost(struct ku_job *job, int local, struct ku_rank_line *line)
+{
+    return ku_job_has_hung_up(job, local) && atomic_load(&line->state) == KU_RANK_ABSENT;
 }
 
 int ku_err_death(struct ku_segment *seg, const struct ku_job_client *client, int local, int status,
@@ -151,14 +169,15 @@ int ku_job_look(struct ku_job *job, const char *awaited)
     for (int r = 0; r < job->local_n; r++) {
         struct ku_rank_line *line = ku_segment_line(job->seg, r);
         uint32_t state = atomic_load(&line->state);
-        if (r == job->local_rank || state == KU_RANK_ABSENT || state == KU_RANK_LEFT)
+        if (r == job->local_rank || state == KU_RANK_LEFT)
             continue;
         if (state == KU_RANK_EXITED) {
             uint32_t code = atomic_load(&line->exit_status);
             return code == 0 ? ku_job_raise_left(job, job->first_rank + r, awaited)
                              : raise_exit(job, r, (int)code);
         }
-        if (is_dead(job, line) && !is_being_stopped(job)) {
+        const bool has_ended = state == KU_RANK_ABSENT ? is_lost(job, r, line) : is_dead(job, line);
+        if (has_ended && !is_being_stopped(job)) {
             atomic_store(&line->state, KU_RANK_DIED);
             KU_IGNORE(
                 ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, "killed or crashed"),

@@ -52,6 +52,11 @@ KU_STATUS ku_job_meet_hosts(struct ku_job *job, const struct ku_control_opts *op
  * rank waits for, in messages (NULL: a collective). Returns 0, or the root cause.
  */
 KU_STATUS ku_job_look(struct ku_job *job, const char *awaited);
+/*
+ * Whether a local rank has closed its socket to this one, as at its end. Of two ranks one must be
+ * local rank 0.
+ */
+bool ku_job_has_hung_up(const struct ku_job *job, int local);
 /* Raise: rank `rank` of the job left it while this rank waits for it in `awaited`. */
 KU_STATUS ku_job_raise_left(struct ku_job *job, int rank, const char *awaited);
 /*

@@ -35,7 +35,8 @@ struct shared {
     char text[MAX_RANKS][440];
 };
 
-enum form { KILLED, EXITS, EXITS_WITH_CODE, STOPS };
+/* EARLY: killed before the hosts have met; NO_BRIDGE: its join fails after that */
+enum form { KILLED, EARLY, NO_BRIDGE, EXITS, EXITS_WITH_CODE, STOPS };
 struct row {
     int n_hosts, n_local[5], victim;
     enum form form;
@@ -50,6 +51,9 @@ static const struct row rows[] = {
     {3, {1, 1, 1}, 0, KILLED, KUMI_EPEER, "rank died: rank 0 on host h0: killed or crashed"},
     {5, {1, 3, 2, 1, 2}, 4, KILLED, KUMI_EPEER, "rank died: rank 4 on host h2: killed"},
     {5, {3, 3, 2, 1, 2}, 0, KILLED, KUMI_EPEER, "rank died: rank 0 on host h0: killed"},
+    {2, {2, 2}, 3, EARLY, KUMI_EPEER, "rank died: rank 3 on host h1: killed or crashed"},
+    {2, {2, 1}, 1, EARLY, KUMI_EPEER, "rank died: rank 1 on host h0: killed or crashed"},
+    {2, {1, 1}, 0, NO_BRIDGE, KUMI_EPEER, "rank died: rank 0 on host h0: killed or crashed"},
     {2, {2, 2}, 1, EXITS, KUMI_EMISMATCH, "rank 1 left the job"},
     {2, {1, 2}, 1, EXITS, KUMI_EMISMATCH, "rank 1 left the job"},
     {2, {2, 1}, 2, EXITS_WITH_CODE, KUMI_EPEER, "rank 2 on host h1: ended with exit code 57"},
@@ -58,7 +62,7 @@ static const struct row rows[] = {
 };
 
 /* What ku_job_open does, without an environment. */
-static int open_job(const struct ku_env_job *env, const char *root, int listener,
+static int open_job(const struct ku_env_job *env, const char *root, int listener, bool ends_early,
                     struct ku_job **job)
 {
     static const char *const names[] = {"h0", "h1", "h2", "h3", "h4"};
@@ -67,6 +71,8 @@ static int open_job(const struct ku_env_job *env, const char *root, int listener
     host->client = &client;
     if (env->local_n > 1) {
         KU_TRY(ku_rendezvous(&client, env, LIMIT_NS, &host->seg, &sockets, &n_sockets));
+        if (ends_early)
+            raise(SIGKILL);
     } else {
         KU_TRY(ku_segment_create_private(&client, 1, &host->seg));
         host->seg->job_id = env->job_id;
@@ -93,17 +99,22 @@ static int be_rank(const struct row *row, const struct ku_env_job *env, const ch
                    int listener, struct shared *s)
 {
     struct ku_job *job;
+    struct ku_doorbell *taken; /* the name of the bridge's */
     const int64_t deadline = ku_clock_ns() + LIMIT_NS;
+    const bool is_victim = env->rank == row->victim;
+    const bool is_early = row->form == EARLY || row->form == NO_BRIDGE;
     int status;
-    KU_TRY(open_job(env, root, listener, &job));
+    if (is_victim && row->form == NO_BRIDGE)
+        KU_TRY(ku_doorbell_open(env->job_id, env->host_index, KU_DOORBELL_BRIDGE, &taken));
+    KU_TRY(open_job(env, root, listener, is_victim && row->form == EARLY, &job));
     job->launcher = "test";
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
-    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
-    if (job->rank == row->victim && row->form == KILLED)
+    KU_TRY(meet_at(&s->n_here, job->n - is_early, LIMIT_NS));
+    if (is_victim && row->form == KILLED)
         raise(SIGKILL);
-    if (job->rank == row->victim && row->form == STOPS)
+    if (is_victim && row->form == STOPS)
         ku_segment_stop(job->seg, SIGTERM);
-    if (job->rank == row->victim && row->form != STOPS) {
+    if (is_victim && row->form != STOPS) {
         ku_job_tell_end(job, row->form == EXITS ? 0 : 57); /* as the exit handler does */
         _exit(row->form == EXITS ? 0 : 57);
     }

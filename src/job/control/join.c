@@ -531,6 +531,6 @@ int ku_control_join(const struct ku_control_opts *opts, struct ku_segment *seg,
     *out = c;
     return 0;
 out:
-    ku_control_leave(c);
+    ku_control_break(c);
     return status;
 }
