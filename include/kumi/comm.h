@@ -26,8 +26,9 @@ extern "C" {
  * Defaults for every call: it returns 0 or an enum kumi_status (kumi_last_error() has the text).
  * Arguments that a kind does not use are ignored. Counts are elements. in == out is allowed where
  * in and out have the same size. Blocks are packed in rank order. Sums follow a fixed tree over the
- * ranks, so the bits of a result depend on the number of ranks and the data alone. Every call is
- * checked on all ranks before any byte of a result is written.
+ * ranks, so the bits of a result depend on the number of ranks and the data alone. A call that
+ * differs between ranks fails on all of them: on one host before any byte of a result is written,
+ * between hosts by the messages, so results may be written in part.
  *
  * Threads: one thread at a time uses the communicators of one join; other threads of the process
  * are not restricted. No background thread moves data: works advance inside start, test, wait and
@@ -162,10 +163,11 @@ KUMI_API int kumi_all_to_all_v(struct kumi_comm *comm, const void *in, void *out
                                enum kumi_dtype dtype);
 KUMI_API int kumi_barrier(struct kumi_comm *comm);
 /*
- * Send to or receive from one rank. kumi_send returns when the peer has received the data. A
- * message of up to 96 bytes is sent eagerly, and kumi_send returns at once, unless the peer has yet
- * to receive two of this rank. Two ranks that each send three before they receive wait for ever:
- * start sends and receives together, with kumi_batch.
+ * Send to or receive from one rank. A message of up to 96 bytes is sent eagerly: kumi_send returns at
+ * once, unless the peer has yet to receive two of this rank. Of a longer one it returns when a peer
+ * on this host has received it, and when it is on its way to one on another host, received or not.
+ * So a send does not order what the two ranks do otherwise. Two ranks that each send three messages
+ * before they receive wait for ever: start sends and receives together, with kumi_batch.
  *
  * Messages between two ranks of a communicator match in order, with equal counts. Every message
  * must be received before the communicator is freed.
