@@ -576,7 +576,10 @@ void ku_move_fill(struct ku_work *w)
     int sums = by_slices || w->coll.kind == KU_COLL_REDUCE_SCATTER;
     if (!by_slices && !by_windows) {
         int64_t count = piece_of(w, ku_move_block_count(w, c->me));
-        if (count && (c->near.n > 1 || w->path == KU_PATH_FAR_STAGED_BROADCAST))
+        /* of a broadcast between hosts the other broadcasters receive the piece into their stage */
+        const bool is_needed =
+            w->path == KU_PATH_FAR_STAGED_BROADCAST ? c->me == w->coll.root : c->near.n > 1;
+        if (count && is_needed)
             fill_window(w, 0, first, count);
         return;
     }

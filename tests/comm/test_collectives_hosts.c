@@ -158,6 +158,36 @@ static void test_reduce_bytes(void **state)
     }
 }
 
+/* A rank that receives a broadcast puts nothing of its own output into its stage. */
+static int count_staged(struct ku_job *job, void *arg)
+{
+    struct sent *sent = arg;
+    const struct ku_coll coll = {.kind = KU_COLL_BROADCAST,
+                                 .dtype = KUMI_F32,
+                                 .wire = KUMI_F32,
+                                 .out = sent->out[job->rank],
+                                 .count = WIDE,
+                                 .root = sent->root};
+    const uint64_t before = ku_job_staged_bytes(job);
+    KU_TRY(ku_coll_run(job->world, &coll));
+    sent->bytes[job->rank == sent->root] += ku_job_staged_bytes(job) - before;
+    return 0;
+}
+
+static void test_broadcast_bytes(void **state)
+{
+    static struct sent sent;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const struct ku_job_opts opts = {.hosts = i ? "2,2" : "1,1"};
+        sent.bytes[0] = sent.bytes[1] = 0;
+        sent.root = 1;
+        assert_int_equal(ku_comm_threads(i ? 4 : 2, &opts, count_staged, &sent), 0);
+        assert_int_equal(sent.bytes[0], 0);
+        assert_int_equal(sent.bytes[1], WIDE * sizeof(float));
+    }
+}
+
 /* Fingerprints tell roots of the largest jobs apart. */
 static void test_roots(void **state)
 {
@@ -202,8 +232,9 @@ static void test_left_receive(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts),     cmocka_unit_test(test_many_sections),
-        cmocka_unit_test(test_piece_count), cmocka_unit_test(test_reduce_bytes),
-        cmocka_unit_test(test_roots),       cmocka_unit_test(test_left_receive)};
+        cmocka_unit_test(test_layouts),        cmocka_unit_test(test_many_sections),
+        cmocka_unit_test(test_piece_count),    cmocka_unit_test(test_reduce_bytes),
+        cmocka_unit_test(test_roots),          cmocka_unit_test(test_left_receive),
+        cmocka_unit_test(test_broadcast_bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
