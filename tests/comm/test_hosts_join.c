@@ -378,6 +378,61 @@ static void test_late_root(void **state)
         ku_os_close(taken[1]);
 }
 
+/* Two free ports of the loopback interface, one after the other; the first */
+static int find_ports(void)
+{
+    for (int i = 0; i < 100; i++) {
+        char root[64];
+        const int first = listen_here(root), port = (int)strtol(strrchr(root, ':') + 1, NULL, 10);
+        const struct ku_os_address at = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1},
+                                         .port = (uint16_t)(port + 1)};
+        const int second = port < 65000 ? ku_os_tcp_listen(&at, 1) : -1;
+        ku_os_close(first);
+        if (second >= 0) {
+            ku_os_close(second);
+            return port;
+        }
+    }
+    fail_msg("no two ports");
+    return -1;
+}
+
+/*
+ * Two jobs with one secret. The second host of job 2 comes first, and meets the root of job 1 on a
+ * port of its own range: neither job takes the other's host.
+ */
+static void test_two_jobs(void **state)
+{
+    static const int order[] = {0, 3, 2, 1};
+    struct host h[4] = {0};
+    char root[2][64];
+    const int port = find_ports();
+    (void)state;
+    snprintf(root[0], sizeof root[0], "127.0.0.1:%d", port + 1);
+    snprintf(root[1], sizeof root[1], "127.0.0.1:%d+8", port);
+    set_two(&h[0], root[0], -1);
+    set_two(&h[2], root[1], -1);
+    for (int i = 0; i < 4; i++) {
+        const int k = order[i];
+        h[k].timeout_ns = 10000000000;
+        start(&h[k], k, 0x7e575550 + (uint64_t)(k / 2) + (uint64_t)getpid() * 65536);
+        usleep(200000);
+    }
+    for (int k = 0; k < 4; k++)
+        pthread_join(h[k].thread, NULL);
+    for (int k = 0; k < 4; k++) {
+        if (h[k].status)
+            fail_msg("host %d: %d, %s", k, h[k].status, h[k].said);
+        const struct ku_host_row *row = ku_segment_hosts(h[k].seg);
+        for (int i = 0; i < 2; i++)
+            assert_string_equal(row[i].name, h[k / 2 * 2 + i].name);
+    }
+    for (int k = 0; k < 4; k++) {
+        ku_control_leave(h[k].control);
+        ku_segment_unmap(h[k].seg);
+    }
+}
+
 /*
  * The hosts meet at another address than that of KUMI_INTERFACE: the address in IPv4 is the first
  * of lo. An interface that does not exist is refused at once.
@@ -430,6 +485,6 @@ int main(void)
         cmocka_unit_test(test_joins),     cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_strangers), cmocka_unit_test(test_late_root),
         cmocka_unit_test(test_no_root),   cmocka_unit_test(test_no_descriptor),
-        cmocka_unit_test(test_interface)};
+        cmocka_unit_test(test_interface), cmocka_unit_test(test_two_jobs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

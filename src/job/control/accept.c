@@ -148,10 +148,20 @@ void ku_accept_pass(struct ku_control *c, struct ku_conn *conn)
         conn->role = KU_CONN_PASS;
 }
 
-/* The root met the hosts, or this is not the root. */
+/*
+ * A host that looks for its root on several ports meets other jobs there, and all jobs of a user
+ * may have one secret.
+ */
+static bool is_of_other_job(const struct ku_control *c, const struct ku_conn *conn)
+{
+    return conn->claim.lane > 1 && conn->claim.slot != (uint32_t)c->meeting.port;
+}
+
+/* The root met the hosts, or this is not the root, or not of that job. */
 static void refuse_joiner(struct ku_control *c, struct ku_conn *conn)
 {
     struct ku_message m = ku_message_of(c, KU_MESSAGE_REFUSE, sizeof(struct kumi_error));
+    m.number = is_of_other_job(c, conn) ? KU_REFUSE_ELSEWHERE : 0;
     KU_IGNORE(KU_ERR(KUMI_EINVAL,
                      "join: host %s takes no hosts: it is not the root of the job, or all of its "
                      "hosts have come; give each job a port of its own",
@@ -174,7 +184,7 @@ static void place(struct ku_control *c, struct ku_conn *conn)
     conn->hello = NULL;
     switch ((enum ku_claim_kind)conn->claim.kind) {
     case KU_CLAIM_JOIN:
-        if (!c->gather) {
+        if (!c->gather || is_of_other_job(c, conn)) {
             refuse_joiner(c, conn);
             return;
         }

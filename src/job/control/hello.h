@@ -24,7 +24,9 @@
  */
 enum ku_claim_kind {
     KU_CLAIM_NONE,
-    KU_CLAIM_JOIN,   /* a host's first rank to the root: a row follows */
+    /* a host's first rank to the root: a row follows; slot: the port where its job meets, lane: how
+     * many ports from there */
+    KU_CLAIM_JOIN,
     KU_CLAIM_LINK,   /* host `from` to its parent `to` */
     KU_CLAIM_DATA,   /* rank `from` to rank `to` */
     KU_CLAIM_REPORT, /* rank `from` whose bridge died: a cause follows */

@@ -8,8 +8,8 @@
  *                    yes: that connection is PARENT        no: connect to it, hello
  *               ─> ROWS: the table ─> joined
  *
- * A root that does not listen yet, or another program on one of its ports, is tried again until
- * the time is up.
+ * A root that does not listen yet, or another program or job on one of its ports, is tried again
+ * until the time is up.
  *
  * Two processes with rank 0 are two roots. The one that finds a port of the meeting place taken, or
  * that is on another host than that, sends its row there as well: the root there has rank 0 twice,
@@ -201,6 +201,11 @@ static int take_message(struct ku_control *c, struct ku_conn *conn, const struct
     case KU_MESSAGE_ROWS:
         return take_rows(c, conn, m, payload);
     case KU_MESSAGE_REFUSE:
+        if (conn->role == KU_CONN_ROOT && m->number == KU_REFUSE_ELSEWHERE) {
+            c->has_met_others = true;
+            conn->role = KU_CONN_LAST; /* this job's root may be on the next port */
+            return 0;
+        }
         memcpy(&e, payload, sizeof e);
         ku_message_clean(&e);
         KU_IGNORE(ku_err_put(&e), "the join fails with it");
@@ -262,7 +267,10 @@ static void dial(struct ku_control *c)
         const int n_ports = c->is_root ? c->n_rival_ports : c->meeting.n_ports;
         to = c->root[c->candidate / n_ports % c->n_root];
         to.port = (uint16_t)(c->meeting.port + c->candidate % n_ports);
-        claim = (struct ku_claim){.kind = KU_CLAIM_JOIN, .from = c->opts.rank};
+        claim = (struct ku_claim){.kind = KU_CLAIM_JOIN,
+                                  .from = c->opts.rank,
+                                  .slot = (uint32_t)c->meeting.port,
+                                  .lane = (uint32_t)c->meeting.n_ports};
         c->candidate = (c->candidate + 1) % (n_ports * c->n_root);
     }
     c->retry_ns = 0;
@@ -349,7 +357,9 @@ static int late(const struct ku_control *c)
                   "join: root %s:%d: %s within %.3g s; check that the host of rank 0 was started "
                   "and that this host reaches it",
                   c->meeting.name, c->meeting.port,
-                  c->n_secrets ? ku_hello_why(KU_HELLO_SECRET) : "no kumi answered",
+                  c->n_secrets        ? ku_hello_why(KU_HELLO_SECRET)
+                  : c->has_met_others ? "only other jobs of kumi answered"
+                                      : "no kumi answered",
                   (double)c->opts.timeout_ns * 1e-9);
 }
 

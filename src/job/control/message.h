@@ -14,7 +14,8 @@
  *
  *     kind      way      payload                 meaning
  *     ROW       to root  struct ku_join_row      a host comes
- *     REFUSE    both     struct kumi_error       the join failed; number, to root: its ranks
+ *     REFUSE    both     struct kumi_error       the join failed; number, to root: its ranks;
+ *                                                from a host of another job: KU_REFUSE_ELSEWHERE
  *     PLACE     down     row of the parent       to: index of the receiver, number: hosts
  *     ROWS      down     1 to 31 rows            number: index of the first
  *     CAUSE     up       struct kumi_error       from: proposing host, rank: culprit
@@ -38,7 +39,7 @@ enum ku_message_kind {
     KU_MESSAGE_BYE,
     KU_N_MESSAGES
 };
-enum { KU_ROWS_PER_MESSAGE = 31 };
+enum { KU_ROWS_PER_MESSAGE = 31, KU_REFUSE_ELSEWHERE = 1 };
 #define KU_MESSAGE_MAGIC 0x4d436b75u /* "ukCM" */
 
 struct ku_message {

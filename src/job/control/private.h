@@ -106,6 +106,7 @@ struct ku_control {
     char interface[64];
     struct ku_os_address root[8], parent_at; /* addresses of the root's name; of the parent */
     int n_root, candidate, n_secrets;        /* next to try; times that the secret was another */
+    bool has_met_others;                     /* roots of other jobs */
     int n_rival_ports;                       /* root: where another one may listen */
     int n_rows;                              /* of the table, so far */
     int64_t retry_ns, pause_ns;
