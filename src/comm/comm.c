@@ -273,6 +273,15 @@ int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, in
     return 0;
 }
 
+int ku_comm_raise_unreceived(const struct ku_comm *c, int member)
+{
+    KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                 "mismatched messages: comm %s: rank %d sent one that rank %d has not received; "
+                 "receive it before the communicator is freed",
+                 c->name, ku_comm_rank(c, member), c->job->rank);
+    return ku_job_raise(c->job, c->job->rank);
+}
+
 /*
  * Eager messages are sent without waiting for the receiver. One that was never received would reach
  * the next comm of the slot, so it is an error here.
@@ -282,14 +291,8 @@ static int check_channels(struct ku_comm *c)
     for (int k = 0; k < c->near.n; k++) {
         struct ku_channel *ch =
             ku_area_channel(c->job->seg, c->slot, ku_comm_near(c, k), c->job->local_rank);
-        if (atomic_load(&ch->posted) == atomic_load(&ch->acked))
-            continue;
-        KU_ERR_SCOPE(
-            KUMI_EMISMATCH, KUMI_SCOPE_JOB,
-            "mismatched messages: comm %s: rank %d sent one that rank %d has not received; "
-            "receive it before the communicator is freed",
-            c->name, ku_comm_rank(c, ku_comm_member(c, k)), c->job->rank);
-        return ku_job_raise(c->job, c->job->rank);
+        if (atomic_load(&ch->posted) != atomic_load(&ch->acked))
+            return ku_comm_raise_unreceived(c, ku_comm_member(c, k));
     }
     return 0;
 }
@@ -306,6 +309,8 @@ int ku_comm_destroy(struct ku_comm *c)
         status = run_simple(c, KU_COLL_FREE, NULL, NULL, 0);
     if (!status)
         status = check_channels(c);
+    if (!status && c->priv->far)
+        status = ku_far_check_messages(c);
     ku_comm_free(c);
     return status;
 }

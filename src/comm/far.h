@@ -29,7 +29,7 @@
  *
  * Only the first work of a communicator's queue exchanges messages, so a communicator needs one set
  * of chunks and one stream per peer. Sends and receives between two ranks have a stream of their
- * own.
+ * own for each direction.
  */
 struct ku_far;
 
@@ -47,6 +47,11 @@ int ku_far_max_near(const struct ku_comm *comm);
 int ku_far_host_members(const struct ku_comm *comm);
 /* Sections of a stage in KU_PATH_FAR_STAGED_GATHER: one for each block that a member brings in */
 int ku_far_n_sections(const struct ku_comm *comm);
+/*
+ * Every message between hosts was received. Collective. Blocks. Errors: KUMI_EMISMATCH, raised by
+ * the receiver of one that was not; the job's root cause.
+ */
+KU_STATUS ku_far_check_messages(struct ku_comm *comm);
 /*
  * The ops of KU_STEP_FAR_*. 0: done, 1: not yet, < 0: status.
  */

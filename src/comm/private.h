@@ -160,6 +160,8 @@ KU_STATUS ku_comm_world(struct ku_job *job);
 /* ku_coll_run for an internal collective, which the call numbers in messages do not count */
 KU_STATUS ku_comm_run_own(struct ku_comm *comm, const struct ku_coll *coll);
 void ku_comm_free(struct ku_comm *comm);
+/* Raise: a message of `member` to this rank was not received before the comm is freed. */
+KU_STATUS ku_comm_raise_unreceived(const struct ku_comm *comm, int member);
 /* chaos.c */
 KU_STATUS ku_chaos_parse(const char *text, struct ku_chaos *chaos);
 

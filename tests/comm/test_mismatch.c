@@ -129,11 +129,11 @@ static int lose_letter(struct ku_job *job, void *arg)
 {
     struct ku_comm *c;
     float x = 1;
-    (void)arg;
+    const int sender = *(const int *)arg;
     KU_TRY(ku_comm_split(job->world, 0, -job->rank, "pair", &c));
-    if (job->rank == 0)
+    if (job->rank == sender)
         KU_TRY(ku_coll_run(
-            c, &(struct ku_coll){.kind = KU_COLL_SEND, .root = 0, .in = &x, .count = 1}));
+            c, &(struct ku_coll){.kind = KU_COLL_SEND, .root = sender, .in = &x, .count = 1}));
     int status = ku_comm_destroy(c);
     return status ? status : ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
 }
@@ -142,8 +142,15 @@ static int lose_letter(struct ku_job *job, void *arg)
 static void test_lost_letter(void **state)
 {
     (void)state;
-    assert_int_equal(ku_comm_threads(2, NULL, lose_letter, NULL), KUMI_EMISMATCH);
-    assert_non_null(strstr(ku_err_get()->text, "comm pair: rank 0 sent one that rank 1 has not"));
+    for (int i = 0; i < 4; i++) {
+        const struct ku_job_opts opts = {.threads = 1, .hosts = i / 2 ? "1,1" : NULL};
+        int sender = i % 2;
+        char says[64];
+        assert_int_equal(ku_comm_threads(2, &opts, lose_letter, &sender), KUMI_EMISMATCH);
+        snprintf(says, sizeof says, "comm pair: rank %d sent one that rank %d has not", sender,
+                 1 - sender);
+        assert_non_null(strstr(ku_err_get()->text, says));
+    }
 }
 
 static int send_ahead(struct ku_job *job, void *arg)

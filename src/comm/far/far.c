@@ -116,13 +116,22 @@ static int place_of_link(const struct ku_far *far, int member, enum ku_net_way w
     return low;
 }
 
+/* NULL: it is not made yet */
+static struct far_link *find_link(const struct ku_far *far, int member, enum ku_net_way way)
+{
+    const int at = place_of_link(far, member, way);
+    const bool is_there =
+        at < far->n_links && far->link[at].member == member && far->link[at].way == way;
+    return is_there ? &far->link[at] : NULL;
+}
+
 int ku_far_link_of(struct ku_far *far, int member, enum ku_net_way way, struct ku_net_link **link)
 {
     const struct ku_comm *c = far->comm;
     struct ku_net *net = c->job->comm->net;
-    const int at = place_of_link(far, member, way);
-    if (at < far->n_links && far->link[at].member == member && far->link[at].way == way) {
-        *link = far->link[at].link;
+    const struct far_link *old = find_link(far, member, way);
+    if (old) {
+        *link = old->link;
         return 0;
     }
     if (far->n_links == far->link_cap) {
@@ -136,6 +145,7 @@ int ku_far_link_of(struct ku_far *far, int member, enum ku_net_way way, struct k
     struct ku_net_link *made;
     const uint64_t stream = far->stream << 1 | (way != KU_NET_BOTH_WAYS);
     KU_TRY(net->ops->link(net, c->slot, stream, ku_comm_rank(c, member), way, &made));
+    const int at = place_of_link(far, member, way);
     memmove(&far->link[at + 1], &far->link[at], (size_t)(far->n_links - at) * sizeof far->link[at]);
     far->link[at] = (struct far_link){.member = member, .way = way, .link = made};
     far->n_links++;
@@ -194,6 +204,47 @@ static struct ku_net_req *take_request(struct ku_far *far)
     return &m->r;
 }
 
+static int64_t n_messages(const struct ku_far *far, int member, enum ku_net_way way)
+{
+    const struct far_link *link = find_link(far, member, way);
+    return link ? link->n_messages : 0;
+}
+
+/* There is a message that was sent and not received: its receiver finds it. */
+static int find_unreceived(struct ku_comm *c)
+{
+    const struct ku_far *far = c->priv->far;
+    const size_t n = (size_t)c->n;
+    int64_t *sent = ku_calloc(n + 1, n * sizeof *sent);
+    if (!sent)
+        return KUMI_ENOMEM;
+    int status = 0;
+    int64_t *all = sent + n;
+    for (int d = 0; d < c->n; d++)
+        sent[d] = n_messages(far, d, KU_NET_OUT);
+    const struct ku_coll gather = {
+        .kind = KU_COLL_ALL_GATHER, .dtype = KUMI_I64, .in = sent, .out = all, .count = c->n};
+    KU_TRY_OUT(ku_comm_run_own(c, &gather));
+    for (int d = 0; d < c->n && !status; d++)
+        if (all[(size_t)d * n + (size_t)c->me] != n_messages(far, d, KU_NET_IN))
+            status = ku_comm_raise_unreceived(c, d);
+out:
+    ku_free(sent);
+    return status;
+}
+
+int ku_far_check_messages(struct ku_comm *c)
+{
+    const struct ku_far *far = c->priv->far;
+    int64_t mine = 0, all = 0; /* sent and not received: of a pair of ranks never less than 0 */
+    for (int i = 0; i < far->n_links; i++)
+        mine += far->link[i].way == KU_NET_OUT ? far->link[i].n_messages : -far->link[i].n_messages;
+    const struct ku_coll sum = {
+        .kind = KU_COLL_ALL_REDUCE, .dtype = KUMI_I64, .in = &mine, .out = &all, .count = 1};
+    KU_TRY(ku_comm_run_own(c, &sum));
+    return all == 0 ? 0 : find_unreceived(c);
+}
+
 int ku_far_message(struct ku_work *w)
 {
     struct ku_far *far = w->comm->priv->far;
@@ -223,6 +274,8 @@ int ku_far_message(struct ku_work *w)
     const int status = r->status;
     if (status == KUMI_EMISMATCH)
         return ku_work_raise_message(w, &r->came);
+    if (status == 0)
+        find_link(far, w->coll.root, is_send ? KU_NET_OUT : KU_NET_IN)->n_messages++;
     if (is_send && status == 0)
         ku_far_count_bytes(w, r);
     w->p2p.req = NULL;

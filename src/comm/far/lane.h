@@ -61,6 +61,7 @@ struct far_message {
 struct far_link {
     int member;
     enum ku_net_way way; /* both: of collectives; one: of sends, or of receives */
+    int64_t n_messages;  /* one way: that were sent, or received */
     struct ku_net_link *link;
 };
 
