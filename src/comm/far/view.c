@@ -319,7 +319,7 @@ static void copy_block(struct ku_work *w, int d, unsigned char *section, bool is
     const int64_t from = w->piece * w->piece_count, to = from + piece_of(w, block_count(w, d));
     const int me = ku_comm_near(c, c->near.me);
     int64_t at = 0;
-    for (int i = 0; i < w->coll.n_parts; i++) {
+    for (int i = 0; i < w->coll.n_parts && at < to; i++) {
         const struct ku_coll_part *p = &w->coll.part[i];
         int64_t begin, end;
         shard_of(w, i, d, &begin, &end);
