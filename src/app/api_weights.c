@@ -118,15 +118,14 @@ static int check_directory(const char *dir, const struct kumi_weights_options *o
     return status;
 }
 
-struct export
-{
+struct export_options {
     const char *to;
     const struct kumi_weights_options *o;
 };
 
 static int export_checkpoint(void *ctx, const struct ku_ckpt *c)
 {
-    const struct export *e = ctx;
+    const struct export_options *e = ctx;
     KU_TRY(ku_ckpt_check_companions(c));
     char *dir = ku_asprintf("%s/model", c->path);
     const int status = dir == NULL ? KUMI_ENOMEM
@@ -151,7 +150,7 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
         KU_TRY(check_directory(source, o));
         return ku_export_directory(source, to, o, NULL);
     }
-    return ku_pretrained_use(source, export_checkpoint, &(struct export){to, o});
+    return ku_pretrained_use(source, export_checkpoint, &(struct export_options){to, o});
 }
 
 /* {"name in the files": "kumi's name"} from "name in the files=kumi's name". */

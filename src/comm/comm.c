@@ -311,6 +311,8 @@ int ku_comm_destroy(struct ku_comm *c)
         status = check_channels(c);
     if (!status && c->priv->far)
         status = ku_far_check_messages(c);
+    if (!status && c->priv->far) /* the last work waits until no member reads the slot any more */
+        status = run_simple(c, KU_COLL_FREE, NULL, NULL, 0);
     ku_comm_free(c);
     return status;
 }

@@ -39,7 +39,7 @@ struct ku_claim {
     uint32_t unused;
     uint64_t stream;
 };
-enum { KU_NONCE_BYTES = 32, KU_HELLO_VERSION = 2 };
+enum { KU_NONCE_BYTES = 32, KU_HELLO_VERSION = 3 };
 struct ku_hello { /* little endian, sent as it is */
     uint8_t magic[8];
     uint32_t version;
