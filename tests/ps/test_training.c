@@ -35,17 +35,51 @@ static const char config[] =
     "16}, \"train\": {\"steps\": 100, \"global_batch\": 2, \"micro_batch\": 2, \"threads\": 1}, "
     "\"ps\": {\"workers\": 1}}";
 
-static void start_server(void)
+/* A server of the folder `name`, with more options. */
+static void start_of(const char *name, const char *const *more)
 {
     char out[80], file[80];
-    snprintf(out, sizeof out, "%s/run", dir);
+    char *argv[16] = {(char[]){"kumi-ps"}, (char[]){"serve"}, file, (char[]){"--out"}, out};
+    snprintf(out, sizeof out, "%s/%s", dir, name);
     snprintf(file, sizeof file, "%s/c.json", dir);
+    for (int i = 0; more && more[i]; i++) {
+        assert_true(5 + i < 15);
+        argv[5 + i] = strdup(more[i]);
+    }
     server = fork();
     if (server == 0) {
-        execl(KUMI_BINARY_DIR "/kumi-ps", "kumi-ps", "serve", file, "--out", out, NULL);
+        execv(KUMI_BINARY_DIR "/kumi-ps", argv);
         _exit(127);
     }
+    for (int i = 5; argv[i]; i++)
+        free(argv[i]);
     assert_int_equal(ku_rpc_channel_wait(channel, 60 * SECOND), 0);
+}
+
+static void start_server(void)
+{
+    start_of("run", NULL);
+}
+
+/* The channel leads to the server of a folder. */
+static void aim_at(const char *name)
+{
+    ku_rpc_channel_destroy(channel);
+    snprintf(address, sizeof address, "unix:%s/%s/server-0.sock", dir, name);
+    const struct ku_rpc_channel_opts o = {.address = address, .max_back_off_ns = SECOND / 10};
+    assert_int_equal(ku_rpc_channel_create(&o, &channel), 0);
+}
+
+/* Waits for the end of the server; -1: it is not there in time. */
+static int exit_code(int64_t timeout_ns)
+{
+    int status;
+    for (int64_t ns = 0; ns < timeout_ns; ns += 10000000, usleep(10000))
+        if (waitpid(server, &status, WNOHANG) == server) {
+            server = 0;
+            return WIFEXITED(status) ? WEXITSTATUS(status) : -2;
+        }
+    return -1;
 }
 
 static int open_all(void **state)
@@ -55,7 +89,6 @@ static int open_all(void **state)
     if (access(KUMI_BINARY_DIR "/kumi-ps", X_OK) != 0)
         exit(77);
     snprintf(dir, sizeof dir, "/tmp/kumi-training-%d", (int)getpid());
-    snprintf(address, sizeof address, "unix:%s/run/server-0.sock", dir);
     assert_int_equal(ku_os_mkdirs(dir), 0);
     words = ku_malloc(20000);
     for (int i = 0; i < 20000; i++)
@@ -66,8 +99,7 @@ static int open_all(void **state)
     snprintf(text, sizeof text, config, dir);
     snprintf(path, sizeof path, "%s/c.json", dir);
     assert_int_equal(ku_os_replace(path, text, strlen(text)), 0);
-    const struct ku_rpc_channel_opts o = {.address = address, .max_back_off_ns = SECOND / 10};
-    assert_int_equal(ku_rpc_channel_create(&o, &channel), 0);
+    aim_at("run");
     start_server();
     return 0;
 }
@@ -177,9 +209,8 @@ static int send_one(const struct frame *f)
 }
 
 /* A whole step: the push space, gaps between parts included. */
-static int send_step(uint64_t incarnation, uint64_t step, float value)
+static int send_all(struct ku_rpc_stream *s, uint64_t incarnation, uint64_t step, float value)
 {
-    struct ku_rpc_stream *s = open_stream();
     const size_t all = welcome[KU_PS_R_PUSH_BYTES];
     int status = 0;
     for (size_t at = 0; at < all && status == 0; at += 4096) {
@@ -192,6 +223,13 @@ static int send_step(uint64_t incarnation, uint64_t step, float value)
                                             .value = value},
                             at + bytes == all);
     }
+    return status;
+}
+
+static int send_step(uint64_t incarnation, uint64_t step, float value)
+{
+    struct ku_rpc_stream *s = open_stream();
+    const int status = send_all(s, incarnation, step, value);
     const struct kumi_error error = *ku_err_get();
     ku_rpc_stream_destroy(s);
     ku_err_put(&error);
@@ -420,10 +458,31 @@ static void not_finite(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == -KUMI_ENUMERIC);
 }
 
+/* A worker that computes while the servers end gets the status with its next call. */
+static void goodbye(void **state)
+{
+    const struct frame f = {.incarnation = 5, .bytes = 64};
+    (void)state;
+    aim_at("goodbye");
+    start_of("goodbye", NULL);
+    assert_int_equal(hello(0, 5, 0), 0);
+    assert_int_equal(hello(0, 5, welcome[KU_PS_R_LAYOUT]), 0);
+    struct ku_rpc_stream *s = open_stream();
+    assert_int_equal(send_frame(s, &f, false), 0);
+    for (int i = 0; i < 3000 && state_of(KU_PS_S_N_CONNECTED) == 0; i++)
+        usleep(10000);
+    kill(server, SIGTERM);
+    assert_int_equal(exit_code(5 * SECOND), -KUMI_ESTOPPED);
+    if (send_frame(s, &f, false) != KUMI_ESTOPPED)
+        fail_msg("%s", ku_err_get()->text);
+    ku_rpc_stream_destroy(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(once),
                                        cmocka_unit_test(zeros),   cmocka_unit_test(changes),
-                                       cmocka_unit_test(unread),  cmocka_unit_test(not_finite)};
+                                       cmocka_unit_test(unread),  cmocka_unit_test(not_finite),
+                                       cmocka_unit_test(goodbye)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -18,7 +18,7 @@
 
 enum { CONNECT, PUSH, PULL, STATUS, SNAPSHOT, DRAIN, N_METHODS };
 enum { AHEAD = 4 /* frames of a pull that wait to be sent: enough to keep a connection busy */ };
-#define GRACE_NS (30 * INT64_C(1000000000)) /* for workers to learn that the training is complete */
+#define GRACE_NS (30 * INT64_C(1000000000)) /* for workers to read the last frames and the status */
 
 struct server;
 /* A stream of a worker, or a snapshot that is waited for. */
@@ -29,6 +29,7 @@ struct stream {
     int method;
     struct ku_ps_hello from;
     bool is_known; /* from is set: it counts as presence */
+    bool is_ended; /* the end of the run was sent */
     /* push: a complete step that is to be acknowledged; -1: none */
     int64_t acked, complete;
     uint64_t number; /* of its last record */
@@ -582,18 +583,39 @@ static int attach(void *ctx, const struct ku_run_served *served)
     return ku_ps_attach(s->service, served);
 }
 
-/* Workers learn the end from the pulls that wait. Those that compute learn it from their next call,
- * within the grace. */
+/*
+ * Ends the streams of workers, a step that is to be acknowledged first. Returns whether there are
+ * any. lock is held.
+ */
+static bool end_streams(struct server *s, int status)
+{
+    bool has_any = false;
+    for (struct stream *x = s->stream; x; x = x->next) {
+        has_any |= x->is_known;
+        if (!x->is_known || x->is_ended || x->complete >= 0)
+            continue;
+        x->is_ended = true;
+        x->is_pulling = false;
+        ku_rpc_finish(x->call, status, NULL);
+    }
+    return has_any;
+}
+
+/*
+ * All streams end with what the run ends with. A worker that computes has idle streams: the status
+ * waits in its socket, and its next call gets it, also when this process has ended.
+ */
 static void say_goodbye(struct server *s)
 {
     const int64_t until_ns = ku_clock_ns() + GRACE_NS;
+    struct ku_ps_state state;
+    const int status = ku_ps_state(s->service, &state);
+    KU_ASSERT(status < 0);
     for (bool is_waiting = true; is_waiting && ku_clock_ns() < until_ns;) {
         on_changed(s);
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-        is_waiting = false;
         pthread_mutex_lock(&s->lock);
-        for (const struct stream *x = s->stream; x; x = x->next)
-            is_waiting |= x->is_known;
+        is_waiting = end_streams(s, status);
         pthread_mutex_unlock(&s->lock);
     }
 }

@@ -103,17 +103,33 @@ static int late(const struct ku_rpc_stream *s, const char *what, int64_t timeout
                   what, (double)timeout_ns / 1e9);
 }
 
+/* The stream has ended, and takes no message. */
+static int over(struct ku_rpc_stream *s, gpr_timespec deadline)
+{
+    KU_TRY(status_of(s, deadline));
+    return KU_ERR(KUMI_EPEER, "rpc: %s%s: the server has finished the stream",
+                  s->channel->address.text, s->path);
+}
+
 /* Wait for the SEND batch. */
 static int await_sent(struct ku_rpc_stream *s, gpr_timespec deadline, int64_t timeout_ns)
 {
     const int sent = await(s, SEND, deadline);
     if (sent == 1)
         return KUMI_OK;
-    if (sent < 0)
-        return late(s, "the server did not read a message", timeout_ns);
-    KU_TRY(status_of(s, deadline));
-    return KU_ERR(KUMI_EPEER, "rpc: %s%s: the server has finished the stream",
-                  s->channel->address.text, s->path);
+    return sent < 0 ? late(s, "the server did not read a message", timeout_ns) : over(s, deadline);
+}
+
+/*
+ * Whether the status is there. A stream that was idle reads it here: a message to a server that has
+ * ended would fail, and gRPC would drop the connection with the status unread.
+ */
+static bool has_ended(struct ku_rpc_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool is = !s->is_pending[END] || await(s, END, ku_rpc_deadline(0)) >= 0;
+    pthread_mutex_unlock(&s->lock);
+    return is;
 }
 
 int ku_rpc_stream_send(struct ku_rpc_stream *s, struct ku_rpc_buf *b, int64_t timeout_ns)
@@ -122,6 +138,10 @@ int ku_rpc_stream_send(struct ku_rpc_stream *s, struct ku_rpc_buf *b, int64_t ti
     if (s->is_pending[SEND])
         KU_TRY(await_sent(s, deadline, timeout_ns));
     KU_ASSERT(!s->has_closed);
+    if (has_ended(s)) {
+        ku_rpc_buf_fini(b);
+        return over(s, deadline);
+    }
     s->sending = ku_rpc_buf_take(b);
     const grpc_op op = {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = s->sending};
     start(s, SEND, &op, 1);
