@@ -124,8 +124,11 @@ static int take(struct ku_ps_service *s, const struct ku_ps_hello *from,
         return KUMI_OK;
     KU_TRY(ku_remote_check(s->engine, from->worker, p->step, p->offset, p->data, extent,
                            p->is_sparse));
-    KU_TRY(ku_ps_journal_push(s->journal, from->worker, from->incarnation, p->step, p->offset,
-                              p->data, p->bytes, p->is_sparse));
+    const int logged = ku_ps_journal_push(s->journal, from->worker, from->incarnation, p->step,
+                                          p->offset, p->data, p->bytes, p->is_sparse);
+    if (logged == KUMI_ESTORAGE) /* others wait for space, not for this worker */
+        s->present[from->worker].awaited_ns = ku_clock_ns();
+    KU_TRY(logged);
     if (p->is_sparse)
         KU_TRY(
             ku_remote_receive_sparse(s->engine, from->worker, p->step, p->offset, p->data, extent));

@@ -13,6 +13,8 @@ struct ku_ps_presence {
     int count;       /* of its connections */
     int64_t gone_ns; /* since then there is none */
     bool was_here, is_told;
+    /* Server 0: since then it is connected, and others wait for its push of `awaited` */
+    int64_t awaited_ns, awaited;
 };
 
 struct ku_ps_service {

@@ -168,7 +168,7 @@ static int feed_all(struct ku_ps_service *s)
     const bool is_stopping = s->is_stopping;
     s->is_open = !is_stopping;
     for (int w = 0; w < s->layout->n_workers; w++)
-        s->present[w].gone_ns = ku_clock_ns();
+        s->present[w].gone_ns = s->present[w].awaited_ns = ku_clock_ns();
     pthread_mutex_unlock(&s->lock);
     return is_stopping || s->o.opened == NULL ? KUMI_OK : s->o.opened(s->o.ctx);
 }
@@ -184,6 +184,29 @@ static int n_away(const struct ku_ps_service *s, int *first)
             n++;
         }
     return n;
+}
+
+/*
+ * A worker that is connected, and that others have waited for since the deadline; -1: none. A hung
+ * process keeps its connection. On server 0, to which a push is completed last. lock is held.
+ */
+static int find_hung(struct ku_ps_service *s)
+{
+    const int64_t now = ku_clock_ns();
+    bool is_awaited[KU_REMOTE_MAX_WORKERS];
+    if (s->server != 0 || s->engine_opts.mode == KU_REMOTE_ASYNC)
+        return -1;
+    ku_remote_awaited(s->engine, is_awaited);
+    for (int w = 0; w < s->layout->n_workers; w++) {
+        struct ku_ps_presence *x = &s->present[w];
+        const int64_t step = s->ledger.worker[w].next;
+        if (x->count == 0 || !is_awaited[w] || x->awaited != step)
+            x->awaited_ns = now;
+        x->awaited = step;
+        if (now - x->awaited_ns > s->timeout_ns)
+            return w;
+    }
+    return -1;
 }
 
 /*
@@ -216,31 +239,45 @@ static void follow_connections(struct ku_ps_service *s)
     }
 }
 
+static int stopped_for_hung(const struct ku_ps_service *s, int worker, int64_t step)
+{
+    return KU_ERR(KUMI_ETIMEDOUT,
+                  "ps: worker %d is connected, but its push of step %lld, which others wait for, "
+                  "has not been complete for %.1f s (parallel.timeout_s); start it again, and the "
+                  "servers, which continue from there",
+                  worker, (long long)step, (double)s->timeout_ns * 1e-9);
+}
+
+static int stopped_for_away(const struct ku_ps_service *s, int first, int n)
+{
+    return KU_ERR(KUMI_ETIMEDOUT,
+                  "ps: worker %d has not been connected for %.1f s (parallel.timeout_s)%s; start "
+                  "it again, and the servers, which continue from there",
+                  first, (double)s->timeout_ns * 1e-9, n > 1 ? ", nor have others" : "");
+}
+
 /*
  * Follows the connections of the workers, and ends the run when so many are away for so long that
- * no update can come.
+ * no update can come, or when others wait so long for one that is connected.
  */
 static void watch_workers(struct ku_ps_service *s)
 {
     const int n = s->layout->n_workers;
     const bool waits = s->engine_opts.mode == KU_REMOTE_SYNC && s->engine_opts.backup == 0;
     const int spare = s->engine_opts.mode == KU_REMOTE_SYNC ? s->engine_opts.backup : n - 1;
-    int first = -1, away = 0;
+    int first = -1, away = 0, hung = -1;
     pthread_mutex_lock(&s->lock);
-    while (!s->is_stopping && (away = n_away(s, &first)) <= spare) {
+    while (!s->is_stopping && (away = n_away(s, &first)) <= spare && (hung = find_hung(s)) < 0) {
         if ((waits || s->engine_opts.mode == KU_REMOTE_SSP) && n > 1 && s->server == 0)
             follow_connections(s);
         wait_a_slice(s);
     }
     const bool is_stopping = s->is_stopping;
+    const int64_t step = hung >= 0 ? s->present[hung].awaited : 0;
     pthread_mutex_unlock(&s->lock);
     if (!is_stopping)
-        ku_remote_stop(s->engine,
-                       KU_ERR(KUMI_ETIMEDOUT,
-                              "ps: worker %d has not been connected for %.1f s (parallel.timeout_s)"
-                              "%s; start it again, and the servers, which continue from there",
-                              first, (double)s->timeout_ns * 1e-9,
-                              away > 1 ? ", nor have others" : ""));
+        ku_remote_stop(s->engine, hung >= 0 ? stopped_for_hung(s, hung, step)
+                                            : stopped_for_away(s, first, away));
 }
 
 static void *feeder_main(void *arg)

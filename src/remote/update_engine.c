@@ -574,6 +574,25 @@ static bool is_complete(const struct ku_remote_engine *e, int worker)
     return x->received == e->payload && x->next <= x->step;
 }
 
+void ku_remote_awaited(struct ku_remote_engine *e, bool *is_awaited)
+{
+    const bool is_sync = e->o.mode == KU_REMOTE_SYNC, is_ssp = e->o.mode == KU_REMOTE_SSP;
+    bool has_complete = false;
+    int64_t waiting = -1; /* the largest step that may not begin yet */
+    pthread_mutex_lock(&e->lock);
+    for (int w = 0; w < e->n_workers; w++) {
+        has_complete |= is_complete(e, w);
+        if (e->slot[w].begins < 0 && !e->slot[w].is_excluded && e->slot[w].next > waiting)
+            waiting = e->slot[w].next;
+    }
+    for (int w = 0; w < e->n_workers; w++) {
+        const struct slot *x = &e->slot[w];
+        const bool holds = waiting - x->next > e->o.staleness && !x->is_excluded;
+        is_awaited[w] = !is_complete(e, w) && ((is_sync && has_complete) || (is_ssp && holds));
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* The slots that the next update may apply. lock is held. */
 static bool choose(struct ku_remote_engine *e, struct choice *c)
 {

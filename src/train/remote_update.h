@@ -291,6 +291,16 @@ KU_STATUS ku_remote_read_changes(struct ku_remote_engine *e, const struct ku_rem
  * Threads: any.
  */
 void ku_remote_exclude(struct ku_remote_engine *e, int worker, bool is_excluded);
+/*
+ * Server 0: which workers others wait for: their pushes are not complete, while a push of the same
+ * step is (sync), or while a worker may not begin its step because of the bound (ssp). In async
+ * none is.
+ *
+ *   is_awaited   out: [n_workers]
+ *
+ * Threads: any.
+ */
+void ku_remote_awaited(struct ku_remote_engine *e, bool *is_awaited);
 /* Callbacks of the engine, from ku_remote_serve's thread; all may be NULL. */
 struct ku_remote_events {
     void *ctx;

@@ -478,11 +478,41 @@ static void goodbye(void **state)
     ku_rpc_stream_destroy(s);
 }
 
+/* A worker that is connected and does not push, while another waits, ends the run by its name. */
+static void hung(void **state)
+{
+    static const char *const mode[] = {"ps.mode=sync", "ps.mode=ssp"};
+    const struct frame f = {.worker = 1, .incarnation = 5, .bytes = 64};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *const more[] = {"--set", "ps.workers=2",         "--set", "train.micro_batch=1",
+                                    "--set", "parallel.timeout_s=2", "--set", mode[i],
+                                    NULL};
+        struct ku_rpc_msg m = {0};
+        bool is_end;
+        aim_at(i ? "hung-ssp" : "hung-sync");
+        start_of(i ? "hung-ssp" : "hung-sync", more);
+        assert_int_equal(hello(0, 5, 0), 0);
+        const uint64_t layout = welcome[KU_PS_R_LAYOUT];
+        assert_int_equal(hello(1, 5, layout), 0);
+        assert_int_equal(hello(0, 5, layout), 0);
+        struct ku_rpc_stream *one = open_stream(), *other = open_stream();
+        assert_int_equal(send_frame(other, &f, false), 0);
+        assert_int_equal(send_all(one, 5, 0, 0), 0);
+        assert_int_equal(ku_rpc_stream_recv(one, &m, &is_end, 30 * SECOND), KUMI_ETIMEDOUT);
+        if (!strstr(ku_err_get()->text, "worker 1 is connected, but its push of step 0"))
+            fail_msg("%s: %s", mode[i], ku_err_get()->text);
+        assert_int_equal(exit_code(5 * SECOND), -KUMI_ETIMEDOUT);
+        ku_rpc_stream_destroy(one);
+        ku_rpc_stream_destroy(other);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(once),
                                        cmocka_unit_test(zeros),   cmocka_unit_test(changes),
                                        cmocka_unit_test(unread),  cmocka_unit_test(not_finite),
-                                       cmocka_unit_test(goodbye)};
+                                       cmocka_unit_test(goodbye), cmocka_unit_test(hung)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -62,7 +62,7 @@ struct ku_ps_link {
     struct kumi_error error;
 };
 
-/* The servers name a worker that is away after timeout_ns; this worker waits for that. */
+/* The servers name a worker that is away or hung after timeout_ns; this worker waits for that. */
 static int64_t answer_ns(const struct ku_ps_link *l)
 {
     return l->o.timeout_ns + l->o.timeout_ns / 4 + 2 * SECOND;
