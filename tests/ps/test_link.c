@@ -26,8 +26,11 @@ static const struct ku_remote_layout layout = {.n_workers = 1,
 
 struct fake {
     uint64_t more[KU_PS_N_REPLY]; /* what is added to the fields of its replies to Connect */
+    bool holds;                   /* the first call of Connect after the joins */
+    bool ends_pushes;             /* a stream of pushes ends after an acknowledgement */
     _Atomic int n_hellos;
-    struct ku_rpc_call *_Atomic held; /* the first call of Connect after the joins */
+    _Atomic uint64_t mode, begin; /* of the replies */
+    struct ku_rpc_call *_Atomic held;
 };
 
 static int reply_hello(const struct fake *f, struct ku_rpc_call *call)
@@ -35,6 +38,8 @@ static int reply_hello(const struct fake *f, struct ku_rpc_call *call)
     uint64_t field[KU_PS_N_REPLY] = {[KU_PS_R_LAYOUT] = layout.checksum,
                                      [KU_PS_R_N_SERVERS] = 1,
                                      [KU_PS_R_N_WORKERS] = 1,
+                                     [KU_PS_R_MODE] = f->mode,
+                                     [KU_PS_R_BEGIN] = f->begin,
                                      [KU_PS_R_PUSH_BYTES] = N_BYTES,
                                      [KU_PS_R_PUSH_PAYLOAD] = N_BYTES,
                                      [KU_PS_R_PULL_BYTES] = N_BYTES};
@@ -50,7 +55,7 @@ static int on_hello(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
 {
     struct fake *f = ctx;
     (void)m;
-    if (f->n_hellos++ != N_JOINS)
+    if (f->n_hellos++ != N_JOINS || !f->holds)
         return reply_hello(f, call);
     f->held = call;
     return KU_RPC_HOLD;
@@ -65,11 +70,13 @@ static int send(struct ku_rpc_call *call, struct ku_rpc_buf *b)
 
 static int on_push(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
 {
+    const struct fake *f = ctx;
     const uint64_t field[KU_PS_N_FRAME] = {0}; /* step 0 is acknowledged */
     struct ku_rpc_buf b;
-    (void)ctx, (void)m;
+    (void)m;
     KU_TRY(ku_ps_message_put(field, KU_PS_N_FRAME, 0, 0, &b, NULL));
-    return send(call, &b);
+    KU_TRY(send(call, &b));
+    return f->ends_pushes ? KU_ERR(KUMI_EPEER, "the server is killed") : KUMI_OK;
 }
 
 static int on_pull(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
@@ -103,24 +110,31 @@ static void open_link(struct fake *fake, struct ku_rpc_server **server, struct k
     assert_int_equal(ku_ps_link_create(&lo, link), 0);
 }
 
+/* A server and a link that has joined it. */
+static void join(struct fake *fake, struct ku_rpc_server **server, struct ku_ps_link **link)
+{
+    const char *numerics;
+    open_link(fake, server, link);
+    const struct ku_remote_link *l = ku_ps_link_of(*link);
+    assert_int_equal(l->ops->connect(l->ctx, NULL, &numerics), 0);
+    assert_int_equal(l->ops->connect(l->ctx, &layout, &numerics), 0);
+    assert_int_equal(fake->n_hellos, N_JOINS);
+}
+
 /*
  * The reply to the hello of the pull stream was made before the push was complete, and arrives
  * after its acknowledgement. The server has lost nothing.
  */
 static void late_reply(void **state)
 {
-    struct fake fake = {0};
-    const char *numerics;
+    struct fake fake = {.holds = true};
     unsigned char pushed[N_BYTES] = {1}, pulled[N_BYTES] = {2};
     struct ku_rpc_server *server;
     struct ku_ps_link *link;
     int64_t seen = -1;
     (void)state;
-    open_link(&fake, &server, &link);
+    join(&fake, &server, &link);
     const struct ku_remote_link *l = ku_ps_link_of(link);
-    assert_int_equal(l->ops->connect(l->ctx, NULL, &numerics), 0);
-    assert_int_equal(l->ops->connect(l->ctx, &layout, &numerics), 0);
-    assert_int_equal(fake.n_hellos, N_JOINS);
     assert_int_equal(l->ops->pull(l->ctx, 0, 0, pulled, &seen), 0);
     for (int i = 0; i < 3000 && !fake.held; i++)
         usleep(10000);
@@ -167,9 +181,45 @@ static void other_sizes(void **state)
     }
 }
 
+/*
+ * In async a server that begins without its journal would acknowledge the next pushes without
+ * effect. In sync, and with the step under way, the worker goes on.
+ */
+static void begun_anew(void **state)
+{
+    static const struct {
+        uint64_t mode, begin;
+        int status;
+    } row[] = {{KU_REMOTE_ASYNC, 50, KUMI_EINPUT},
+               {KU_REMOTE_SSP, 3, KUMI_EINPUT},
+               {KU_REMOTE_ASYNC, 2, KUMI_OK},
+               {KU_REMOTE_SYNC, 50, KUMI_OK}};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct fake fake = {.ends_pushes = true, .mode = row[i].mode};
+        unsigned char pushed[N_BYTES] = {1}, pulled[N_BYTES];
+        struct ku_rpc_server *server;
+        struct ku_ps_link *link;
+        int64_t seen = -1;
+        join(&fake, &server, &link);
+        const struct ku_remote_link *l = ku_ps_link_of(link);
+        assert_int_equal(l->ops->push(l->ctx, 0, 0, 0, pushed, N_BYTES), 0);
+        assert_int_equal(l->ops->flush(l->ctx), 0);
+        fake.begin = row[i].begin;
+        assert_int_equal(l->ops->pull(l->ctx, 0, 1, pulled, &seen), 0);
+        const int status = l->ops->wait(l->ctx);
+        if (status != row[i].status ||
+            (status < 0 && !strstr(ku_err_get()->text, "has begun anew without its journal")))
+            fail_msg("row %zu: %d %s", i, status, ku_err_get()->text);
+        ku_ps_link_destroy(link);
+        ku_rpc_server_destroy(server);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(late_reply), cmocka_unit_test(other_sizes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(late_reply), cmocka_unit_test(other_sizes),
+                                       cmocka_unit_test(begun_anew)};
     if (cannot_run())
         return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);

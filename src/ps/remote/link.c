@@ -252,7 +252,9 @@ static int join_servers(struct ku_ps_link *l, const struct ku_remote_layout *lay
 
 /*
  * A server that was started anew has what it acknowledged before it is asked: while this thread
- * opens one stream, acknowledgements arrive on the other.
+ * opens one stream, acknowledgements arrive on the other. Beyond that it may have the one step that
+ * is under way. In async and ssp a server without its journal counts the steps of every worker from
+ * the number of updates, which is larger: it would take the next pushes for repeated ones.
  */
 static int meet_again(struct peer *p)
 {
@@ -262,7 +264,13 @@ static int meet_again(struct peer *p)
     pthread_mutex_unlock(&p->link->lock);
     KU_TRY(say_hello(p, p->link->layout, -1, field, NULL));
     KU_TRY(check_reply(p, field));
-    if ((int64_t)field[KU_PS_R_BEGIN] > acked)
+    const int64_t begin = (int64_t)field[KU_PS_R_BEGIN];
+    if (begin > acked + 2 && field[KU_PS_R_MODE] != KU_REMOTE_SYNC)
+        return KU_ERR(KUMI_EINPUT,
+                      "ps: server %d (%s) has begun anew without its journal, at step %lld of "
+                      "worker %d, whose last step is %lld; start the worker again",
+                      p->number, p->address, (long long)begin, p->link->o.worker, (long long)acked);
+    if (begin > acked)
         return KUMI_OK;
     return KU_ERR(KUMI_EINPUT,
                   "ps: server %d (%s) has lost step %lld of worker %d, which it had acknowledged; "
