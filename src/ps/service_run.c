@@ -312,30 +312,89 @@ static int remove_old(struct ku_ps_service *s)
 }
 
 /*
- * What the updates of server 0 need, and what it has completely, all others have (ps/service.h), or
- * their disks have lost it. Agrees on the number of updates to repeat. Collective.
+ * What server 0 tells the others about its journal:
+ *
+ *     per worker   plan.needed, plan.next
+ *     target       number of updates
+ *     reach        updates that the servers can do again without the workers: in sync those whose
+ *                  pushes are complete; where the order is open, those that were decided
+ */
+struct known {
+    int64_t *needed, *next; /* [n_workers] */
+    int64_t target, reach;
+};
+
+/* The update that must be done before this server has pushed its journal again (await_turn). */
+static int64_t last_awaited(const struct ku_ps_service *s)
+{
+    const struct ku_ps_ledger *l = &s->plan.ledger;
+    int64_t update = l->version;
+    for (int w = 0; w < l->n_workers && !has_open_order(s); w++) {
+        const int64_t step = l->worker[w].next - (l->worker[w].received == 0);
+        update = w == 0 || step > update ? step : update;
+    }
+    return update;
+}
+
+static int64_t reach_of(const struct ku_ps_service *s)
+{
+    const struct ku_ps_ledger *l = &s->plan.ledger;
+    int64_t reach = l->version;
+    for (int w = 0; w < l->n_workers && !has_open_order(s); w++) {
+        const int64_t begin = ku_ps_ledger_begin(l, w);
+        reach = w == 0 || begin < reach ? begin : reach;
+    }
+    return reach;
+}
+
+#define MOVE_ALL "move the journals of all servers away to continue from the newest checkpoint"
+
+/* This journal has all that server 0 needs, and needs nothing that server 0 lacks. */
+static int check_known(const struct ku_ps_service *s, const struct known *k)
+{
+    const struct ku_ps_plan *p = &s->plan;
+    for (int w = 0; w < p->ledger.n_workers; w++)
+        if (p->next[w] != k->next[w])
+            return KU_ERR(KUMI_EINPUT,
+                          "journal: %s: at the checkpoint of update %lld worker %d begins step "
+                          "%lld, but step %lld in the journal of server 0: one of the two was "
+                          "moved away, or does not reach the checkpoint; " MOVE_ALL,
+                          s->dir, (long long)p->version, w, (long long)p->next[w],
+                          (long long)k->next[w]);
+    for (int w = 0; w < p->ledger.n_workers; w++)
+        if (ku_ps_ledger_begin(&p->ledger, w) < k->needed[w])
+            return KU_ERR(KUMI_EINPUT,
+                          "journal: %s: lacks the push of worker %d for step %lld, which server 0 "
+                          "has: the disk lost what --journal-sync none had not written; " MOVE_ALL,
+                          s->dir, w, (long long)k->needed[w] - 1);
+    if (last_awaited(s) > k->reach)
+        return KU_ERR(KUMI_EINPUT,
+                      "journal: %s: ends at update %lld, but that of server 0 at update %lld: the "
+                      "disk of server 0 lost what --journal-sync none had not written; " MOVE_ALL,
+                      s->dir, (long long)p->ledger.version, (long long)k->target);
+    return KUMI_OK;
+}
+
+/*
+ * What the updates of server 0 need, and what it has completely, all others have (ps/service.h),
+ * and they do not go beyond it, or disks have lost something. Agrees on the number of updates to
+ * repeat. Collective.
  */
 static int agree(struct ku_ps_service *s, struct ku_job *job)
 {
-    const int n = s->layout->n_workers;
-    const struct ku_ps_ledger *l = &s->plan.ledger;
-    int64_t *word = ku_calloc((size_t)n + 1, sizeof *word);
-    int64_t missing = -1;
+    const size_t n = (size_t)s->layout->n_workers;
+    int64_t *word = ku_calloc(2 * n + 2, sizeof *word);
     if (word == NULL)
         return KUMI_ENOMEM;
-    memcpy(word, s->plan.needed, (size_t)n * sizeof *word);
-    word[n] = l->version;
-    int status = ku_agree_bytes(job, word, ((size_t)n + 1) * sizeof *word);
-    for (int w = 0; w < n && status == KUMI_OK; w++)
-        if (ku_ps_ledger_begin(l, w) < word[w])
-            missing = w;
-    s->target = word[n];
-    if (status == KUMI_OK && missing >= 0)
-        status = KU_ERR(KUMI_EINPUT,
-                        "journal: %s: lacks the push of worker %lld for step %lld, which server 0 "
-                        "has: the disk lost what --journal-sync none had not written; move the "
-                        "journal of all servers away to continue from the newest checkpoint",
-                        s->dir, (long long)missing, (long long)word[missing] - 1);
+    memcpy(word, s->plan.needed, n * sizeof *word);
+    memcpy(word + n, s->plan.next, n * sizeof *word);
+    word[2 * n] = s->plan.ledger.version;
+    word[2 * n + 1] = reach_of(s);
+    int status = ku_agree_bytes(job, word, (2 * n + 2) * sizeof *word);
+    const struct known k = {word, word + n, word[2 * n], word[2 * n + 1]};
+    s->target = k.target;
+    if (status == KUMI_OK && s->server != 0)
+        status = check_known(s, &k);
     ku_free(word);
     return status;
 }
