@@ -15,6 +15,8 @@
  */
 #include "data/loader.h"
 
+#include "base/clock.h"
+#include "base/cond.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -24,7 +26,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
-#include <time.h>
 
 enum { PREFETCH = 2, WAIT_NS = 50000000, LOGGED = 10 };
 
@@ -139,12 +140,7 @@ static void *work(void *arg)
 /* Waits at most 50 ms for a signal on `ready`, then calls tick; the caller holds the lock. */
 static int wait_ready(struct ku_loader *l)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += WAIT_NS;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&l->ready, &l->lock, &t);
+    (void)ku_cond_wait(&l->ready, &l->lock, ku_clock_ns() + WAIT_NS);
     return l->o.tick ? l->o.tick(l->o.tick_ctx) : KUMI_OK;
 }
 
@@ -338,7 +334,6 @@ static int check_opts(const struct ku_loader_opts *o)
 
 int ku_loader_create(const struct ku_loader_opts *o, int64_t first_step, struct ku_loader **out)
 {
-    pthread_condattr_t monotonic;
     KU_TRY(check_opts(o));
     struct ku_loader *l = ku_calloc(1, sizeof *l);
     if (!l)
@@ -346,12 +341,9 @@ int ku_loader_create(const struct ku_loader_opts *o, int64_t first_step, struct 
     l->o = *o;
     l->o.prefetch = o->prefetch ? o->prefetch : PREFETCH;
     l->base = l->next_step = first_step;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
-    pthread_cond_init(&l->ready, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ku_cond_init(&l->ready);
     int status = fill_loader(l, o);
     if (status < 0) {
         ku_loader_destroy(l);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "ps/service_private.h"
@@ -16,7 +17,7 @@ int ku_ps_service_create(const struct ku_ps_opts *o, struct ku_ps_service **out)
         return KUMI_ENOMEM;
     s->o = *o;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->changed, NULL);
+    ku_cond_init(&s->changed);
     *out = s;
     return KUMI_OK;
 }

@@ -9,9 +9,9 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -26,12 +26,7 @@ enum { SLICE_NS = 50 * 1000 * 1000 };
 /* Waits for a change, at most a slice. lock is held. */
 static void wait_a_slice(struct ku_ps_service *s)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += SLICE_NS;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    (void)ku_cond_wait(&s->changed, &s->lock, ku_clock_ns() + SLICE_NS);
 }
 
 /* -- events of the engine --------------------------------------------------------------------- */

@@ -25,9 +25,9 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "comm/coll.h"
@@ -233,7 +233,7 @@ int ku_remote_engine_create(struct ku_trainer *t, const struct ku_remote_engine_
     e->version = o->version;
     e->kernels = ku_sum_choose();
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->changed, NULL);
+    ku_cond_init(&e->changed);
     pthread_rwlock_init(&e->state, NULL);
     int status = check_opts(e);
     if (status == KUMI_OK)
@@ -652,12 +652,8 @@ static bool choose_next(struct ku_remote_engine *e, struct choice *c)
 /* Waits for a while. lock is held. Returns false if the engine was stopped, or the job failed. */
 static bool wait_a_while(struct ku_remote_engine *e, int *status)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 20000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&e->changed, &e->lock, &until);
+    enum { SLICE_NS = 20000000 };
+    (void)ku_cond_wait(&e->changed, &e->lock, ku_clock_ns() + SLICE_NS);
     ku_job_tick(e->t->job);
     *status = ku_job_progress(e->t->job);
     return !e->is_stopped && *status == KUMI_OK;

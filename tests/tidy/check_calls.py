@@ -19,6 +19,8 @@ RULES = [
     ("printf vprintf puts putchar fputs fputc putc fprintf vfprintf dprintf vdprintf perror", ["src/cli/"],
      "the library prints nothing: use base/log.h"),
     ("strtod strtof strtold", ["src/base/str.c"], "it reads the locale's decimal comma: use ku_text_number"),
+    ("pthread_cond_timedwait pthread_condattr_setclock", ["src/base/cond.h"],
+     "use base/cond.h, whose deadlines do not follow the wall clock"),
     ("strcpy stpcpy strcat strncat strncpy sprintf vsprintf gets atoi atol atoll atof strtok rand srand random "
      "tmpnam tempnam mktemp system popen alloca", [], "it is unsafe, or depends on hidden state"),
 ]

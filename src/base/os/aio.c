@@ -14,8 +14,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
+#include "base/cond.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
@@ -121,14 +122,9 @@ static void *thread_main(void *arg)
 
 static int wait_threads(struct ku_aio *a, const struct ku_aio_op *op, int64_t timeout_ns)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = until.tv_nsec + timeout_ns;
-    until.tv_sec += ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
     pthread_mutex_lock(&a->lock);
     if (!is_over(op))
-        pthread_cond_timedwait(&a->done, &a->lock, &until);
+        (void)ku_cond_wait(&a->done, &a->lock, ku_clock_ns() + timeout_ns);
     int over = is_over(op);
     pthread_mutex_unlock(&a->lock);
     return over;
@@ -279,15 +275,11 @@ const char *ku_aio_uring_version(void)
 int ku_aio_create(enum ku_aio_kind kind, struct ku_aio **out)
 {
     struct ku_aio *a = ku_calloc(1, sizeof *a);
-    pthread_condattr_t monotonic;
     if (a == NULL)
         return KUMI_ENOMEM;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->work, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&a->done, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ku_cond_init(&a->done);
     int why = kind == KU_AIO_THREADS ? -ENOSYS : open_ring(a), status = KUMI_OK;
     if (!a->is_ring && kind == KU_AIO_URING)
         status =

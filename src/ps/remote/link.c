@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -122,15 +123,10 @@ static int wait_again(struct peer *p, struct patience *x, int status)
         KU_LOG(TRAIN, WARN, "worker %d waits for server %d: %s", l->o.worker, p->number,
                error.text);
     x->is_told |= now - x->since_ns > SECOND;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += x->back_off_ms * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    const int64_t until_ns = ku_clock_ns() + x->back_off_ms * INT64_C(1000000);
     pthread_mutex_lock(&l->lock);
-    int timed_out = 0;
-    while (!timed_out && !l->is_ending && l->status == KUMI_OK)
-        timed_out = pthread_cond_timedwait(&l->changed, &l->lock, &until);
+    while (!l->is_ending && l->status == KUMI_OK && ku_cond_wait(&l->changed, &l->lock, until_ns))
+        ;
     const int ended = l->is_ending ? KUMI_ESTOPPED : failure_of(l);
     pthread_mutex_unlock(&l->lock);
     x->back_off_ms = x->back_off_ms * 2 < MAX_BACK_OFF_MS ? x->back_off_ms * 2 : MAX_BACK_OFF_MS;
@@ -700,7 +696,7 @@ int ku_ps_link_create(const struct ku_ps_link_opts *o, struct ku_ps_link **out)
     l->o = *o;
     l->link = (struct ku_remote_link){.ops = &ops, .ctx = l, .worker = o->worker, .out = o->out};
     pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    ku_cond_init(&l->changed);
     l->peer = ku_calloc((size_t)o->n_servers, sizeof *l->peer);
     int status = l->peer ? KUMI_OK : KUMI_ENOMEM;
     for (int s = 0; s < o->n_servers && status == KUMI_OK; s++) {

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
@@ -193,7 +194,7 @@ int ku_rpc_server_create(const struct ku_rpc_server_opts *o, struct ku_rpc_serve
     fill_limits(&s->limits);
     s->epoll = s->wake = s->accept_epoll = s->accept_wake = -1;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->changed, NULL);
+    ku_cond_init(&s->changed);
     ku_rpc_runtime_init();
     ku_os_raise_files(2 * (uint64_t)s->limits.connections + 256);
     KU_TRY_OUT(ku_rpc_secrets_init(&s->secrets, &o->security));
@@ -241,16 +242,11 @@ void ku_rpc_server_stats(struct ku_rpc_server *s, struct ku_rpc_stats *out)
 /* Wait until gRPC has shut down, or only the calls are over, at most until the deadline. */
 static bool await_end(struct ku_rpc_server *s, bool is_whole, int64_t end_ns)
 {
+    enum { SLICE_NS = 50000000 };
     pthread_mutex_lock(&s->lock);
     bool is_done;
-    while (!(is_done = s->n_calls == 0 && (s->is_shut || !is_whole)) && ku_clock_ns() < end_ns) {
-        struct timespec at;
-        clock_gettime(CLOCK_REALTIME, &at);
-        at.tv_nsec += 50000000;
-        at.tv_sec += at.tv_nsec / 1000000000;
-        at.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&s->changed, &s->lock, &at);
-    }
+    while (!(is_done = s->n_calls == 0 && (s->is_shut || !is_whole)) && ku_clock_ns() < end_ns)
+        (void)ku_cond_wait(&s->changed, &s->lock, ku_clock_ns() + SLICE_NS);
     pthread_mutex_unlock(&s->lock);
     return is_done;
 }
