@@ -4,7 +4,8 @@
  * left is overwritten by the next record.
  *
  * fsync is common to all that wait (group commit): the first one that waits syncs all records
- * appended so far, the others wait for it. With policy `group` it waits before that for more.
+ * appended so far, the others wait for it. With policy `group` it waits before that for more,
+ * unless something depends on the sync that is not an acknowledgement.
  */
 #include "ps/journal.h"
 
@@ -17,6 +18,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -39,11 +41,16 @@ struct ku_ps_journal {
     uint64_t salt, end;
     struct closed *closed;
     uint32_t n_closed, cap_closed;
-    /* lock protects what follows, which waiting threads read; appending threads alone write `fd` */
+    /* lock protects what follows, which waiting threads read, and the writing of `fd` and `file` */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t last, synced; /* numbers of records: written, on the disk */
+    bool is_gathering;     /* a thread waits for more records before it syncs */
+    bool is_urgent;        /* it does not wait any longer */
     bool is_syncing;
+    bool is_retired; /* the file that is being synced is closed after that */
+    int syncing_fd;
+    uint32_t covered_first, covered_last; /* numbers of files to be removed; 0: none */
     int status; /* < 0: fsync has failed, and what is on the disk is unknown */
     struct kumi_error error;
 };
@@ -66,7 +73,13 @@ int ku_ps_sync_parse(const char *text, enum ku_ps_sync *sync, int *group_ms)
     return KUMI_OK;
 }
 
-static int cannot(const struct ku_ps_journal *j, const char *what)
+static int cannot(const char *path, const char *what)
+{
+    return KU_ERR(ku_os_status(KUMI_ESTORAGE), "journal: %s: cannot be %s: %s", path, what,
+                  ku_os_why());
+}
+
+static int cannot_last(const struct ku_ps_journal *j, const char *what)
 {
     return KU_ERR(ku_os_status(KUMI_ESTORAGE), "journal: %s/%08u.journal: cannot be %s: %s", j->dir,
                   j->file, what, ku_os_why());
@@ -86,7 +99,7 @@ static int failure_of(struct ku_ps_journal *j)
  */
 static int fail(struct ku_ps_journal *j)
 {
-    j->status = cannot(j, "synced");
+    j->status = cannot_last(j, "synced");
     j->error = *ku_err_get();
     pthread_cond_broadcast(&j->changed);
     return j->status;
@@ -103,19 +116,29 @@ static uint32_t n_unsynced(struct ku_ps_journal *j)
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX; /* more would state less */
 }
 
-/* Writes a record at `end`, the head last: before that nothing there is valid. */
-static int append(struct ku_ps_journal *j, struct ku_ps_head *h, const void *body)
+/*
+ * Writes the next record at an offset of a file, the head last: before that nothing there is valid.
+ * Returns -1 with errno.
+ */
+static int write_record(struct ku_ps_journal *j, int fd, uint64_t at, uint64_t salt,
+                        struct ku_ps_head *h, const void *body)
 {
-    KU_TRY(failure_of(j));
     h->magic = KU_PS_MAGIC;
     h->number = j->last + 1;
     h->unsynced = n_unsynced(j);
-    h->salt = j->salt;
+    h->salt = salt;
     h->sum = ku_ps_head_sum(h, body);
     KU_ASSERT(h->bytes <= KU_PS_MAX_BODY_BYTES);
-    if ((h->bytes && ku_os_pwrite_full(j->fd, body, h->bytes, (off_t)(j->end + sizeof *h)) < 0) ||
-        ku_os_pwrite_full(j->fd, h, sizeof *h, (off_t)j->end) < 0)
-        return cannot(j, "written");
+    if (h->bytes && ku_os_pwrite_full(fd, body, h->bytes, (off_t)(at + sizeof *h)) < 0)
+        return -1;
+    return ku_os_pwrite_full(fd, h, sizeof *h, (off_t)at) < 0 ? -1 : 0;
+}
+
+static int append(struct ku_ps_journal *j, struct ku_ps_head *h, const void *body)
+{
+    KU_TRY(failure_of(j));
+    if (write_record(j, j->fd, j->end, j->salt, h, body) < 0)
+        return cannot_last(j, "written");
     pthread_mutex_lock(&j->lock);
     j->last++;
     pthread_mutex_unlock(&j->lock);
@@ -123,12 +146,15 @@ static int append(struct ku_ps_journal *j, struct ku_ps_head *h, const void *bod
     return KUMI_OK;
 }
 
-static int write_segment(struct ku_ps_journal *j)
+/* The first record of a file; *bytes: of it. */
+static int write_segment(struct ku_ps_journal *j, const char *path, int fd, uint64_t salt,
+                         uint64_t *bytes)
 {
     const struct ku_ps_identity *id = &j->o.identity;
     const struct ku_ps_ledger *l = j->o.ledger;
     const size_t words = KU_PS_SEGMENT_WORDS + 2 * (size_t)id->n_workers;
     uint64_t *body = ku_calloc(words, sizeof *body);
+    int status = KUMI_OK;
     if (body == NULL)
         return KUMI_ENOMEM;
     body[0] = id->layout, body[1] = (uint64_t)id->n_servers, body[2] = id->is_sync;
@@ -142,17 +168,19 @@ static int write_segment(struct ku_ps_journal *j)
                            .b = id->n_workers,
                            .c = (uint64_t)l->version,
                            .bytes = (uint32_t)(words * sizeof *body)};
-    const int status = append(j, &h, body);
+    if (write_record(j, fd, 0, salt, &h, body) < 0)
+        status = cannot(path, "written");
+    *bytes = sizeof h + ku_ps_padded(h.bytes);
     ku_free(body);
     return status;
 }
 
-static uint64_t salt_of(const struct ku_ps_journal *j)
+static uint64_t salt_of(const struct ku_ps_journal *j, uint32_t file)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     const uint64_t word[] = {(uint64_t)now.tv_sec, (uint64_t)now.tv_nsec, (uint64_t)ku_clock_ns(),
-                             (uint64_t)(uintptr_t)j, j->file};
+                             (uint64_t)(uintptr_t)j, file};
     return ku_hash64(word, sizeof word);
 }
 
@@ -164,55 +192,29 @@ static void remove_file(const struct ku_ps_journal *j, uint32_t number)
     ku_free(path);
 }
 
-/* lock is not held. */
-static void set_file(struct ku_ps_journal *j, int fd, uint32_t file, uint64_t last)
-{
-    pthread_mutex_lock(&j->lock);
-    j->fd = fd;
-    j->file = file;
-    j->last = last;
-    j->synced = j->synced < last ? j->synced : last;
-    pthread_mutex_unlock(&j->lock);
-}
-
-static void await_idle(struct ku_ps_journal *j)
-{
-    pthread_mutex_lock(&j->lock);
-    while (j->is_syncing)
-        pthread_cond_wait(&j->changed, &j->lock);
-    pthread_mutex_unlock(&j->lock);
-}
-
 /* Begins the segment after the last one. Failed: nothing has changed. */
 static int begin_segment(struct ku_ps_journal *j)
 {
-    const int old_fd = j->fd;
-    const uint32_t old_file = j->file;
-    const uint64_t last = j->last, salt = j->salt, end = j->end;
-    char *path = ku_ps_journal_file(j->dir, old_file + 1);
+    const uint32_t file = j->file + 1;
+    const uint64_t salt = salt_of(j, file);
+    uint64_t bytes = 0;
+    char *path = ku_ps_journal_file(j->dir, file);
     if (path == NULL)
         return KUMI_ENOMEM;
     const int fd = ku_os_open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-    if (fd < 0) {
-        const int failed = KU_ERR(ku_os_status(KUMI_ESTORAGE), "journal: %s: cannot be created: %s",
-                                  path, ku_os_why());
-        ku_free(path);
-        return failed;
-    }
-    set_file(j, fd, old_file + 1, last);
-    j->salt = salt_of(j);
-    j->end = 0;
-    int status = write_segment(j);
+    int status = fd < 0 ? cannot(path, "created") : write_segment(j, path, fd, salt, &bytes);
     if (status == KUMI_OK && j->o.sync != KU_PS_SYNC_NONE && ku_os_fsync_dir(j->dir) < 0)
-        status = cannot(j, "synced");
-    if (status < 0) {
+        status = cannot(j->dir, "synced");
+    if (status == KUMI_OK) {
+        pthread_mutex_lock(&j->lock); /* a sync takes both, or neither */
+        j->fd = fd, j->file = file;
+        j->last++;
+        pthread_mutex_unlock(&j->lock);
+        j->salt = salt, j->end = bytes;
+    } else if (fd >= 0) {
         const struct kumi_error error = *ku_err_get();
-        set_file(j, old_fd, old_file, last);
-        await_idle(j);
-        set_file(j, old_fd, old_file, last);
-        j->salt = salt, j->end = end;
         ku_os_close(fd);
-        remove_file(j, old_file + 1);
+        remove_file(j, file);
         ku_err_put(&error);
     }
     ku_free(path);
@@ -242,24 +244,39 @@ static void drop_closed(struct ku_ps_journal *j, uint32_t i)
     j->n_closed--;
 }
 
+/* Closes the file of a closed segment, or leaves that to the sync that is under way. */
+static void retire(struct ku_ps_journal *j, int fd)
+{
+    pthread_mutex_lock(&j->lock);
+    const bool is_syncing = j->is_syncing && j->syncing_fd == fd;
+    j->is_retired |= is_syncing;
+    pthread_mutex_unlock(&j->lock);
+    if (!is_syncing)
+        ku_os_close(fd);
+}
+
+/*
+ * Another segment follows. The last one is synced before that, since recovery cuts the last segment
+ * alone: after a loss of power those before it are whole.
+ */
 static int next_segment(struct ku_ps_journal *j)
 {
     const int fd = j->fd;
     if (ku_os_ftruncate(fd, (off_t)j->end) < 0) /* what a failed write may have left */
-        return cannot(j, "cut");
+        return cannot_last(j, "cut");
     if (j->o.sync != KU_PS_SYNC_NONE && ku_os_fsync(fd) < 0) {
         pthread_mutex_lock(&j->lock);
         const int status = fail(j);
         pthread_mutex_unlock(&j->lock);
         return status;
     }
+    KU_TRY(failure_of(j)); /* another thread may have got the error of this file */
     KU_TRY(note_closed(j, j->file));
     const int status = begin_segment(j);
-    await_idle(j); /* a sync that began before may have taken either file */
     if (status < 0)
         drop_closed(j, j->n_closed - 1);
     else
-        ku_os_close(fd);
+        retire(j, fd);
     return status;
 }
 
@@ -330,17 +347,25 @@ uint64_t ku_ps_journal_last(const struct ku_ps_journal *j)
     return j->last;
 }
 
-/* Syncs what has been written so far. lock is held, and released meanwhile. */
-static void sync_now(struct ku_ps_journal *j)
+/* Waits for more records that one fsync covers, until it is urgent. lock is held. */
+static void gather(struct ku_ps_journal *j)
 {
-    const struct timespec group = {j->o.group_ms / 1000, j->o.group_ms % 1000 * 1000000L};
-    j->is_syncing = true;
-    pthread_mutex_unlock(&j->lock);
-    if (j->o.sync == KU_PS_SYNC_GROUP)
-        nanosleep(&group, NULL);
-    pthread_mutex_lock(&j->lock);
+    const int64_t until_ns = ku_clock_ns() + j->o.group_ms * INT64_C(1000000);
+    j->is_gathering = true;
+    while (!j->is_urgent && j->status == KUMI_OK && ku_cond_wait(&j->changed, &j->lock, until_ns))
+        ;
+    j->is_gathering = j->is_urgent = false;
+}
+
+/* Syncs what has been written so far. lock is held, and released meanwhile. */
+static void sync_now(struct ku_ps_journal *j, bool is_urgent)
+{
+    if (j->o.sync == KU_PS_SYNC_GROUP && !is_urgent)
+        gather(j);
     const uint64_t last = j->last;
     const int fd = j->fd;
+    j->is_syncing = true;
+    j->syncing_fd = fd;
     pthread_mutex_unlock(&j->lock);
     const bool is_synced = ku_os_fsync(fd) == 0;
     pthread_mutex_lock(&j->lock);
@@ -351,16 +376,24 @@ static void sync_now(struct ku_ps_journal *j)
     } else {
         fail(j);
     }
+    if (j->is_retired)
+        ku_os_close(fd);
+    j->is_retired = false;
 }
 
-int ku_ps_journal_sync(struct ku_ps_journal *j, uint64_t number)
+int ku_ps_journal_sync(struct ku_ps_journal *j, uint64_t number, bool is_urgent)
 {
     pthread_mutex_lock(&j->lock);
-    while (j->o.sync != KU_PS_SYNC_NONE && j->synced < number && j->status == KUMI_OK)
-        if (j->is_syncing)
+    while (j->o.sync != KU_PS_SYNC_NONE && j->synced < number && j->status == KUMI_OK) {
+        if (is_urgent && j->is_gathering) {
+            j->is_urgent = true;
+            pthread_cond_broadcast(&j->changed);
+        }
+        if (j->is_gathering || j->is_syncing)
             pthread_cond_wait(&j->changed, &j->lock);
         else
-            sync_now(j);
+            sync_now(j, is_urgent);
+    }
     const int status = j->status < 0 ? KU_ERR(j->status, "%s", j->error.text) : KUMI_OK;
     pthread_mutex_unlock(&j->lock);
     return status;
@@ -368,15 +401,25 @@ int ku_ps_journal_sync(struct ku_ps_journal *j, uint64_t number)
 
 void ku_ps_journal_cover(struct ku_ps_journal *j, int64_t version)
 {
-    for (uint32_t i = 0; i < j->n_closed && !j->o.keeps;)
-        if (i == 0 && j->closed[0].clear >= 0 && j->closed[0].clear <= version) {
-            remove_file(j, j->closed[0].number);
-            drop_closed(j, 0);
-        } else {
-            i++;
-        }
+    while (!j->o.keeps && j->n_closed && j->closed[0].clear >= 0 && j->closed[0].clear <= version) {
+        pthread_mutex_lock(&j->lock);
+        j->covered_first = j->covered_first ? j->covered_first : j->closed[0].number;
+        j->covered_last = j->closed[0].number;
+        pthread_mutex_unlock(&j->lock);
+        drop_closed(j, 0);
+    }
     if (!j->o.keeps && next_segment(j) < 0 && failure_of(j) == KUMI_OK)
         KU_LOG(TRAIN, WARN, "%s; the journal grows", ku_err_get()->text);
+}
+
+void ku_ps_journal_remove_covered(struct ku_ps_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    const uint32_t first = j->covered_first, last = j->covered_last;
+    j->covered_first = j->covered_last = 0;
+    pthread_mutex_unlock(&j->lock);
+    for (uint32_t i = first; i && i <= last; i++)
+        remove_file(j, i);
 }
 
 /*
@@ -428,7 +471,7 @@ int ku_ps_journal_open(const struct ku_ps_journal_opts *o, const struct ku_ps_en
     j->fd = -1;
     j->dir = ku_strdup(o->dir);
     pthread_mutex_init(&j->lock, NULL);
-    pthread_cond_init(&j->changed, NULL);
+    ku_cond_init(&j->changed);
     const int status = j->dir ? open_it(j, end) : KUMI_ENOMEM;
     if (status < 0) {
         const struct kumi_error error = *ku_err_get();

@@ -147,12 +147,16 @@ uint64_t ku_ps_journal_last(const struct ku_ps_journal *j);
 /*
  * Block until records up to `number` are on the disk, as the policy says. Threads: any. Errors:
  * KUMI_ESTORAGE; the journal has failed then, and appends nothing more.
+ *
+ *   is_urgent   do not wait for more records (policy `group`)
  */
-KU_STATUS ku_ps_journal_sync(struct ku_ps_journal *j, uint64_t number);
+KU_STATUS ku_ps_journal_sync(struct ku_ps_journal *j, uint64_t number, bool is_urgent);
 /*
- * A checkpoint of update `version` is complete: remove the segments that a recovery from it does
- * not read. Threads: as append.
+ * A checkpoint of update `version` is complete: recoveries do not read the segments any more that
+ * it covers. Threads: as append.
  */
 void ku_ps_journal_cover(struct ku_ps_journal *j, int64_t version);
+/* Remove the files of covered segments. Threads: any. */
+void ku_ps_journal_remove_covered(struct ku_ps_journal *j);
 
 #endif

@@ -169,7 +169,7 @@ int ku_ps_push(struct ku_ps_service *s, const struct ku_ps_hello *from,
 
 int ku_ps_sync(struct ku_ps_service *s, uint64_t number)
 {
-    return ku_ps_journal_sync(s->journal, number);
+    return ku_ps_journal_sync(s->journal, number, false);
 }
 
 static int check_pull(struct ku_ps_service *s, const struct ku_ps_hello *from)

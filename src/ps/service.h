@@ -31,7 +31,8 @@
  *                acknowledged its parts. So what server 0 can decide to apply, all servers have.
  *
  * `lock` protects ledger, journal and presence. It is held while a push is copied, and not while
- * anything waits for the disk, for space on it, or for an update.
+ * anything waits for an acknowledged record, for space on the disk, or for an update. When a
+ * segment of the journal is closed, what is not yet synced of it is, under the lock.
  */
 struct ku_ps_opts {
     enum ku_ps_sync sync;

@@ -73,7 +73,7 @@ static int on_apply(void *ctx, int64_t version, int n, const int32_t *worker, co
     }
     pthread_mutex_unlock(&s->lock);
     if (status == KUMI_OK && number && s->server == 0 && has_open_order(s))
-        status = ku_ps_journal_sync(s->journal, number); /* before anything depends on it */
+        status = ku_ps_journal_sync(s->journal, number, true); /* before anything depends on it */
     return status;
 }
 
@@ -501,11 +501,18 @@ void ku_ps_saved(void *service, int64_t version)
 {
     struct ku_ps_service *s = service;
     pthread_mutex_lock(&s->lock);
+    const bool is_open = s->is_open && s->journal; /* the feeder has read all segments */
+    const uint64_t number = is_open ? ku_ps_journal_last(s->journal) : 0;
     s->state.saved = version;
-    if (s->is_open && s->journal) /* the feeder has read all segments */
-        ku_ps_journal_cover(s->journal, version);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+    /* Without the lock, so that the last segment has little to sync when it is closed. */
+    if (!is_open || ku_ps_journal_sync(s->journal, number, true) < 0)
+        return; /* a journal that has failed ends the run with its next record */
+    pthread_mutex_lock(&s->lock);
+    ku_ps_journal_cover(s->journal, version);
+    pthread_mutex_unlock(&s->lock);
+    ku_ps_journal_remove_covered(s->journal);
 }
 
 bool ku_ps_wants_saving(void *service)

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
@@ -67,6 +68,8 @@ static struct text read_all(struct ku_ps_end *end)
     return t;
 }
 
+static int group_ms = 1;
+
 static struct ku_ps_journal *open_of(const struct ku_ps_identity *id, const struct ku_ps_end *end,
                                      enum ku_ps_sync sync)
 {
@@ -75,7 +78,7 @@ static struct ku_ps_journal *open_of(const struct ku_ps_identity *id, const stru
                                          .identity = *id,
                                          .ledger = &ledger,
                                          .sync = sync,
-                                         .group_ms = 1,
+                                         .group_ms = group_ms,
                                          .segment_bytes = 1024};
     if (ku_ps_journal_open(&o, end, &j) < 0)
         fail_msg("%s", ku_err_get()->text);
@@ -85,6 +88,17 @@ static struct ku_ps_journal *open_of(const struct ku_ps_identity *id, const stru
 static struct ku_ps_journal *open_at(const struct ku_ps_end *end, enum ku_ps_sync sync)
 {
     return open_of(&identity, end, sync);
+}
+
+static int sync_to_last(struct ku_ps_journal *j, bool is_urgent)
+{
+    return ku_ps_journal_sync(j, ku_ps_journal_last(j), is_urgent);
+}
+
+static void cover(struct ku_ps_journal *j, int64_t version)
+{
+    ku_ps_journal_cover(j, version);
+    ku_ps_journal_remove_covered(j);
 }
 
 static int push(struct ku_ps_journal *j, int w, int64_t step, size_t offset, size_t bytes)
@@ -136,7 +150,7 @@ static void write_some(void)
             assert_int_equal(push(j, w, step, 0, 100), 0);
             assert_int_equal(push(j, w, step, 128, 124), 0);
             assert_int_equal(push(j, w, step, 0, 100), 0);
-            assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), 0);
+            assert_int_equal(sync_to_last(j, false), 0);
             apply(j, w);
         }
     ku_ps_journal_close(j);
@@ -282,7 +296,7 @@ static void damaged(void **state)
     assert_int_equal(ku_os_replace(path, data, bytes), 0);
     ku_free(data);
     struct ku_ps_journal *j = open_at(&end, KU_PS_SYNC_NONE);
-    ku_ps_journal_cover(j, 0); /* one more segment */
+    cover(j, 0); /* one more segment */
     ku_ps_journal_close(j);
     struct text t = {0};
     snprintf(path, sizeof path, "%s/%08u.journal", dir, end.first + 1);
@@ -316,7 +330,7 @@ static void lost(void **state)
         start();
         struct ku_ps_journal *j = open_at(&none, row[i].sync);
         assert_int_equal(push(j, 0, 0, 0, 100), 0);
-        assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), 0);
+        assert_int_equal(sync_to_last(j, false), 0);
         assert_int_equal(push(j, 0, 0, 128, 124), 0);
         assert_int_equal(push(j, 1, 0, 0, 100), 0);
         ku_ps_journal_close(j);
@@ -352,7 +366,7 @@ static void cut_off(void **state)
     memset(junk, 7, sizeof junk);
     assert_int_equal(ku_os_write_full(fd, junk, sizeof junk), 0);
     ku_os_close(fd);
-    ku_ps_journal_cover(j, 0);
+    cover(j, 0);
     assert_int_equal(push(j, 0, 0, 128, 124), 0);
     ku_ps_journal_close(j);
     assert_int_equal(read_all(&end).n, want.n + 2);
@@ -408,11 +422,11 @@ static void failed_sync(void **state)
         static const char *const fault[] = {"os:1", "os:2", "os:3"}; /* fsync; cut, fsync, open */
         ku_fault_set(fault[k]);
         if (k == 0)
-            assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), KUMI_ESTORAGE);
+            assert_int_equal(sync_to_last(j, false), KUMI_ESTORAGE);
         else
-            ku_ps_journal_cover(j, 0);
+            cover(j, 0);
         ku_fault_set(NULL);
-        assert_int_equal(ku_ps_journal_sync(j, ku_ps_journal_last(j)), wanted);
+        assert_int_equal(sync_to_last(j, false), wanted);
         assert_int_equal(push(j, 0, 0, 64, 64), wanted);
         ku_ps_journal_close(j);
     }
@@ -427,21 +441,21 @@ static void covered(void **state)
     read_all(&end);
     struct ku_ps_journal *j = open_at(&end, KU_PS_SYNC_NONE);
     assert_int_equal(push(j, 0, 2, 0, 100), 0);
-    ku_ps_journal_cover(j, 4); /* known to be clear only after the next update */
+    cover(j, 4); /* known to be clear only after the next update */
     read_all(&after);
     assert_int_equal(after.first, end.first);
     assert_int_equal(push(j, 1, 2, 0, 100), 0);
     assert_int_equal(push(j, 1, 2, 128, 124), 0);
     apply(j, 1); /* update 5; the push of worker 0 is not complete */
-    ku_ps_journal_cover(j, 5);
+    cover(j, 5);
     read_all(&after);
     assert_true(after.first == end.last + 1 && after.last > after.first);
     assert_int_equal(push(j, 0, 2, 128, 124), 0);
     apply(j, 0);
-    ku_ps_journal_cover(j, 5);
+    cover(j, 5);
     read_all(&after);
     assert_int_equal(after.first, end.last + 1);
-    ku_ps_journal_cover(j, 6);
+    cover(j, 6);
     const struct text t = read_all(&after);
     assert_true(after.first > end.last + 1);
     assert_string_equal(t.line[0], "segment 5: 1 2, 1 3");
@@ -493,7 +507,7 @@ static void *waits(void *arg)
 {
     struct ku_ps_journal *j = arg;
     for (uint64_t i = 1; i < 40; i++)
-        assert_int_equal(ku_ps_journal_sync(j, i), 0);
+        assert_int_equal(ku_ps_journal_sync(j, i, false), 0);
     return NULL;
 }
 
@@ -519,6 +533,46 @@ static void together(void **state)
     assert_int_equal(read_all(NULL).n > 60, 1);
 }
 
+struct waiting {
+    struct ku_ps_journal *j;
+    uint64_t number;
+};
+
+static void *waits_for_one(void *arg)
+{
+    const struct waiting *x = arg;
+    assert_int_equal(ku_ps_journal_sync(x->j, x->number, false), 0);
+    return NULL;
+}
+
+/* A thread that waits for more records delays neither another segment nor an urgent sync. */
+static void urgent(void **state)
+{
+    const struct ku_ps_end none = {.next_number = 1};
+    struct ku_ps_end end;
+    pthread_t thread;
+    (void)state;
+    start();
+    group_ms = 10000;
+    struct ku_ps_journal *j = open_at(&none, KU_PS_SYNC_GROUP);
+    group_ms = 1;
+    const int64_t begin_ns = ku_clock_ns();
+    for (int step = 0; step < 10; step++) {
+        assert_int_equal(push(j, 0, step, 0, 100), 0);
+        assert_int_equal(push(j, 0, step, 128, 124), 0);
+        struct waiting x = {j, ku_ps_journal_last(j)};
+        assert_int_equal(pthread_create(&thread, NULL, waits_for_one, &x), 0);
+        usleep(1000);
+        cover(j, 0);
+        apply(j, 0);
+        assert_int_equal(sync_to_last(j, true), 0);
+        pthread_join(thread, NULL);
+    }
+    assert_true(ku_clock_ns() - begin_ns < INT64_C(9000000000)); /* less than one wait */
+    ku_ps_journal_close(j);
+    assert_int_equal(read_all(&end).n, 41);
+}
+
 static void policy(void **state)
 {
     enum ku_ps_sync sync;
@@ -538,6 +592,7 @@ int main(void)
         cmocka_unit_test(once),      cmocka_unit_test(gaps),        cmocka_unit_test(torn),
         cmocka_unit_test(damaged),   cmocka_unit_test(lost),        cmocka_unit_test(cut_off),
         cmocka_unit_test(disk_full), cmocka_unit_test(failed_sync), cmocka_unit_test(covered),
-        cmocka_unit_test(needed),    cmocka_unit_test(together),    cmocka_unit_test(policy)};
+        cmocka_unit_test(needed),    cmocka_unit_test(together),    cmocka_unit_test(urgent),
+        cmocka_unit_test(policy)};
     return cmocka_run_group_tests(tests, NULL, finish);
 }
