@@ -422,32 +422,67 @@ void ku_ps_journal_remove_covered(struct ku_ps_journal *j)
         remove_file(j, i);
 }
 
-/*
- * Cuts off what is torn. The rest is synced: a killed process may not have done so, and its records
- * are acknowledged from now on.
- */
-static int cut(struct ku_ps_journal *j, const struct ku_ps_end *end)
+/* Cuts off what is torn at the end of the last file. */
+static int cut(const char *path, uint64_t bytes)
 {
-    char *path = ku_ps_journal_file(j->dir, end->last);
-    if (path == NULL)
-        return KUMI_ENOMEM;
     int status = KUMI_OK;
     const int fd = ku_os_open(path, O_RDWR, 0);
-    if (fd < 0 || ku_os_ftruncate(fd, (off_t)end->bytes) < 0 || ku_os_fsync(fd) < 0)
+    if (fd < 0 || ku_os_ftruncate(fd, (off_t)bytes) < 0 || ku_os_fsync(fd) < 0)
         status = KU_ERR(KUMI_ESTORAGE, "journal: %s: cannot be cut to %llu bytes: %s", path,
-                        (unsigned long long)end->bytes, ku_os_why());
+                        (unsigned long long)bytes, ku_os_why());
     if (fd >= 0)
         ku_os_close(fd);
+    return status;
+}
+
+static int sync_file(const char *path)
+{
+    const int fd = ku_os_open(path, O_RDWR, 0);
+    const int status = fd < 0 || ku_os_fsync(fd) < 0 ? cannot(path, "synced") : KUMI_OK;
+    if (fd >= 0)
+        ku_os_close(fd);
+    return status;
+}
+
+/* The two folders above the journal's: a run may have created them just now. */
+static int sync_parents(const char *dir)
+{
+    char *path = ku_strdup(dir), *end;
+    int status = path ? KUMI_OK : KUMI_ENOMEM;
+    for (int i = 0; i < 2 && status == KUMI_OK && (end = strrchr(path, '/')) && end > path; i++) {
+        *end = '\0';
+        if (ku_os_fsync_dir(path) < 0)
+            status = cannot(path, "synced");
+    }
     ku_free(path);
     return status;
+}
+
+/*
+ * Makes what was read durable, since records are acknowledged by it from now on: a killed process
+ * may not have synced the last file, and one with policy `none` synced none.
+ */
+static int settle(struct ku_ps_journal *j, const struct ku_ps_end *end)
+{
+    int status = KUMI_OK;
+    for (uint32_t i = end->first; i && i <= end->last && status == KUMI_OK; i++) {
+        char *path = ku_ps_journal_file(j->dir, i);
+        if (path == NULL)
+            return KUMI_ENOMEM;
+        if (i == end->last && end->torn_bytes)
+            status = cut(path, end->bytes);
+        if (status == KUMI_OK && j->o.sync != KU_PS_SYNC_NONE)
+            status = sync_file(path);
+        ku_free(path);
+    }
+    return status == KUMI_OK && j->o.sync != KU_PS_SYNC_NONE ? sync_parents(j->dir) : status;
 }
 
 static int open_it(struct ku_ps_journal *j, const struct ku_ps_end *end)
 {
     if (ku_os_mkdirs(j->dir) < 0)
-        return KU_ERR(KUMI_ESTORAGE, "journal: %s: cannot be created: %s", j->dir, ku_os_why());
-    if (end->last && (end->torn_bytes || j->o.sync != KU_PS_SYNC_NONE))
-        KU_TRY(cut(j, end));
+        return cannot(j->dir, "created");
+    KU_TRY(settle(j, end));
     if (end->last && end->bytes == 0) { /* not even its head was written */
         remove_file(j, end->last);
         j->file = end->last - 1;

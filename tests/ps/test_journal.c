@@ -432,6 +432,41 @@ static void failed_sync(void **state)
     }
 }
 
+/* What was written without syncs is synced, file by file, before a journal with them goes on. */
+static void synced_first(void **state)
+{
+    const struct ku_ps_end none = {.next_number = 1};
+    bool is_found[4] = {false};
+    struct ku_ps_journal *j = NULL;
+    struct ku_ps_end end;
+    (void)state;
+    start();
+    j = open_at(&none, KU_PS_SYNC_NONE);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(push(j, i, 0, 0, 100), 0);
+        cover(j, 0);
+    }
+    ku_ps_journal_close(j);
+    read_all(&end);
+    assert_int_equal(end.last, 3);
+    const struct ku_ps_journal_opts o = {
+        .dir = dir, .identity = identity, .ledger = &ledger, .sync = KU_PS_SYNC_EVERY};
+    for (int n = 1, status = -1; status < 0; n++) {
+        char fault[32], text[160];
+        assert_true(n < 100);
+        snprintf(fault, sizeof fault, "os:%d", n);
+        ku_fault_set(fault);
+        status = ku_ps_journal_open(&o, &end, &j);
+        ku_fault_set(NULL);
+        for (uint32_t i = 1; i <= 3 && status < 0; i++) {
+            snprintf(text, sizeof text, "%s/%08u.journal: cannot be synced", dir, i);
+            is_found[i] |= strstr(ku_err_get()->text, text) != NULL;
+        }
+    }
+    assert_true(is_found[1] && is_found[2] && is_found[3]);
+    ku_ps_journal_close(j);
+}
+
 /* Segments go once a checkpoint covers every push in them. */
 static void covered(void **state)
 {
@@ -591,8 +626,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(once),      cmocka_unit_test(gaps),        cmocka_unit_test(torn),
         cmocka_unit_test(damaged),   cmocka_unit_test(lost),        cmocka_unit_test(cut_off),
-        cmocka_unit_test(disk_full), cmocka_unit_test(failed_sync), cmocka_unit_test(covered),
-        cmocka_unit_test(needed),    cmocka_unit_test(together),    cmocka_unit_test(urgent),
-        cmocka_unit_test(policy)};
+        cmocka_unit_test(disk_full), cmocka_unit_test(failed_sync), cmocka_unit_test(synced_first),
+        cmocka_unit_test(covered),   cmocka_unit_test(needed),      cmocka_unit_test(together),
+        cmocka_unit_test(urgent),    cmocka_unit_test(policy)};
     return cmocka_run_group_tests(tests, NULL, finish);
 }
