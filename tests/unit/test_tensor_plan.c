@@ -21,12 +21,21 @@
 enum { N_SAMPLES = 2, N_TOKENS = 4, N_LAYERS = 3 };
 static const struct kumi_shape_of_batch batch = {.n = N_SAMPLES, .s = 5, .t = N_TOKENS};
 
-static int gpt2(struct kumi_graph *g, int heads)
+static int gpt2_of(struct kumi_graph *g, int heads, const struct kumi_shape_of_batch *shape)
 {
     struct kumi_gpt2 c;
     kumi_gpt2_defaults(&c);
     c.n_layer = N_LAYERS, c.n_head = heads, c.n_embd = 24, c.n_positions = 8, c.vocab_size = 40;
-    return kumi_gpt2_build(g, &c, &batch);
+    return kumi_gpt2_build(g, &c, shape);
+}
+static int gpt2(struct kumi_graph *g, int heads)
+{
+    return gpt2_of(g, heads, &batch);
+}
+/* Sequences of an odd number of tokens, of which there are no two equal slices. */
+static int gpt2_odd(struct kumi_graph *g, int heads)
+{
+    return gpt2_of(g, heads, &(struct kumi_shape_of_batch){.n = N_SAMPLES, .t = N_TOKENS + 1});
 }
 static int llama(struct kumi_graph *g, int heads)
 {
@@ -397,21 +406,27 @@ static void refusals(void **state)
 static void frozen(void **state)
 {
     static const char *const none[] = {NULL}, *const weights[] = {"*.weight", NULL},
-                             *const all[] = {"*.weight", "*dense.bias", NULL};
+                             *const all[] = {"*.weight", "*dense.bias", NULL},
+                             *const norms[] = {"*ln_*", "*wpe*", NULL},
+                             *const biases[] = {"*ln_*", "*wpe*", "*.bias", NULL};
     static const struct {
+        build_fn *build;
         const char *const *freeze;
         const char *want; /* NULL: accepted */
     } row[] = {
-        {none, "the gradient of bert.embeddings.token_type_embeddings.weight"},
-        {weights, "the gradient of cls.predictions.transform.dense.bias"},
-        {all, NULL},
+        {bert, none, "the gradient of bert.embeddings.token_type_embeddings.weight"},
+        {bert, weights, "the gradient of cls.predictions.transform.dense.bias"},
+        {bert, all, NULL},
+        {gpt2, norms, NULL},
+        {gpt2_odd, norms, "the gradient of h.0.attn.c_proj.bias (bias_add) is a sum over 5 tokens"},
+        {gpt2_odd, biases, NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct ku_compile_opts o = opts_of(2, KUMI_F32);
         struct ku_graph *g;
         o.sequence = 1, o.tp_exact = 2, o.freeze = row[i].freeze;
-        const int status = compile(bert, 4, &o, &g);
+        const int status = compile(row[i].build, 4, &o, &g);
         if (status != (row[i].want ? KUMI_EINVAL : KUMI_OK) ||
             (row[i].want && strstr(ku_err_get()->text, row[i].want) == NULL))
             fail_msg("row %zu: %d %s", i, status, ku_err_get()->text);

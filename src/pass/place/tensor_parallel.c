@@ -528,35 +528,55 @@ static int tokens_of(const struct ku_graph *g, ku_id value)
 }
 
 /*
- * A node outside the divided layers, with parallel.sp. With tp_exact the gradients of parameters
- * that it reads are sums in slices of the tokens, or of one rank's rows and zeros.
+ * With tp_exact the gradient of a parameter that is read beside x, a part of the sequence, has the
+ * same bits for every tp.
+ *
+ *   has_slices   it is a sum in slices of the tokens (ku_slices_of_tokens), or of one rank's rows
+ *                and zeros
  */
+static int check_sum_over_tokens(const struct ku_tensor_plan *p, ku_id param, int op, ku_id x,
+                                 bool has_slices)
+{
+    const struct ku_graph *g = p->g;
+    const int t = tokens_of(g, x);
+    if (p->o->tp_exact == 0 || t < 0)
+    KU_ASSERT(param && p->seq);
+        return KUMI_OK;
+    const int64_t count = shape_of(g, x)->dim[t].count;
+    if (!has_slices)
+        return KU_ERR(KUMI_EINVAL,
+                      "placement: parallel.sp: the gradient of %s (%s) sums over tokens in an "
+                      "order that depends on tp; use false with parallel.tp_exact",
+                      g->tensor[param].name, ku_ops[op].name);
+    return count % p->parts == 0
+               ? KUMI_OK
+               : KU_ERR(KUMI_EINVAL,
+                        "placement: parallel.sp: the gradient of %s (%s) is a sum over %lld "
+                        "tokens that has no %d equal slices; use false with parallel.tp_exact",
+                        g->tensor[param].name, ku_ops[op].name, (long long)count, p->parts);
+}
+
+/* The parameter of a value if it has a gradient; 0: it has none. */
+static ku_id trained_of(const struct ku_tensor_plan *p, ku_id value)
+{
+    const ku_id t = parameter_of(p->g, value);
+    return t && !ku_is_frozen(p->o, p->g->tensor[t].name) ? t : 0;
+}
+
+/* A node outside the divided layers, with parallel.sp. */
 static int before_on_sequence(struct ku_tensor_plan *p, ku_id node)
 {
     struct ku_graph *g = p->g;
     KU_TRY(ku_sequence_before(p->seq, node));
     const struct ku_node *n = &g->node[node];
     const ku_id x = n->n_in ? ku_in(g, n, 0) : 0;
-    ku_id param = 0; /* one that has a gradient */
-    for (int i = 0; i < n->n_in && param == 0; i++) {
-        const ku_id is = parameter_of(g, ku_in(g, n, i));
-        param = is && !ku_is_frozen(p->o, g->tensor[is].name) ? is : 0;
-    }
-    for (int i = 0; i < n->n_in && param && p->o->tp_exact; i++) {
-        const int t = tokens_of(g, ku_in(g, n, i));
-        if (t < 0)
-            continue;
-        const int64_t count = shape_of(g, ku_in(g, n, i))->dim[t].count;
-        if (!is_norm(n->op) && n->op != KU_OP_add_rows)
-            return KU_ERR(KUMI_EINVAL,
-                          "placement: parallel.sp: the gradient of %s (%s) sums over tokens in an "
-                          "order that depends on tp; use false with parallel.tp_exact",
-                          g->tensor[param].name, ku_ops[n->op].name);
-        if (count % p->parts)
-            return KU_ERR(KUMI_EINVAL,
-                          "placement: parallel.sp: the gradient of %s (%s) is a sum over %lld "
-                          "tokens that has no %d equal slices; use false with parallel.tp_exact",
-                          g->tensor[param].name, ku_ops[n->op].name, (long long)count, p->parts);
+    ku_id param = 0;
+    for (int i = 0; i < n->n_in && param == 0; i++)
+        param = trained_of(p, ku_in(g, n, i));
+    for (int i = 0; i < n->n_in && param; i++) {
+        const ku_id v = ku_in(g, n, i);
+        const bool has_rows = is_norm(n->op) && tokens_of(g, v) == shape_of(g, v)->ndim - 2;
+        KU_TRY(check_sum_over_tokens(p, param, n->op, v, has_rows || n->op == KU_OP_add_rows));
     }
     return is_norm(n->op) && p->o->tp_exact && tokens_of(g, x) >= 0 ? take_slices(g, node)
                                                                     : KUMI_OK;
@@ -602,6 +622,17 @@ int ku_tensor_before(struct ku_tensor_plan *p, ku_id node)
     return whole ? KUMI_OK : ku_err_get()->status;
 }
 
+/* The bias of a row-parallel layer beside its sum, with parallel.sp. */
+static int read_bias(struct ku_tensor_plan *p, ku_id node, ku_id bias, ku_id sum)
+{
+    const struct ku_graph *g = p->g;
+    const ku_id param = trained_of(p, bias);
+    const int row = shape_of(g, sum)->ndim - 1 - (int)g->attr[g->node[node].attr].outs;
+    KU_TRY(ku_sequence_read(p->seq, bias, sum, node));
+    return param ? check_sum_over_tokens(p, param, KU_OP_bias_add, sum, tokens_of(g, sum) == row)
+                 : KUMI_OK;
+}
+
 /* Adds the bias to the sum, if there is one, and rounds to `dtype`; 0 on failure. */
 static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi_dtype dtype)
 {
@@ -623,7 +654,7 @@ static ku_id add_bias(struct ku_tensor_plan *p, ku_id node, ku_id sum, enum kumi
                         .is_silent = 1};
     if (use) /* the third operand, which the node no longer counts */
         m.in[1] = g->refs[g->node[node].in + 2];
-    if (use && p->seq && ku_sequence_read(p->seq, m.in[1], sum, node) < 0)
+    if (use && p->seq && read_bias(p, node, m.in[1], sum) < 0)
         return 0;
     const ku_id made = ku_graph_node(g, &m);
     if (made == 0 || ku_place_node(g, made) < 0)
