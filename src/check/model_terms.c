@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "check/proof.h"
+#include "tensor/dtype.h"
 
 struct derive {
     struct ku_proof *c;
@@ -79,6 +80,22 @@ static ku_id append(struct derive *d, int op, const ku_id *in, int n_in, const s
     if (n_in > 0)
         memcpy(m.in, in, (size_t)n_in * sizeof *in);
     return ku_graph_node(d->g, &m);
+}
+
+static size_t bytes_of(int dtype)
+{
+    return kumi_dtype_bytes((enum kumi_dtype)dtype);
+}
+
+/* A value in a dtype; 0: no memory. */
+static ku_id cast_to(struct derive *d, ku_id value, int dtype, ku_id like)
+{
+    struct ku_attrs a = ku_attrs_default;
+    if (d->g->value[value].dtype == dtype)
+        return value;
+    a.dtype = dtype;
+    const ku_id made = append(d, KU_OP_cast, &value, 1, &a, like);
+    return made ? ku_out(d->g, made, 0) : 0;
 }
 
 /* One statement "g0,g1=op(d0,i1)" or "g0=d0". Returns the text after it; NULL: no memory. */
@@ -145,21 +162,20 @@ static int contribute(struct derive *d, ku_id node, int operand, ku_id adjoint)
                 return ku_err_get()->status;
             adjoint = ku_out(g, made, 0);
         }
-        if (g->value[adjoint].dtype != grads) {
-            struct ku_attrs a = ku_attrs_default;
-            a.dtype = grads;
-            made = append(d, KU_OP_cast, &adjoint, 1, &a, node);
-            if (made == 0)
-                return ku_err_get()->status;
-            adjoint = ku_out(g, made, 0);
-        }
+        adjoint = cast_to(d, adjoint, grads, node);
+        if (adjoint == 0)
+            return ku_err_get()->status;
         for (ku_id u = d->use_at[node]; u; u = d->next_use[u])
             if (g->use[u].operand == operand)
                 d->use_grad[u] = adjoint;
         return KUMI_OK;
     }
     if (d->adjoint[v]) {
-        made = append(d, KU_OP_add, (ku_id[]){d->adjoint[v], adjoint}, 2, &ku_attrs_default, node);
+        const int one = g->value[d->adjoint[v]].dtype, two = g->value[adjoint].dtype;
+        const int wide = bytes_of(one) < bytes_of(two) ? two : one;
+        const ku_id pair[] = {cast_to(d, d->adjoint[v], wide, node),
+                              cast_to(d, adjoint, wide, node)};
+        made = pair[0] && pair[1] ? append(d, KU_OP_add, pair, 2, &ku_attrs_default, node) : 0;
         if (made == 0)
             return ku_err_get()->status;
         adjoint = ku_out(g, made, 0);
@@ -217,29 +233,40 @@ static int pass_convert(struct derive *d, ku_id node)
     struct ku_graph *g = d->g;
     ku_id adjoint = d->adjoint[ku_out(g, node, 0)];
     const struct ku_attrs own = g->attr[g->node[node].attr];
-    const enum kumi_dtype x = (enum kumi_dtype)g->value[ku_in(g, &g->node[node], 0)].dtype;
+    const int x = g->value[ku_in(g, &g->node[node], 0)].dtype;
     struct ku_attrs a = ku_attrs_default;
     if (own.index == KU_TENSOR_SUM && own.shift == 0)
         return contribute(d, node, 0, adjoint);
-    if (own.index == KU_TENSOR_GATHER && d->c->o->tp_reduce == KUMI_BF16 &&
-        g->value[adjoint].dtype != KUMI_BF16) {
-        a.dtype = KUMI_BF16; /* each rank rounds once */
-        const ku_id cast = append(d, KU_OP_cast, &adjoint, 1, &a, node);
-        if (cast == 0)
-            return ku_err_get()->status;
-        adjoint = ku_out(g, cast, 0);
-        a = ku_attrs_default;
-    }
+    if (own.index == KU_TENSOR_GATHER && d->c->o->tp_reduce == KUMI_BF16)
+        adjoint = cast_to(d, adjoint, KUMI_BF16, node); /* each rank rounds once */
+    if (adjoint == 0)
+        return ku_err_get()->status;
     a.index = dual[own.index];
     a.shift = own.shift;
     ku_id made = append(d, KU_OP_convert, &adjoint, 1, &a, node);
-    if (made && own.index == KU_TENSOR_GATHER && g->value[adjoint].dtype != (uint8_t)x) {
-        adjoint = ku_out(g, made, 0);
-        a = ku_attrs_default;
-        a.dtype = x;
-        made = append(d, KU_OP_cast, &adjoint, 1, &a, node);
+    adjoint = made ? ku_out(g, made, 0) : 0;
+    if (made && own.index == KU_TENSOR_GATHER)
+        adjoint = cast_to(d, adjoint, x, node);
+    return adjoint ? contribute(d, node, 0, adjoint) : ku_err_get()->status;
+}
+
+/*
+ * The adjoint of result y as a statement reads it: beside values in a narrow dtype one that is
+ * wider than y is rounded to y's dtype. 0: no memory.
+ */
+static ku_id rounded(struct derive *d, ku_id node, const struct statement *s, ku_id y)
+{
+    const struct ku_graph *g = d->g;
+    const ku_id adjoint = d->adjoint[y];
+    const size_t bytes = bytes_of(g->value[adjoint].dtype);
+    bool is_too_wide = false;
+    for (int i = 0; i < s->n_in; i++) {
+        const ku_id v = s->kind[i] == 'i' ? ku_in(g, &g->node[node], s->index[i]) : 0;
+        const int dtype = g->value[v].dtype;
+        if (v && ku_dtype_is_float((enum kumi_dtype)dtype) && bytes_of(dtype) < bytes)
+            is_too_wide = bytes_of(g->value[y].dtype) < bytes;
     }
-    return made ? contribute(d, node, 0, ku_out(g, made, 0)) : ku_err_get()->status;
+    return is_too_wide ? cast_to(d, adjoint, g->value[y].dtype, node) : adjoint;
 }
 
 static int apply(struct derive *d, ku_id node, const struct statement *s)
@@ -257,6 +284,11 @@ static int apply(struct derive *d, ku_id node, const struct statement *s)
     }
     if (s->op == KU_OP_NONE)
         return pass_on(d, node, s->target[0], in[0]);
+    for (int i = 0; i < s->n_in; i++) {
+        in[i] = s->kind[i] == 'd' ? rounded(d, node, s, ku_out(g, node, s->index[i])) : in[i];
+        if (in[i] == 0)
+            return ku_err_get()->status;
+    }
     struct ku_attrs a = g->attr[g->node[node].attr];
     a.dtype = result_dtype(d, node, s->op);
     if (kumi_dtype_bytes(d->c->o->grads) < kumi_dtype_bytes(KUMI_F32) &&

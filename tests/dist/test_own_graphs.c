@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models of the builder in which one adjoint has several readers: weights that are sums of
- * parameters (as LoRA's), one parameter twice in a sum, several activations of one value, a ReLU of
- * a ReLU, and layers with batch norms whose head is called as the step's own nodes are. The bits
+ * Models of the builder in which one adjoint has several readers: weights that are sums or products
+ * of parameters (as LoRA's), one parameter twice in a sum, several activations of one value, a ReLU
+ * of a ReLU, and layers with batch norms whose head is called as the step's own nodes are. The bits
  * are equal under every layout, with several micro-batches, with recomputation, and in pipelines.
  */
 #include <setjmp.h>
@@ -26,6 +26,7 @@ enum model {
     SUM_WITH_SCALED,
     SUM_WITH_ITSELF,
     SUM_WITH_PRODUCT,
+    PRODUCT,
     ACTIVATIONS,
     TWICE,
     NORMED,
@@ -55,6 +56,8 @@ static kumi_value weight_of(struct kumi_graph *g)
             g, v,
             kumi_linear(g, kumi_param(g, "a", "fr", left, &init), "ab",
                         &(struct kumi_linear){.weight = kumi_param(g, "b", "rv", right, &init)}));
+    case PRODUCT:
+        return kumi_mul(g, v, kumi_param(g, "s", "fv", whole, &init));
     case ACTIVATIONS:
     case TWICE:
     case NORMED:
@@ -174,29 +177,50 @@ static void pipelines(void **state)
     unlink(plan.path);
 }
 
-static void equal_bits(void **state)
+/* The bits of a model on 1 and 2 ranks, then of its stages on 2 ranks, `by` layouts apart. */
+static void compare_layouts(const char *compute, int by)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
+    char first[72] = "";
+    for (int k = 0; k < 6; k += by) {
+        char set[3][64], what[160];
+        snprintf(set[0], sizeof set[0], "memory.recompute=%s", recompute[k % 3]);
+        snprintf(set[1], sizeof set[1], "parallel.zero=%d", k < 3 ? 0 : k - 2);
+        snprintf(set[2], sizeof set[2], "precision.compute=%s", compute);
+        for (int i = 0; i < 3; i++)
+            plan.sets[i] = set[i];
+        plan.sets[3] = "parallel.host_state=private", plan.sets[4] = NULL;
+        snprintf(what, sizeof what, "%s, %s, %s", set[0], set[1], compute);
+        train(k == 0 ? 1 : 2, what, first);
+    }
+}
+
+static void equal_bits(void **state)
+{
     (void)state;
     snprintf(plan.path, sizeof plan.path, "/tmp/kumi-own-graphs-%d", (int)getpid());
     for (int model = 0; model < N_MODELS; model++) {
-        char first[72] = "";
-        for (int k = 0; k < 6; k++) { /* ranks 1, 2; then stages on 2 ranks */
-            char set[2][64], what[160];
-            snprintf(set[0], sizeof set[0], "memory.recompute=%s", recompute[k % 3]);
-            snprintf(set[1], sizeof set[1], "parallel.zero=%d", k < 3 ? 0 : k - 2);
-            plan.model = (enum model)model;
-            plan.sets[0] = set[0], plan.sets[1] = set[1];
-            plan.sets[2] = "parallel.host_state=private", plan.sets[3] = NULL;
-            snprintf(what, sizeof what, "%s, %s", set[0], set[1]);
-            train(k == 0 ? 1 : 2, what, first);
-        }
+        plan.model = (enum model)model;
+        compare_layouts("f32", 1);
+    }
+    unlink(plan.path);
+}
+
+/* The gradient of a weight that is a product is wider than the weight, whose factors are narrow. */
+static void narrow_weights(void **state)
+{
+    (void)state;
+    for (int model = SUM_WITH_PRODUCT; model <= PRODUCT; model++) {
+        plan.model = (enum model)model;
+        compare_layouts("bf16", 5);
     }
     unlink(plan.path);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_bits), cmocka_unit_test(pipelines)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_bits),
+                                       cmocka_unit_test(narrow_weights),
+                                       cmocka_unit_test(pipelines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

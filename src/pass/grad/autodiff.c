@@ -29,6 +29,7 @@ struct diff {
     ku_id n_values;        /* of the forward graph */
     ku_id *adjoint;        /* per forward value */
     ku_id last;            /* the node of the template's previous statement */
+    ku_id rounded[2];      /* the last adjoint that was rounded, and the result */
     ku_id *first_use;      /* per forward node: index of its first use, 0 = none */
     ku_id *next_use;       /* per use: the next use of the same node */
     unsigned char *wanted; /* depends on a trainable parameter */
@@ -232,10 +233,17 @@ static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
         d->adjoint[v] = adjoint;
         return KUMI_OK;
     }
+    const enum kumi_dtype one = (enum kumi_dtype)g->value[d->adjoint[v]].dtype,
+                          two = (enum kumi_dtype)g->value[adjoint].dtype,
+                          wide = kumi_dtype_bytes(one) < kumi_dtype_bytes(two) ? two : one;
+    const ku_id first = cast_to(d, node, d->adjoint[v], wide),
+                second = cast_to(d, node, adjoint, wide);
+    if (first == 0 || second == 0)
+        return ku_err_get()->status;
     ku_id sum = ku_graph_node(g, &(struct ku_make){.op = KU_OP_add,
                                                    .phase = d->data[v] ? KU_PH_I : KU_PH_W,
                                                    .n_in = 2,
-                                                   .in = {d->adjoint[v], adjoint},
+                                                   .in = {first, second},
                                                    .path = g->name[g->node[node].path],
                                                    .stage = g->node[node].stage,
                                                    .source = g->node[node].source});
@@ -352,6 +360,44 @@ static int64_t result_dtype(const struct ku_graph *g, ku_id node, const struct s
     return is_split_over_results(g, ku_in(g, n, 0), ku_in(g, n, 1)) ? KUMI_F32 : -1;
 }
 
+/* Whether a statement reads an adjoint that is wider than its value and than a value beside it. */
+static bool is_too_wide(const struct ku_graph *g, ku_id node, const struct statement *s,
+                        ku_id adjoint, ku_id value)
+{
+    const size_t bytes = kumi_dtype_bytes((enum kumi_dtype)g->value[adjoint].dtype);
+    bool is_beside = false;
+    for (int i = 0; i < s->n_in; i++) {
+        const ku_id v = s->kind[i] == 'i' ? ku_in(g, &g->node[node], s->index[i]) : 0;
+        const enum kumi_dtype dtype = (enum kumi_dtype)g->value[v].dtype;
+        is_beside |= v && ku_dtype_is_float(dtype) && kumi_dtype_bytes(dtype) < bytes;
+    }
+    return is_beside && kumi_dtype_bytes((enum kumi_dtype)g->value[value].dtype) < bytes;
+}
+
+/*
+ * Rounds the adjoints that a statement reads to the dtype of their values where it reads narrow
+ * values, too. The gradient of a weight that is computed from parameters is wider than the weight,
+ * and stays so in sums and casts.
+ */
+static int round_adjoints(struct diff *d, ku_id node, const struct statement *s, ku_id *in)
+{
+    struct ku_graph *g = d->g;
+    KU_ASSERT(s->op != KU_OP_NONE); /* an adjoint that passes through stays as it is */
+    for (int i = 0; i < s->n_in; i++) {
+        const ku_id value = s->kind[i] == 'd' ? ku_out(g, node, s->index[i]) : 0;
+        if (value == 0 || in[i] == 0 || !is_too_wide(g, node, s, in[i], value))
+            continue;
+        if (d->rounded[0] != in[i]) {
+            d->rounded[0] = in[i];
+            d->rounded[1] = cast_to(d, node, in[i], (enum kumi_dtype)g->value[value].dtype);
+        }
+        in[i] = d->rounded[1];
+        if (in[i] == 0)
+            return ku_err_get()->status;
+    }
+    return KUMI_OK;
+}
+
 static int emit(struct diff *d, ku_id node, const struct statement *s, const struct statement *next)
 {
     struct ku_graph *g = d->g;
@@ -377,6 +423,7 @@ static int emit(struct diff *d, ku_id node, const struct statement *s, const str
                         .stream = g->node[node].stream};
     for (int i = 0; i < s->n_in; i++)
         m.in[i] = operand_of(d, node, s->kind[i], s->index[i]);
+    KU_TRY(round_adjoints(d, node, s, m.in));
     KU_TRY(sync_operands(d, s, &m));
     ku_id made = ku_graph_node(g, &m);
     if (made == 0)
