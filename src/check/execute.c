@@ -503,6 +503,16 @@ static int copy_of(struct ku_proof *c, const struct ku_operand *o, const struct 
     return check_samples(c, to, in->samples, out);
 }
 
+/* A part moves bytes. */
+static int part_of(struct ku_proof *c, const struct ku_operand *o, const struct ku_held *in,
+                   struct ku_held *out)
+{
+    return o[0].dtype == o[1].dtype
+               ? ku_proof_part(c, &o[1], in, out)
+               : ku_proof_refuse(c, o[1].buffer, "takes a part in dtype %d of a value of dtype %d",
+                                 o[1].dtype, o[0].dtype);
+}
+
 static int compute(struct ku_proof *c)
 {
     const struct ku_program *p = c->p;
@@ -545,7 +555,7 @@ static int compute(struct ku_proof *c)
     else if (i->op == KU_OP_stats_zero)
         KU_TRY(zero_totals(c, &o[0], out));
     else if (i->op == KU_OP_part)
-        KU_TRY(ku_proof_part(c, &o[1], &in[0], &out[0]));
+        KU_TRY(part_of(c, o, &in[0], &out[0]));
     else if (i->op != KU_OP_cast || x.in_dtype[0] != x.out_dtype[0])
         KU_TRY(of_model(c, o, in, out));
     else
@@ -574,6 +584,7 @@ int ku_proof_step(struct ku_proof *c)
                                        : (uint32_t)i->n_in + i->n_out;
     if (n && (i->operand > c->p->n_operands || n > c->p->n_operands - i->operand))
         return ku_proof_refuse(c, 0, "operands beyond the list");
+    ku_rows_select_at(c);
     switch ((enum ku_instr_kind)i->kind) {
     case KU_COMPUTE:
         return compute(c);

@@ -486,9 +486,11 @@ static int evaluate(struct derive *d, int u)
             KU_TRY(ku_terms_add(&d->c->terms, &t));
         }
     }
+    const size_t n_micro = (size_t)ku_mesh_n_micro(&d->c->mesh);
     for (uint32_t s = 0; s < d->n_sums; s++)
-        d->sum[(size_t)s * (size_t)ku_mesh_n_micro(&d->c->mesh) + (size_t)u] =
-            d->term[d->list[s].value];
+        d->sum[s * n_micro + (size_t)u] = d->term[d->list[s].value];
+    for (uint32_t i = 0; i < g->n_outputs; i++)
+        d->c->output_row[i * n_micro + (size_t)u] = d->term[g->output[i].value];
     return KUMI_OK;
 }
 
@@ -550,13 +552,6 @@ static uint64_t total(const struct derive *d, uint32_t which, uint64_t *leaf)
 static uint64_t total_of(const struct derive *d, ku_id value, uint64_t *leaf)
 {
     return d->sum_of[value] ? total(d, d->sum_of[value] - 1, leaf) : 0;
-}
-
-/* An output that is no sum, such as logits, is a port of its own if there is one micro-batch. */
-static uint64_t output_of(const struct derive *d, ku_id value, uint64_t *leaf)
-{
-    return d->sum_of[value] || ku_mesh_n_micro(&d->c->mesh) > 1 ? total_of(d, value, leaf)
-                                                                : d->term[value];
 }
 
 /* Generation: the model says what its caches of keys and values hold in the end. */
@@ -625,7 +620,7 @@ static int add_up(struct derive *d, uint64_t *leaf)
             c->report_of.n_gradients++;
         }
     for (uint32_t i = 0; i < d->g->n_outputs; i++)
-        c->output[i] = output_of(d, d->g->output[i].value, leaf);
+        c->output[i] = total_of(d, d->g->output[i].value, leaf);
     KU_TRY(write_caches(d));
     for (uint32_t i = 0; i < d->n_sums && c->o->kind == KU_CHECK_TRAIN; i++)
         if (d->list[i].is_concat)
@@ -657,8 +652,9 @@ static int derive_all(struct derive *d)
     d->wanted = ku_calloc(d->g->n_values, 1);
     c->gradient = ku_calloc(m->n_tensors + 1, sizeof *c->gradient);
     c->output = ku_calloc(m->n_outputs + 1, sizeof *c->output);
+    c->output_row = ku_calloc(((size_t)m->n_outputs + 1) * (size_t)n_micro, sizeof *c->output_row);
     if (!d->adjoint || !d->use_grad || !d->use_at || !d->next_use || !d->wanted || !c->gradient ||
-        !c->output)
+        !c->output || !c->output_row)
         return KUMI_ENOMEM;
     chain_uses(d);
     if (c->o->sequence) {

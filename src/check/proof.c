@@ -105,6 +105,7 @@ static int prepare(struct ku_proof *c)
         c->named[s] = (struct ku_named_state){ku_term_state(p->name_of[p->state[s].name], NULL), s};
     if (p->n_states)
         qsort(c->named, p->n_states, sizeof *c->named, by_term);
+    KU_TRY(ku_rows_open(c));
     return ku_proof_hold(c);
 }
 
@@ -115,7 +116,9 @@ static void close_proof(struct ku_proof *c)
         ku_free(c->terms.slot);
         ku_free(c->gradient);
         ku_free(c->output);
+        ku_free(c->output_row);
     }
+    ku_rows_close(c);
     ku_free(c->streams.slot);
     ku_free(c->cut);
     ku_free(c->attr_hash);
@@ -171,6 +174,7 @@ static void borrow(const struct ku_proof *from, struct ku_proof *c)
     c->terms = from->terms;
     c->gradient = from->gradient;
     c->output = from->output;
+    c->output_row = from->output_row;
     c->stats = from->stats;
     c->report = from->report;
     c->shift = from->shift;

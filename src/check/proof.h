@@ -68,6 +68,12 @@ enum {
     KU_HELD_TOTALS = 2 /* a sum over tensors, in any order */
 };
 
+/* The values of an output's rows, per micro-batch, but for those that `held` has. */
+struct ku_rows {
+    ku_id buffer;
+    struct ku_held *row; /* [micro-batches] */
+};
+
 /* A port that a worker's program must have. */
 struct ku_cut {
     uint64_t name, term; /* name: its hash; 0: found */
@@ -95,6 +101,7 @@ struct ku_proof {
     bool is_borrower;           /* what the model defines belongs to the proof of coordinate 0 */
     uint64_t *gradient;         /* per tensor of the model: the complete sum, 0: none */
     uint64_t *output;           /* per output of the model: its complete value, 0: not summed */
+    uint64_t *output_row;       /* the same of each micro-batch, of those that are not summed */
     uint64_t stats;             /* the sum of squares over all gradients */
     uint64_t report;            /* the term of the report, 0: none */
     uint64_t *next;             /* per state: its term in the end; 0: it is not written */
@@ -105,10 +112,13 @@ struct ku_proof {
     uint32_t *state_by_name;          /* per name of the program: state + 1 */
     struct ku_named_state *named;     /* [n_states] sorted */
     struct ku_held *held;             /* per buffer */
-    uint32_t *state_of;               /* per buffer: state + 1 */
-    uint32_t *pieces;                 /* per buffer: runs written so far; totals: runs to come */
-    struct ku_held *begun;            /* per buffer: the value of these runs */
-    uint32_t *written;                /* per state: writes in this step */
+    struct ku_rows *rows;             /* [n_rows] (output_rows.c) */
+    uint32_t n_rows;
+    int micro;                /* whose rows `held` has */
+    uint32_t *state_of;       /* per buffer: state + 1 */
+    uint32_t *pieces;         /* per buffer: runs written so far; totals: runs to come */
+    struct ku_held *begun;    /* per buffer: the value of these runs */
+    uint32_t *written;        /* per state: writes in this step */
     uint32_t *start;          /* per handle: its start instruction + 1; UINT32_MAX: waited */
     struct ku_flight *flight; /* [n_flights] transfers in flight, and free elements */
     uint32_t n_flights, cap_flights;
@@ -243,6 +253,17 @@ KU_STATUS ku_message_start(struct ku_proof *c);
 KU_STATUS ku_message_wait(struct ku_proof *c);
 /* The same of a wait for a barrier over axis pp. */
 void ku_barrier_wait(struct ku_proof *c, uint32_t handle);
+
+KU_STATUS ku_rows_open(struct ku_proof *c); /* output_rows.c */
+void ku_rows_close(struct ku_proof *c);
+/* The number of micro-batches that have rows of their own in a buffer; 1: it has one value. */
+int ku_rows_count(const struct ku_proof *c, ku_id buffer);
+/* Makes `held` have the rows of a micro-batch. */
+void ku_rows_select(struct ku_proof *c, int micro);
+/* The same of those that the instruction at c->at names: of a wait, as its start. */
+void ku_rows_select_at(struct ku_proof *c);
+/* Whether a buffer is that of a port which is filled before the program runs. */
+bool ku_rows_is_filled(const struct ku_proof *c, ku_id buffer);
 
 KU_STATUS ku_proof_hold(struct ku_proof *c);        /* state_terms.c: as the step begins */
 KU_STATUS ku_proof_finish(struct ku_proof *c);      /* as it ends */

@@ -108,6 +108,8 @@ int ku_proof_write(struct ku_proof *c, ku_id b, const struct ku_held *value)
     const struct ku_instr *i = &p->instr[c->at];
     if (h->readers)
         return ku_proof_refuse(c, b, "overwrites the operand of a collective in flight");
+    if (ku_rows_is_filled(c, b) && !ku_cut_is(c, KU_CHECK_SERVER)) /* that clips gradients there */
+        return ku_proof_refuse(c, b, "overwrites an input of the program");
     if (p->buffer[b].arena == KU_AR_GATHER && (i->kind != KU_START || i->op != KU_X_ALL_GATHER))
         return ku_proof_refuse(c, b, "writes what only all-gathers write for all ranks of a host");
     *h = *value;
@@ -158,29 +160,45 @@ static int finish_state(struct ku_proof *c, ku_id b, uint32_t s)
     return KUMI_OK;
 }
 
-static uint64_t port_of(const struct ku_proof *c, const char *name)
+/* The term of a port; of one with rows, of those of a micro-batch. 0: the model does not say it. */
+static uint64_t port_of(const struct ku_proof *c, const char *name, int micro)
 {
+    const uint32_t n_micro = (uint32_t)ku_mesh_n_micro(&c->mesh);
     if (strcmp(name, "report") == 0)
         return c->report;
     if (strcmp(name, "stats") == 0)
         return c->stats;
     for (uint32_t k = 0; c->spec && k < c->spec->n_outputs; k++)
         if (strcmp(c->spec->output[k].name, name) == 0)
-            return c->output[k];
+            return c->output[k] ? c->output[k] : c->output_row[k * n_micro + (uint32_t)micro];
     return 0;
 }
 
-static int finish_port(struct ku_proof *c, const struct ku_program_port *port)
+/* A port, or its rows of a micro-batch. */
+static int finish_value(struct ku_proof *c, const struct ku_program_port *port, int micro)
 {
     const char *name = c->p->name_of[port->name];
     const struct ku_held *h = &c->held[port->buffer];
-    const uint64_t term = port_of(c, name);
+    const uint64_t term = port_of(c, name, micro);
     if (!(h->flags & KU_HELD_DEFINED) || h->partial || h->handle)
         return ku_proof_refuse(c, port->buffer, "port %s is not complete", name);
     if (term && h->term != term)
         return ku_proof_refuse(c, port->buffer,
                                "port %s is not the value over all micro-batches and ranks", name);
     return check_port(c, port);
+}
+
+/* A port without rows has the value of the last micro-batch, if it is no sum of them. */
+static int finish_port(struct ku_proof *c, const struct ku_program_port *port)
+{
+    const int n = ku_rows_count(c, port->buffer);
+    if (n == 1)
+        return finish_value(c, port, ku_mesh_n_micro(&c->mesh) - 1);
+    for (int micro = 0; micro < n; micro++) {
+        ku_rows_select(c, micro);
+        KU_TRY(finish_value(c, port, micro));
+    }
+    return KUMI_OK;
 }
 
 int ku_proof_finish(struct ku_proof *c)
