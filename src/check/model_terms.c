@@ -380,6 +380,17 @@ static uint64_t port_of_use(const struct derive *d, ku_id use)
     return ku_cut_gradient(m, m->use[use].tensor, nth);
 }
 
+static void find_samples(struct derive *d)
+{
+    const struct ku_graph *g = d->g;
+    for (uint32_t i = 0; i < g->n_inputs; i++)
+        d->samples[g->input[i].value] = ku_model_samples(g, g->input[i].value, NULL);
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        for (int i = 0; g->node[n].op != KU_OP_NONE && i < g->node[n].n_out; i++)
+            d->samples[ku_out(g, n, i)] = ku_model_samples(g, ku_out(g, n, i), d->samples);
+}
+
+/* A metric of a value without samples, as of a parameter, is the same on all ranks and no sum. */
 static void list_sums(struct derive *d)
 {
     const struct ku_graph *g = d->g;
@@ -399,7 +410,8 @@ static void list_sums(struct derive *d)
     for (uint32_t i = 0; i < g->n_outputs; i++) {
         ku_id def = g->value[g->output[i].value].def;
         int op = def ? g->node[def].op : 0;
-        if (op == KU_OP_exact_sum || op == KU_OP_count_valid || op == KU_OP_max_all)
+        const bool is_sum = op == KU_OP_exact_sum || op == KU_OP_count_valid || op == KU_OP_max_all;
+        if (is_sum && d->samples[ku_in(g, &g->node[def], 0)])
             add_sum(d, (struct sum){.value = g->output[i].value,
                                     .port = ku_cut_sum(index++, g->output[i].name),
                                     .wire = -1,
@@ -476,7 +488,6 @@ static int evaluate(struct derive *d, int u)
         for (int i = 0; i < node->n_out; i++) {
             ku_id v = ku_out(g, n, i);
             d->term[v] = out[i];
-            d->samples[v] = ku_model_samples(g, v, d->samples);
             struct ku_term t = {.hash = out[i],
                                 .shape = ku_shape_hash(&g->shape[g->value[v].shape]),
                                 .dtype = g->value[v].dtype,
@@ -681,8 +692,7 @@ static int derive_all(struct derive *d)
         return KUMI_ENOMEM;
     for (ku_id a = 1; a < d->g->n_attrs; a++)
         d->attr[a] = ku_attrs_hash(&d->g->attr[a]);
-    for (uint32_t i = 0; i < d->g->n_inputs; i++)
-        d->samples[d->g->input[i].value] = ku_model_samples(d->g, d->g->input[i].value, NULL);
+    find_samples(d);
     list_sums(d);
     d->sum = ku_calloc(((size_t)d->n_sums + 1) * (size_t)n_micro, sizeof *d->sum);
     if (d->sum == NULL)

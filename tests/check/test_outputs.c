@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Outputs with rows for every micro-batch: those of each are a value of their own, which later
- * instructions of the micro-batch read, and which the trainer reads back.
+ * instructions of the micro-batch read, and which the trainer reads back. And metrics of a
+ * parameter, which every micro-batch and rank computes whole.
  */
 #include "edits.h"
 
 enum { N_LAYERS = 4, WIDTH = 8, N_CLASSES = 5 };
 
-/* Output "first" is read by later layers, "double" by none. */
-static struct ku_graph *layers(int64_t n)
+/* Output "first" is read by later layers, "double" by none. metrics: of the head's weight. */
+static struct ku_graph *layers(int64_t n, bool metrics)
 {
     struct kumi_graph *b;
     struct ku_graph *g;
@@ -26,7 +27,13 @@ static struct ku_graph *layers(int64_t n)
         if (i == 0)
             kumi_graph_output(b, "first", x);
     }
-    x = kumi_linear(b, x, "head", &(struct kumi_linear){.out = "v", .out_count = &classes});
+    const kumi_value head =
+        kumi_param(b, "head", "cv", (int64_t[]){width, classes}, &(struct kumi_init){.std = 0.1});
+    x = kumi_linear(b, x, "head", &(struct kumi_linear){.weight = head});
+    if (metrics) {
+        kumi_graph_metric(b, "sum", head, KUMI_METRIC_SUM);
+        kumi_graph_metric(b, "max", head, KUMI_METRIC_MAX);
+    }
     kumi_graph_output(b, "double", kumi_scale(b, x, 2));
     assert_int_equal(kumi_loss_cross_entropy(b, x, y, -100), 0);
     assert_int_equal(ku_builder_take(b, &g), 0);
@@ -38,7 +45,7 @@ static void make_rows(const struct layout *l, enum ku_check_kind kind, struct jo
 {
     const struct ku_target target = {.query = ku_device_find("cpu")->query,
                                      .ranks_per_host = l->ranks};
-    struct ku_graph *graph = layers(4 * l->ranks * l->vs * l->mb);
+    struct ku_graph *graph = layers(4 * l->ranks * l->vs * l->mb, l->pp < 2);
     *j = (struct job){.o = options(l)};
     assert_int_equal(pipeline_of(l, graph, &j->o, &j->schedule, j->layers), 0);
     assert_int_equal(compile(kind, &target, graph, j), 0);
@@ -50,6 +57,7 @@ static void accepted(void **state)
 {
     static const struct layout row[] = {
         {.ranks = 1, .replicate = 1, .mb = 1, .vs = 1, .is_private = 1, .optimizer = KU_OP_adamw},
+        {.ranks = 2, .replicate = 1, .mb = 1, .vs = 1, .is_private = 1, .optimizer = KU_OP_adamw},
         {.ranks = 2, .replicate = 1, .mb = 2, .vs = 2, .is_private = 1, .optimizer = KU_OP_adamw},
         {.ranks = 1,
          .replicate = 1,
