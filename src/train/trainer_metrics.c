@@ -17,15 +17,17 @@ static const char *const prefix[N_KINDS] = {
     [KUMI_METRIC_PER_TARGET] = "metric.per_target.",
 };
 
-/* Elements of the global batch that a metric covers. */
-static double count_of(const struct ku_graph *g, const char *name)
+/* Elements of the global batch that a metric covers: those of its sum, of which converts complete
+ * the output. */
+static double count_of(const struct ku_graph *g, const char *port)
 {
-    for (ku_id n = 1; n < g->n_nodes; n++) {
-        const struct ku_node *x = &g->node[n];
-        if (x->op == KU_OP_exact_sum && strcmp(g->name[x->path], name) == 0)
-            return (double)ku_shape_count(&g->shape[g->value[ku_in(g, x, 0)].shape]);
-    }
-    return 1;
+    const ku_id output = ku_graph_find_output(g, port);
+    const struct ku_node *x = &g->node[g->value[output].def];
+    while (x->op == KU_OP_convert)
+        x = &g->node[g->value[ku_in(g, x, 0)].def];
+    return x->op == KU_OP_exact_sum
+               ? (double)ku_shape_count(&g->shape[g->value[ku_in(g, x, 0)].shape])
+               : 1;
 }
 
 /* Resolve the names of the metrics' ports in all shapes. */
@@ -48,7 +50,7 @@ static int find_ports(struct ku_trainer *t, struct ku_graph *const *graph)
             return KUMI_ENOMEM;
         t->shape[i].metric_count = count;
         for (int k = 0; k < t->n_metrics; k++)
-            count[k] = count_of(graph[i], t->metric[k].name);
+            count[k] = count_of(graph[i], t->metric[k].port);
     }
     return KUMI_OK;
 }

@@ -388,17 +388,23 @@ static void min_loss_scale(void **state)
     ku_os_rmtree(plan.dir);
 }
 
-/* Metrics of a batch x [N, 3] whose large elements cancel: the exact values, however x is split. */
+/* Metrics of a batch x [N, 3] whose large elements cancel: the exact values, however x is split.
+ * Those of a scope have names without it, and one may have the name of the loss. */
 enum { WIDTH = 3 };
 static int build_metrics(struct kumi_graph *g)
 {
     const int64_t classes = 2;
     kumi_value x = kumi_input(g, "x", KUMI_F32, "nc", (int64_t[]){N, WIDTH});
     kumi_value y = kumi_input(g, "y", KUMI_I32, "n", (int64_t[]){N});
-    kumi_value z =
-        kumi_linear(g, x, "head", &(struct kumi_linear){.out = "v", .out_count = &classes});
+    kumi_value weight =
+        kumi_param(g, "w", "cv", (int64_t[]){WIDTH, classes}, &(struct kumi_init){.mean = 2});
+    kumi_value z = kumi_linear(g, x, "head", &(struct kumi_linear){.weight = weight});
     kumi_graph_metric(g, "sum", x, KUMI_METRIC_SUM);
+    kumi_graph_enter(g, "enc");
     kumi_graph_metric(g, "mean", x, KUMI_METRIC_MEAN);
+    kumi_graph_leave(g);
+    kumi_graph_metric(g, "loss", x, KUMI_METRIC_MEAN);
+    kumi_graph_metric(g, "weight", weight, KUMI_METRIC_MEAN);
     kumi_graph_metric(g, "max", x, KUMI_METRIC_MAX);
     kumi_graph_metric(g, "per_target", x, KUMI_METRIC_PER_TARGET);
     return kumi_loss_cross_entropy(g, z, y, -100);
@@ -406,9 +412,9 @@ static int build_metrics(struct kumi_graph *g)
 
 static int expect_metrics(const struct kumi_trainer *t, int is_eval, double sum, double max)
 {
-    static const char *const name[] = {"sum", "mean", "max", "per_target"};
-    const double want[] = {sum, sum / (N * WIDTH), max, sum / (N - 2)};
-    for (int i = 0; i < 4; i++) {
+    static const char *const name[] = {"sum", "mean", "loss", "weight", "max", "per_target"};
+    const double mean = sum / (N * WIDTH), want[] = {sum, mean, mean, 2, max, sum / (N - 2)};
+    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         double got;
         if (kumi_trainer_metric(t, name[i], is_eval, &got) < 0 || got != want[i]) {
             fprintf(stderr, "%s of %s: %.17g, expected %.17g\n", name[i],
