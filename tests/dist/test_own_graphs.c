@@ -30,7 +30,8 @@ enum model {
     ACTIVATIONS,
     TWICE,
     NORMED,
-    N_MODELS
+    N_MODELS,
+    FACTORED = N_MODELS
 };
 
 static struct {
@@ -67,9 +68,32 @@ static kumi_value weight_of(struct kumi_graph *g)
     return v;
 }
 
+/* Layers whose weights are products of parameters of the layer. */
+static int build_factored(struct kumi_graph *g)
+{
+    const struct kumi_init init = {.std = 0.5};
+    const int64_t left[] = {HIDDEN, 3}, right[] = {3, HIDDEN}, hidden = HIDDEN, classes = CLASSES;
+    const kumi_value x = kumi_input(g, "x", KUMI_F32, "nc", (int64_t[]){N, WIDTH});
+    const kumi_value y = kumi_input(g, "y", KUMI_I32, "n", (int64_t[]){N});
+    kumi_value h = kumi_linear(g, x, "in", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    for (int i = 0; i < 4; i++) {
+        kumi_graph_enter(g, "h.%d", i);
+        const kumi_value b = kumi_param(g, "b", i % 2 ? "rf" : "rg", right, &init),
+                         a = kumi_param(g, "a", i % 2 ? "gr" : "fr", left, &init),
+                         ab = kumi_linear(g, a, "ab", &(struct kumi_linear){.weight = b});
+        h = kumi_activate(g, kumi_linear(g, h, "fc", &(struct kumi_linear){.weight = ab}),
+                          KUMI_RELU);
+        kumi_graph_leave(g);
+    }
+    h = kumi_linear(g, h, "head", &(struct kumi_linear){.out = "v", .out_count = &classes});
+    return kumi_loss_cross_entropy(g, h, y, -100);
+}
+
 static int build(struct kumi_graph *g)
 {
     const int64_t hidden = HIDDEN;
+    if (plan.model == FACTORED)
+        return build_factored(g);
     const kumi_value x = kumi_input(g, "x", KUMI_F32, "nc", (int64_t[]){N, WIDTH});
     const kumi_value y = kumi_input(g, "y", KUMI_I32, "n", (int64_t[]){N});
     kumi_value h = kumi_linear(
@@ -217,10 +241,25 @@ static void narrow_weights(void **state)
     unlink(plan.path);
 }
 
+/* W of a stage reads parameters that the next I gathers, and that no gather may replace before. */
+static void gathered_factors(void **state)
+{
+    char first[72] = "";
+    (void)state;
+    plan.model = FACTORED;
+    plan.sets[0] = "parallel.host_state=private", plan.sets[1] = "parallel.zero=3";
+    plan.sets[2] = "parallel.persist_below=0", plan.sets[3] = NULL;
+    train(2, "one stage", first);
+    plan.sets[3] = "parallel.pp=2", plan.sets[4] = "parallel.pp_schedule=zb-h1";
+    plan.sets[5] = NULL;
+    train(4, "zb-h1", first);
+    unlink(plan.path);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_bits),
-                                       cmocka_unit_test(narrow_weights),
-                                       cmocka_unit_test(pipelines)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_bits), cmocka_unit_test(narrow_weights), cmocka_unit_test(pipelines),
+        cmocka_unit_test(gathered_factors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -332,12 +332,14 @@ static bool block_at(const struct ku_lower *l, uint32_t i, struct ku_block *b)
     return true;
 }
 
-/* Finds the block after block i that gathers parameters. */
+/* Finds the block after block i that gathers parameters. None if a W before it reads parameters. */
 static void find_next(struct ku_lower *l, uint32_t i)
 {
     struct ku_block b;
     l->next.distance = 0;
     for (uint32_t k = 1; l->n_units && block_at(l, i + k, &b) && b.micro < l->n_micro; k++) {
+        if (b.kind == KU_BL_W && ku_gather_is_read_by_w(l, b.stage))
+            return;
         l->next.phase = b.kind == KU_BL_F ? KU_PH_F : KU_PH_I;
         l->next.stage = b.stage;
         if (b.kind != KU_BL_W && ku_gather_has_units(l, l->next.phase, b.stage)) {

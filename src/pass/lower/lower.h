@@ -58,6 +58,7 @@ struct ku_unit_state {
     uint32_t turn;          /* the phase (ku_lower.turn) for which it last started */
     ku_id last_read;        /* the last node that reads it */
     int is_waited;
+    bool is_read_by_w; /* as well, where its weights are computed from parameters */
 };
 
 struct ku_lower {
@@ -158,6 +159,8 @@ KU_STATUS ku_gather_init(struct ku_lower *l);
 void ku_gather_fini(struct ku_lower *l);
 /* Whether forward or backward (KU_PH_I) of a stage gathers parameters. */
 bool ku_gather_has_units(const struct ku_lower *l, int phase, int stage);
+/* Whether W of a stage reads units that its forward or backward has gathered. */
+bool ku_gather_is_read_by_w(const struct ku_lower *l, int stage);
 /* Begins phase A, or F, I (or the whole backward) or W of a stage: starts the first gathers. */
 KU_STATUS ku_gather_begin(struct ku_lower *l, int phase, int stage);
 /* Waits for the unit of this convert: its parameters are valid from here on. */

@@ -20,6 +20,11 @@
  *
  * A block of a pipeline gathers the units of its stage, F and I (or B) of each micro-batch anew. A
  * stage that reads a parameter of another one receives its ranks' shards in A, and gathers these.
+ *
+ * Where a weight is computed from parameters of its layer, W reads units that I has gathered. No
+ * gather starts across such a W, as it would take the unit's place before W has read it:
+ *
+ *     blocks     I2     W2     I3        the units of I3 start in I3
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -167,6 +172,16 @@ bool ku_gather_has_units(const struct ku_lower *l, int phase, int stage)
     return false;
 }
 
+bool ku_gather_is_read_by_w(const struct ku_lower *l, int stage)
+{
+    for (uint32_t k = 0; k < l->n_units; k++) {
+        const uint32_t unit = l->unit_order[k];
+        if (l->unit[unit].is_read_by_w && l->g->node[converts(l, unit)[0]].stage == stage)
+            return true;
+    }
+    return false;
+}
+
 int ku_gather_begin(struct ku_lower *l, int phase, int stage)
 {
     l->turn++;
@@ -234,8 +249,11 @@ int ku_gather_init(struct ku_lower *l)
     for (ku_id n = 1; n < g->n_nodes; n++)
         for (int i = 0; i < g->node[n].n_in && g->node[n].op; i++) {
             const ku_id def = g->value[ku_in(g, &g->node[n], i)].def;
-            if (def && l->unit_of[def])
-                l->unit[l->unit_of[def] - 1].last_read = n;
+            if (def == 0 || l->unit_of[def] == 0)
+                continue;
+            struct ku_unit_state *s = &l->unit[l->unit_of[def] - 1];
+            s->last_read = n;
+            s->is_read_by_w |= g->node[n].phase == KU_PH_W && g->node[def].phase != KU_PH_A;
         }
     KU_ASSERT(l->n_units <= g->n_buckets);
     return KUMI_OK;
