@@ -413,12 +413,16 @@ static enum ku_tp_style style_of(const struct divide *d, ku_id value)
     return t ? ku_tp_plan_of_tensor(&d->c->o->plan, g->tensor[t].name) : KU_TP_DEFAULT;
 }
 
-/* The operands of a node outside the divided layers: all parts of the sequence, or none. */
+/*
+ * The operands of a node outside the divided layers: all parts of the sequence, or none. Statistics
+ * of a micro-batch are those of whole sequences.
+ */
 static int divide_sequence(struct divide *d, ku_id node)
 {
     struct ku_graph *g = d->g;
     const struct ku_node n = g->node[node];
-    bool is_part = n.op == KU_OP_embedding && has_dim(g, ku_in(g, &n, 1), 't'), is_able = true;
+    bool is_part = n.op == KU_OP_embedding && has_dim(g, ku_in(g, &n, 1), 't');
+    bool is_able = n.op != KU_OP_batch_norm_sums && !(ku_ops[n.op].traits & KU_OP_MICRO);
     for (int i = 0; i < n.n_in; i++) {
         is_part = is_part || d->split[ku_in(g, &n, i)] == 't';
         is_able = is_able && style_of(d, ku_in(g, &n, i)) != KU_TP_REPLICATE;
