@@ -196,7 +196,10 @@ struct ku_program_state {
     size_t offset, bytes;
 };
 
-/* Channels between two coordinates of axis pp, of SEND and RECV. */
+/*
+ * Channels between two coordinates of axis pp, of SEND and RECV: 4 classes of messages for each
+ * pair of neighbouring stages, of which there are at most 8 (parallel.virtual_stages).
+ */
 enum { KU_MAX_CHANNELS = 32 };
 
 struct ku_program {

@@ -353,6 +353,8 @@ static const struct bad {
      "config: --set memory.recompute={\"every\":2,\"budget_gib\":1}: memory.recompute: "
      "{\"every\":2,\"budget_gib\":1}; \"none\", \"selective\", \"full\", {\"every\": 2}, "
      "{\"budget_gib\": 4} or {\"policy\": \"full\", \"match\": [\"h.*\"]}"},
+    {NULL, "parallel.virtual_stages=9",
+     "config: --set parallel.virtual_stages=9: parallel.virtual_stages: 9; an integer from 2 to 8"},
     {NULL, "schedule.type=noam",
      "config: c.json:1:1: schedule.d_model: missing; noam needs the model's width"},
     {NULL, "schedule.type=multi_step",
