@@ -109,6 +109,18 @@ static int batch_norms(struct kumi_graph *g, int size)
     return kumi_loss_cross_entropy(g, y, kumi_input(g, "targets", KUMI_I32, "nt", ids), -100);
 }
 
+/* An MLP over images, whose first weight begins with their rows: they are whole. */
+static int image_mlp(struct kumi_graph *g, int size)
+{
+    const int64_t hidden = 12 * size, classes = 4, samples = N_SAMPLES;
+    const kumi_value x = kumi_input(g, "x", KUMI_F32, "nhw", (int64_t[]){N_SAMPLES, 4, 6});
+    kumi_value y = kumi_linear(
+        g, x, "up", &(struct kumi_linear){.out = "f", .out_count = &hidden, .contract = 2});
+    y = kumi_activate(g, y, KUMI_RELU);
+    y = kumi_linear(g, y, "down", &(struct kumi_linear){.out = "v", .out_count = &classes});
+    return kumi_loss_cross_entropy(g, y, kumi_input(g, "targets", KUMI_I32, "n", &samples), -100);
+}
+
 typedef int build_fn(struct kumi_graph *g, int size);
 
 static struct ku_compile_opts opts_of(int tp, enum kumi_dtype compute)
@@ -351,6 +363,9 @@ static void parameters(void **state)
         {mlp, "layers.1.weight", 'f'},
         {mlp, "layers.1.bias", 'C'},
         {mlp, "layers.3.weight", 'f'},
+        {image_mlp, "up.weight", 'f'},
+        {image_mlp, "up.bias", 'f'},
+        {image_mlp, "down.weight", 'f'},
         {normalized_heads, "q.weight", 'C'},
         {normalized_heads, "k.weight", 'C'},
         {normalized_heads, "up.weight", 'f'},

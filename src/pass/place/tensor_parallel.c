@@ -130,6 +130,35 @@ static bool leave_whole(struct ku_tensor_plan *p, ku_id node, const char *why)
     return true;
 }
 
+/*
+ * The next letter of a weight whose own is contracted and whole in the input, as the rows of an
+ * image that an MLP reads; 0: none that divides it, or the user's plan names the letter.
+ */
+static char next_letter(const struct ku_tensor_plan *p, ku_id weight)
+{
+    const struct ku_shape *s = &p->g->shape[p->g->tensor[weight].shape];
+    const int first = ku_shape_find(s, p->letter[weight]) + 1;
+    KU_ASSERT(first > 0);
+    if (ku_styles_of(&p->styles, weight) != KU_TP_DEFAULT)
+        return 0;
+    for (int d = first; d < s->ndim; d++)
+        if (is_splittable(p, &s->dim[d]) &&
+            s->dim[d].count % (s->dim[d].name == 'h' ? p->head_parts : p->parts) == 0)
+            return s->dim[d].name;
+    return 0;
+}
+
+/* A linear contracts the letter of its weight, by which its input is not divided. True. */
+static bool try_next(struct ku_tensor_plan *p, ku_id node)
+{
+    const ku_id weight = parameter_of(p->g, ku_in(p->g, &p->g->node[node], 1));
+    const char next = next_letter(p, weight);
+    if (next == 0)
+        return leave_whole(p, node, "contracts a dim that is whole in its input");
+    p->letter[weight] = next;
+    return true;
+}
+
 /* Whether an op is the loss, or a part of it. */
 static bool is_loss(int op)
 {
@@ -152,8 +181,7 @@ static bool follow(struct ku_tensor_plan *p, ku_id id)
     if (n->op == KU_OP_embedding && letter)
         return false;
     if (is_row_parallel(p, n))
-        return split == letter ? false
-                               : leave_whole(p, id, "contracts a dim that is whole in its input");
+        return split == letter ? false : try_next(p, id);
     if (is_loss(n->op) && split == 'v') /* in parts, with whole results */
         return false;
     if (n->op == KU_OP_linear && letter == 0 && n->n_in > 2 &&
@@ -539,8 +567,8 @@ static int check_sum_over_tokens(const struct ku_tensor_plan *p, ku_id param, in
 {
     const struct ku_graph *g = p->g;
     const int t = tokens_of(g, x);
-    if (p->o->tp_exact == 0 || t < 0)
     KU_ASSERT(param && p->seq);
+    if (p->o->tp_exact == 0 || t < 0)
         return KUMI_OK;
     const int64_t count = shape_of(g, x)->dim[t].count;
     if (!has_slices)
