@@ -3,10 +3,6 @@
  * Evaluation and sampling. Dropout nodes are removed (their readers read the operand), attention
  * dropout and label smoothing are set to 0, and batch norm reads the running statistics. Does
  * nothing in training.
- *
- * Dropout of a parameter becomes a product with 1. If its readers read the parameter, they would
- * decide where it is placed and in which dtypes it is stored, and the state of training has none of
- * this.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -18,27 +14,13 @@ static ku_id replaced(const ku_id *to, ku_id value)
     return to[value] ? to[value] : value;
 }
 
-static int multiply_by_one(struct ku_graph *g, ku_id node)
-{
-    struct ku_attrs a = ku_attrs_default;
-    KU_ASSERT(g->node[node].op == KU_OP_dropout && g->node[node].n_in == 2);
-    a.value = 1;
-    g->node[node].op = KU_OP_scale;
-    g->node[node].n_in = 1;
-    g->node[node].stream = 0;
-    g->node[node].attr = ku_graph_attr(g, &a);
-    return g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
-}
-
 static int infer(struct ku_graph *g, ku_id *to)
 {
     for (ku_id n = 1; n < g->n_nodes; n++) {
         struct ku_node *node = &g->node[n];
         for (int i = 0; i < node->n_in; i++)
             g->refs[node->in + (uint32_t)i] = replaced(to, ku_in(g, node, i));
-        if (node->op == KU_OP_dropout && g->value[ku_in(g, node, 0)].role == KU_STATE) {
-            KU_TRY(multiply_by_one(g, n));
-        } else if (node->op == KU_OP_dropout) {
+        if (node->op == KU_OP_dropout) {
             to[ku_out(g, n, 0)] = ku_in(g, node, 0);
             node->op = KU_OP_NONE;
         } else if (node->op == KU_OP_batch_norm_moments) {

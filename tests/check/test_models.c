@@ -35,27 +35,6 @@ static struct ku_graph *normed_tokens(int64_t n)
     return finish(b, z, y);
 }
 
-/* Dropout of a weight, which leaves a pair of layers whole, and a pair that ranks divide. */
-static struct ku_graph *dropped_weight(int64_t n)
-{
-    const int64_t hidden = 24, width = 8, classes = 5;
-    struct kumi_graph *b;
-    assert_int_equal(kumi_graph_create(&b), 0);
-    kumi_value x = kumi_input(b, "x", KUMI_F32, "nc", (int64_t[]){n, width});
-    const kumi_value y = kumi_input(b, "targets", KUMI_I32, "n", &n);
-    const kumi_value w =
-        kumi_param(b, "w", "cf", (int64_t[]){width, hidden}, &(struct kumi_init){.std = 0.1});
-    const struct kumi_linear drops = {.weight = kumi_dropout(b, w, 0.25)},
-                             up = {.out = "f", .out_count = &hidden},
-                             down = {.out = "c", .out_count = &width};
-    x = kumi_activate(b, kumi_linear(b, x, "drops", &drops), KUMI_RELU);
-    x = kumi_linear(b, x, "next", &down);
-    x = kumi_activate(b, kumi_linear(b, x, "up", &up), KUMI_RELU);
-    x = kumi_linear(b, x, "down", &down);
-    x = kumi_linear(b, x, "head", &(struct kumi_linear){.out = "v", .out_count = &classes});
-    return finish(b, x, y);
-}
-
 static void proved(void **state)
 {
     static const struct layout row[] = {
@@ -66,22 +45,6 @@ static void proved(void **state)
          .vs = 1,
          .tp = 2,
          .sp = 1,
-         .is_private = 1,
-         .optimizer = KU_OP_adamw},
-        {.model = dropped_weight,
-         .ranks = 1,
-         .replicate = 1,
-         .mb = 2,
-         .vs = 1,
-         .compute = KUMI_BF16,
-         .is_private = 1,
-         .optimizer = KU_OP_adamw},
-        {.model = dropped_weight,
-         .ranks = 2,
-         .replicate = 1,
-         .mb = 1,
-         .vs = 1,
-         .tp = 2,
          .is_private = 1,
          .optimizer = KU_OP_adamw},
     };
