@@ -163,11 +163,11 @@ KUMI_API int kumi_all_to_all_v(struct kumi_comm *comm, const void *in, void *out
                                enum kumi_dtype dtype);
 KUMI_API int kumi_barrier(struct kumi_comm *comm);
 /*
- * Send to or receive from one rank. A message of up to 96 bytes is sent eagerly: kumi_send returns at
- * once, unless the peer has yet to receive two of this rank. Of a longer one it returns when a peer
- * on this host has received it, and when it is on its way to one on another host, received or not.
- * So a send does not order what the two ranks do otherwise. Two ranks that each send three messages
- * before they receive wait for ever: start sends and receives together, with kumi_batch.
+ * Send to or receive from one rank. A message of up to 96 bytes is sent eagerly: kumi_send returns
+ * at once, unless the peer has yet to receive two of this rank. Of a longer one it returns when a
+ * peer on this host has received it, and when it is on its way to one on another host, received or
+ * not. So a send does not order what the two ranks do otherwise. Two ranks that each send three
+ * messages before they receive wait for ever: start sends and receives together, with kumi_batch.
  *
  * Messages between two ranks of a communicator match in order, with equal counts. Every message
  * must be received before the communicator is freed.

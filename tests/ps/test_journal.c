@@ -451,20 +451,20 @@ static void synced_first(void **state)
     assert_int_equal(end.last, 3);
     const struct ku_ps_journal_opts o = {
         .dir = dir, .identity = identity, .ledger = &ledger, .sync = KU_PS_SYNC_EVERY};
-    for (int n = 1, status = -1; status < 0; n++) {
+    for (int n = 1; n < 100 && !(is_found[1] && is_found[2] && is_found[3]); n++) {
         char fault[32], text[160];
-        assert_true(n < 100);
         snprintf(fault, sizeof fault, "os:%d", n);
         ku_fault_set(fault);
-        status = ku_ps_journal_open(&o, &end, &j);
+        const int status = ku_ps_journal_open(&o, &end, &j);
         ku_fault_set(NULL);
+        if (status == KUMI_OK) /* without the next segment it goes on, too */
+            ku_ps_journal_close(j);
         for (uint32_t i = 1; i <= 3 && status < 0; i++) {
             snprintf(text, sizeof text, "%s/%08u.journal: cannot be synced", dir, i);
             is_found[i] |= strstr(ku_err_get()->text, text) != NULL;
         }
     }
     assert_true(is_found[1] && is_found[2] && is_found[3]);
-    ku_ps_journal_close(j);
 }
 
 /* Segments go once a checkpoint covers every push in them. */
