@@ -225,12 +225,12 @@ static int read_at_once(void *ctx, uint32_t number)
     return seen == -1 ? KUMI_OK : KU_ERR(KUMI_EBUG, "read during an update: %d", (int)seen);
 }
 
-static int serve(struct remote *r, struct ku_trainer *t, struct ku_remote_engine *e)
+static int serve(struct remote *r, struct ku_trainer *t, struct ku_remote_engine *e, bool is_read)
 {
     struct ku_exec *exec = t->exec[KU_PROG_TRAIN];
     uint32_t *of = ku_calloc(t->program[KU_PROG_TRAIN]->n_instrs, sizeof *of);
     of[0] = 1;
-    if (r->reads && r->first == e)
+    if (is_read)
         ku_exec_set_notice(exec, of, read_at_once, r);
     const int status = ku_remote_serve(e, r->n_updates);
     ku_exec_set_notice(exec, NULL, NULL, NULL);
@@ -256,7 +256,7 @@ static int server_rank(struct ku_job *job, void *arg)
     if (job->rank == 0)
         r->first = e; /* workers begin later */
     ku_remote_direct_attach(r->link, e, NULL, r->dir, job->rank == 0 ? &events : NULL);
-    int status = serve(r, t, e);
+    int status = serve(r, t, e, r->reads && job->rank == 0);
     if (status < 0)
         ku_remote_direct_fail(r->link, status);
     else
@@ -837,7 +837,6 @@ static void compressed_refuses(void **state)
     }
 }
 
-/* The failure of a worker or of a server ends all, with its status. */
 static void does_not_wait(void **state)
 {
     (void)state;
@@ -851,6 +850,7 @@ static void does_not_wait(void **state)
     }
 }
 
+/* The failure of a worker or of a server ends all, with its status. */
 static void failure_ends_all(void **state)
 {
     (void)state;
