@@ -141,6 +141,7 @@ struct kumi_sample_options {
     int ema;          /* of a run: use the averaged weights (train.ema) */
     const char *stop; /* stop string: the output ends before its first occurrence; NULL: none */
     const char *tokenizer; /* "byte", directory or tokenizer.json; NULL: the model's own */
+    int64_t threads;       /* compute threads, 1 to 4096; 0: the CPUs of this process */
     /*
      * Called with the prompt and then with each part of its completion; parts end at character
      * boundaries if the output is valid text. It runs on another thread while kumi_sample blocks.
@@ -185,12 +186,13 @@ struct kumi_translate_options {
     const char *tokenizer, *target_tokenizer;
     /* [n]; blanks at the end of a sentence do not count, as in training */
     const char *const *source;
-    int64_t n;      /* sentences; an empty sentence gives an empty text */
-    int64_t beam;   /* beam width; 0, 1: greedy */
-    int64_t n_best; /* translations per sentence, at most beam; 0: 1 */
-    double alpha;   /* exponent of the length penalty */
-    int64_t batch;  /* sentences per batch; 0: 16 */
-    int ema;        /* use the averaged weights (train.ema) */
+    int64_t n;       /* sentences; an empty sentence gives an empty text */
+    int64_t beam;    /* beam width; 0, 1: greedy */
+    int64_t n_best;  /* translations per sentence, at most beam; 0: 1 */
+    double alpha;    /* exponent of the length penalty */
+    int64_t batch;   /* sentences per batch; 0: 16 */
+    int ema;         /* use the averaged weights (train.ema) */
+    int64_t threads; /* compute threads, 1 to 4096; 0: the CPUs of this process */
     /* Called for each translation in order, best first. "": there are fewer than n_best. */
     void (*emit)(void *ctx, int64_t sentence, int64_t rank, const char *text);
     void *ctx;

@@ -108,6 +108,7 @@ int cmd_sample(struct cli *c)
          &o.tokenizer},
         {"dtype", CLI_TEXT, "compute dtype: f32, bf16 or f16 (default: as trained)", &o.dtype},
         {"ema", CLI_FLAG, "use the averaged weights (train.ema)", &o.ema},
+        {"threads", CLI_INT, "compute threads (default: the cores)", &o.threads},
         {"seed", CLI_INT, "seed of the random choices (default 1337)", &seed}};
     if (!CLI_PARSE(c, option, 1, 1))
         return c->code;

@@ -58,7 +58,8 @@ int cmd_translate(struct cli *c)
         {"tokenizer", CLI_TEXT, "of the sources, or of both sides (default: the run's)",
          &o.tokenizer},
         {"target-tokenizer", CLI_TEXT, "of the targets (default: the run's)", &o.target_tokenizer},
-        {"batch", CLI_INT, "sentences per batch (default 16)", &batch}};
+        {"batch", CLI_INT, "sentences per batch (default 16)", &batch},
+        {"threads", CLI_INT, "compute threads (default: the cores)", &o.threads}};
     if (!CLI_PARSE(c, option, 1, 1))
         return c->code;
     o.run = c->arg[0];

@@ -37,11 +37,11 @@ const struct cli_command cli_commands[] = {
     {"sample", "generate text from a run or a directory of weights",
      "kumi sample RUN|DIR [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
      "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT]\n"
-     "            [--tokenizer DIR] [--dtype f32|bf16|f16] [--ema] [--seed S]",
+     "            [--tokenizer DIR] [--dtype f32|bf16|f16] [--ema] [--threads T] [--seed S]",
      cmd_sample},
     {"translate", "translate sentences with a trained seq2seq model",
      "kumi translate RUN|DIR [--beam B] [--alpha A] [--n-best K] [--batch N] [--ema]\n"
-     "               [--tokenizer DIR] [--target-tokenizer DIR] < INPUT",
+     "               [--tokenizer DIR] [--target-tokenizer DIR] [--threads T] < INPUT",
      cmd_translate},
     {"plan", "memory and min time of a configuration, without running it",
      "kumi plan CONFIG [-n N] [-H a:4,b:4 | --hostfile FILE]\n"

@@ -20,6 +20,9 @@
  * Here is what generation and translation share: several programs over one memory plan on one rank.
  */
 
+/* Max of an option `threads`, as of train.threads */
+enum { KU_INFER_MAX_THREADS = 4096 };
+
 /* Options of the compiler for inference on one rank, in compute dtype `compute`. */
 struct ku_compile_opts ku_inference_compile_opts(enum kumi_dtype compute,
                                                  const char *const *keep_f32,

@@ -20,6 +20,7 @@
 #include "kumi/run.h"
 #include "batch/text_source.h"
 #include "infer/generator.h"
+#include "infer/inference.h"
 #include "model/model.h"
 #include "infer/sampling.h"
 #include "base/progress_line.h"
@@ -56,16 +57,18 @@ struct sample {
     struct kumi_error error; /* of an attempt after that */
 };
 
-/* trained: the model's compute dtype, which the option replaces */
-static int set_device(struct sample *s, const char *trained, const char *device, const char *isa,
-                      int64_t threads)
+/*
+ * trained: the model's compute dtype, which the option replaces. The threads are not those of the
+ * training, which belong to one of several ranks.
+ */
+static int set_device(struct sample *s, const char *trained, const char *device, const char *isa)
 {
     KU_TRY(ku_dtype_parse(s->o->dtype ? s->o->dtype : trained, &s->infer.compute));
     s->infer.device = ku_device_find(device);
-    s->infer.device_opts.n_threads = threads > 0 ? (int)threads : ku_os_n_cpus();
+    s->infer.device_opts.n_threads = s->o->threads ? (int)s->o->threads : ku_os_n_cpus();
     KU_TRY(ku_isa_resolve(isa, s->infer.compute, &s->infer.device_opts.isa));
-    KU_LOG(EXEC, INFO, "sample: %s on %s", kumi_dtype_name(s->infer.compute),
-           ku_cpu_isa_name(s->infer.device_opts.isa));
+    KU_LOG(EXEC, INFO, "sample: %s on %s, threads: %d", kumi_dtype_name(s->infer.compute),
+           ku_cpu_isa_name(s->infer.device_opts.isa), s->infer.device_opts.n_threads);
     return KUMI_OK;
 }
 
@@ -91,7 +94,7 @@ static int open_directory(struct sample *s, const char *dir)
     }
     ku_free(path);
     KU_TRY(status);
-    KU_TRY(set_device(s, "f32", "cpu", NULL, 0));
+    KU_TRY(set_device(s, "f32", "cpu", NULL));
     const char *where;
     KU_TRY(ku_pretrained_tokenizer(dir, s->o->tokenizer, s->model.properties.vocab_size, &where));
     return ku_tokenizer_open(where, &s->tokenizer);
@@ -133,8 +136,7 @@ static int use_config(struct sample *s, const struct ku_config *cfg, const char 
     KU_TRY(ku_model_read(cfg, &s->model));
     s->infer.keep_f32 = (const char *const *)cfg->precision_keep_f32.item;
     s->infer.modules = &cfg->precision_modules.rules;
-    KU_TRY(set_device(s, cfg->precision_compute, cfg->parallel_device, cfg->parallel_isa,
-                      cfg->train_threads == KU_NULL ? 0 : cfg->train_threads));
+    KU_TRY(set_device(s, cfg->precision_compute, cfg->parallel_device, cfg->parallel_isa));
     return open_tokenizer(s, cfg, dir);
 }
 
@@ -169,6 +171,9 @@ static int check_options(const struct kumi_sample_options *o)
         strcmp(o->dtype, "f16") != 0)
         return KU_ERR(KUMI_EINVAL, "sample: dtype: %.60s: unknown; give f32, bf16 or f16",
                       o->dtype);
+    if (o->threads < 0 || o->threads > KU_INFER_MAX_THREADS)
+        return KU_ERR(KUMI_EINVAL, "sample: threads: %lld; give 1 to %d", (long long)o->threads,
+                      (int)KU_INFER_MAX_THREADS);
     if (o->stop && o->stop[0] == '\0')
         return KU_ERR(KUMI_EINVAL, "sample: stop: empty; give a string, or leave it out");
     return KUMI_OK;

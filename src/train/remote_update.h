@@ -143,8 +143,8 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
  * What a worker needs of a transport. Calls come from the worker's threads, one at a time.
  *
  *   connect blocks until all servers are there; compares `layout` with that of each, and hands out
- *           the numerics keys of their run, as JSON (ku_session.numerics; borrowed). layout NULL: it
- *           is not known yet
+ *           the numerics keys of their run, as JSON (ku_session.numerics; borrowed). layout NULL:
+ *           it is not known yet
  *   push    starts to send bytes [offset, offset + bytes) of the push space of `server` for `step`.
  *           `data` is unchanged until `flush`. Ranges of a step do not overlap and together cover
  *           the space; a server counts bytes to know that a step is complete.

@@ -44,11 +44,12 @@ rates bf16 avx2
 "$kumi" "${run[@]}" --set precision.compute=f32 --out "$dir/other" --until 2 >/dev/null 2>"$dir/err" || say "train: $(cat "$dir/err")"
 top=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cpu"]["isa"])' "$dir/info.json")
 [ "$top" = avx2 ] || ! grep -q ' on avx2, ' "$dir/err" || say "f32 follows bf16's rates: $(cat "$dir/err")"
-# a sample takes the set of the dtype in which it computes, of a run and of a directory of weights
+# a sample takes the set of the dtype in which it computes, and all cores, not the threads of a rank of the training
+cores=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cpu"]["cores"])' "$dir/info.json")
 "$kumi" ckpt export "$dir/other" --to "$dir/weights" 2>"$dir/err" || say "export: $(cat "$dir/err")"
 for from in "$dir/other" "$dir/weights"; do
     KUMI_LOG=exec:info "$kumi" sample "$from" --tokens 2 --dtype bf16 >/dev/null 2>"$dir/err" || say "sample: $(cat "$dir/err")"
-    grep -q 'sample: bf16 on avx2$' "$dir/err" || say "sample $from --dtype bf16: $(cat "$dir/err")"
+    grep -q "sample: bf16 on avx2, threads: $cores\$" "$dir/err" || say "sample $from --dtype bf16: $(cat "$dir/err")"
 done
 # a resume where the choice differs says so, and goes on; pinned to the first choice its bits continue
 [ "$top" = avx2 ] && exit 0

@@ -130,6 +130,7 @@ no 2 'kumi translate: --beam: 0; give 1 or more' 'e1\n' "${pairs[@]}" --beam 0
 no 2 'translate: beam: 65; give 1 to 64' 'e1\n' "${pairs[@]}" --beam 65
 no 2 "kumi translate: --beam: two: not an integer" 'e1\n' "${pairs[@]}" --beam two
 no 2 'translate: n-best: 2; give 1 to the beam, 1' 'e1\n' "${pairs[@]}" --n-best 2
+no 2 'translate: threads: 4097; give 1 to 4096' 'e1\n' "${pairs[@]}" --threads 4097
 no 2 'translate: n-best: -1; give 1 to the beam, 3' 'e1\n' "${pairs[@]}" --beam 3 --n-best -1
 no 2 'translate: batch: 1025; give 1 to 1024' 'e1\n' "${pairs[@]}" --beam 4 --batch 1025
 for alpha in -1 100.1; do no 2 "translate: alpha: $alpha; give 0 to 100" 'e1\n' "${pairs[@]}" --alpha $alpha; done

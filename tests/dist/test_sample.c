@@ -286,6 +286,9 @@ static void errors(const struct run *r)
     o.top_p = 1.5;
     expect_error(o, KUMI_EINVAL, "top-p: 1.5");
     o.top_p = 0;
+    o.threads = -1;
+    expect_error(o, KUMI_EINVAL, "threads: -1; give 1 to 4096");
+    o.threads = 0;
     o.n = -1;
     expect_error(o, KUMI_EINVAL, "batch: -1");
     o.n = 0;
