@@ -125,6 +125,11 @@ KU_STATUS ku_work_poll(struct ku_work *work, struct ku_waiter *waiter);
 KU_STATUS ku_job_poll(struct ku_job *job);
 /* work.c */
 KU_STATUS ku_job_advance(struct ku_job *job);
+/*
+ * Finish posted works, so that the other members may use the ring further, while this rank waits
+ * for something else. It reads their flags, so not in every advance.
+ */
+KU_STATUS ku_job_settle(struct ku_job *job);
 void ku_work_describe(const struct ku_work *work, char *text, size_t cap);
 /* Raise a mismatch: a message of `member` has this header instead of the one of the work. */
 KU_STATUS ku_work_raise_far(const struct ku_work *work, int member, const struct ku_net_head *came);

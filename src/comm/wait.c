@@ -385,7 +385,8 @@ int ku_work_poll(struct ku_work *work, struct ku_waiter *w)
         if (!w->looked_ns)
             *w = (struct ku_waiter){.awaited = -1, .far = {.first = -1}};
         const int64_t ns = due_ns(&w->looked_ns);
-        if (ns > 0)
+        status = ku_job_settle(job);
+        if (ns > 0 && !status)
             status = look(job, w, work);
         if (ns > 0 && !status)
             status = count_time(job, w, work, ns);
@@ -399,5 +400,6 @@ int ku_job_poll(struct ku_job *job)
 {
     if (job->comm->n_started && due_ns(&job->comm->looked_ns) > 0)
         KU_TRY(ku_job_look(job, NULL));
+    KU_TRY(ku_job_settle(job));
     return ku_job_progress(job);
 }

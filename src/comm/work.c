@@ -696,8 +696,8 @@ static int advance_comm(struct ku_comm *c)
 }
 
 /*
- * Finish the posted works at which all members have arrived, so that these may use the ring further
- * while this rank waits for something else. A work in the queue finishes them itself.
+ * Finish the posted works at which all members have arrived. A work in the queue finishes them
+ * itself.
  */
 static int settle_posted(struct ku_comm *c)
 {
@@ -744,9 +744,17 @@ int ku_job_advance(struct ku_job *job)
     if (p->net)
         KU_TRY(move_messages(job));
     for (struct ku_comm *c = p->comms; c; c = c->priv->next) {
-        int status = c->priv->head || c->priv->p2p ? advance_comm(c) : 0;
-        if (!status)
-            status = settle_posted(c);
+        const int status = c->priv->head || c->priv->p2p ? advance_comm(c) : 0;
+        if (status < 0)
+            return ku_job_has_failed(job) ? status : ku_job_raise(job, job->rank);
+    }
+    return 0;
+}
+
+int ku_job_settle(struct ku_job *job)
+{
+    for (struct ku_comm *c = job->comm->comms; c; c = c->priv->next) {
+        const int status = settle_posted(c);
         if (status < 0)
             return ku_job_has_failed(job) ? status : ku_job_raise(job, job->rank);
     }
@@ -865,7 +873,9 @@ static int wait_for(struct ku_work *w)
             waiter.far.left_ns = 0;
             continue;
         }
-        status = ku_job_idle(job, &waiter, w);
+        status = ku_job_settle(job);
+        if (!status)
+            status = ku_job_idle(job, &waiter, w);
         if (status < 0 || w->state == KU_WORK_FINISHED)
             break;
     }
