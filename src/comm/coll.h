@@ -72,7 +72,7 @@ enum ku_coll_kind {
     case KU_COLL_FREE:                                                                             \
     case KU_N_COLL_KINDS
 const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
-/* Whether calls of a kind have elements, which messages then tell */
+/* Whether calls of a kind have elements: messages then show dtype and count. */
 bool ku_coll_has_elements(enum ku_coll_kind kind);
 
 /*
@@ -380,7 +380,7 @@ struct ku_work {
         int opened, n_looks, is_posted;
         struct ku_net_req *req; /* KU_PATH_FAR_MESSAGE, while it is posted */
         /* KU_PATH_P2P: the next one of this peer and direction; in the first: the last of them */
-        struct ku_work *behind, *last;
+        struct ku_work *after, *last;
     } p2p;
 };
 /*

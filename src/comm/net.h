@@ -21,7 +21,7 @@ struct ku_chaos;
  *
  * A link is the stream between this rank and one other rank for one communicator. A stream of
  * collectives has both directions. A stream of messages has one: the sender of an eager message
- * goes on at once, although the receiver may need none of the stream before long.
+ * goes on at once, and the receiver may not use the stream for a long time.
  * Works of a communicator start in one order on all its ranks, so a stream never delivers a message
  * that its receiver does not need next. Messages of different communicators never share a stream.
  *

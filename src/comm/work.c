@@ -10,7 +10,7 @@
  *
  *     comm->priv->head ─> work 7 ─> work 8 ─> work 9          run: 7; arrived: 7, 8, 9
  *     comm->priv->p2p  ─> send   ─> recv                      each runs on its own
- *                         │ behind
+ *                         │ after
  *                         send ─> send                        the same peer
  *
  * The root of an inline broadcast posts (KU_PATH_POSTED): its payload is in its arrival, and it
@@ -653,11 +653,11 @@ static int run(struct ku_work *w)
     return finish(w);
 }
 
-/* Run the messages. One that has finished is replaced by the one behind it, which runs next. */
+/* Run the messages. One that has finished is replaced by the one after it, which runs next. */
 static int advance_messages(struct ku_comm_private *p)
 {
     for (struct ku_work **link = &p->p2p; *link;) {
-        struct ku_work *w = *link, *behind = w->p2p.behind;
+        struct ku_work *w = *link, *after = w->p2p.after;
         const int status = run(w);
         if (status < 0)
             return status;
@@ -665,13 +665,13 @@ static int advance_messages(struct ku_comm_private *p)
             link = &w->next;
             continue;
         }
-        if (behind) {
-            behind->p2p.last = w->p2p.last;
-            behind->next = w->next;
+        if (after) {
+            after->p2p.last = w->p2p.last;
+            after->next = w->next;
         }
-        *link = behind ? behind : w->next;
+        *link = after ? after : w->next;
         if (!w->next)
-            p->p2p_end = behind ? &behind->next : link;
+            p->p2p_end = after ? &after->next : link;
     }
     return 0;
 }
@@ -772,7 +772,7 @@ int ku_job_progress(struct ku_job *job)
     return status;
 }
 
-/* The message in the queue behind which `w` runs; NULL: none */
+/* The message in the queue after which `w` runs; NULL: none */
 static struct ku_work *before_message(const struct ku_work *w)
 {
     struct ku_work *at = w->path == KU_PATH_P2P ? w->comm->priv->p2p : NULL;
@@ -801,7 +801,7 @@ static void start_p2p(struct ku_work *w)
     struct ku_work *first = before_message(w);
     w->p2p.last = w;
     if (first) {
-        first->p2p.last->p2p.behind = w;
+        first->p2p.last->p2p.after = w;
         first->p2p.last = w;
     } else {
         *p->p2p_end = w;

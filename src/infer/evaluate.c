@@ -60,7 +60,7 @@ static int find_intact(const char *run, int64_t before, struct kumi_error *damag
         KU_TRY(status);
         status = ku_ckpt_check_companions(c);
         if (status == KUMI_OK || (status == KUMI_ENOCKPT && ku_os_is_missing(c->path)))
-            return KUMI_OK; /* a removed one is evaluate_newest's */
+            return KUMI_OK; /* evaluate_newest handles one that was removed */
         before = c->step;
         ku_ckpt_close(c);
         if (status != KUMI_ENOCKPT)

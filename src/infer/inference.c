@@ -20,6 +20,16 @@ struct ku_compile_opts ku_inference_compile_opts(enum kumi_dtype compute,
     return c;
 }
 
+int ku_inference_threads(const char *command, int64_t option, int *n_threads)
+{
+    enum { MAX_THREADS = 4096 }; /* as of train.threads */
+    if (option < 0 || option > MAX_THREADS)
+        return KU_ERR(KUMI_EINVAL, "%s: threads: %lld; give 1 to %d", command, (long long)option,
+                      (int)MAX_THREADS);
+    *n_threads = option ? (int)option : ku_os_n_cpus();
+    return KUMI_OK;
+}
+
 int ku_inference_check_memory(const struct ku_program *const *program, int n, const char *what,
                               const char *advice)
 {

@@ -20,13 +20,17 @@
  * Here is what generation and translation share: several programs over one memory plan on one rank.
  */
 
-/* Max of an option `threads`, as of train.threads */
-enum { KU_INFER_MAX_THREADS = 4096 };
-
 /* Options of the compiler for inference on one rank, in compute dtype `compute`. */
 struct ku_compile_opts ku_inference_compile_opts(enum kumi_dtype compute,
                                                  const char *const *keep_f32,
                                                  const struct ku_precision_rules *modules);
+/*
+ * Compute threads: `option`, or 0: the CPUs of this process. train.threads of a run does not count:
+ * it is of each rank of the training, and inference has one. Errors: EINVAL, not 0 to 4096.
+ *
+ *   command   "sample"
+ */
+KU_STATUS ku_inference_threads(const char *command, int64_t option, int *n_threads);
 /*
  * Bytes of the arenas that n programs use in turn. Errors: KUMI_ENOMEM: they exceed the available
  * memory, with both in GiB.

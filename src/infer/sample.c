@@ -57,15 +57,12 @@ struct sample {
     struct kumi_error error; /* of an attempt after that */
 };
 
-/*
- * trained: the model's compute dtype, which the option replaces. The threads are not those of the
- * training, which belong to one of several ranks.
- */
+/* trained: the model's compute dtype, which the option replaces */
 static int set_device(struct sample *s, const char *trained, const char *device, const char *isa)
 {
     KU_TRY(ku_dtype_parse(s->o->dtype ? s->o->dtype : trained, &s->infer.compute));
     s->infer.device = ku_device_find(device);
-    s->infer.device_opts.n_threads = s->o->threads ? (int)s->o->threads : ku_os_n_cpus();
+    KU_TRY(ku_inference_threads("sample", s->o->threads, &s->infer.device_opts.n_threads));
     KU_TRY(ku_isa_resolve(isa, s->infer.compute, &s->infer.device_opts.isa));
     KU_LOG(EXEC, INFO, "sample: %s on %s, threads: %d", kumi_dtype_name(s->infer.compute),
            ku_cpu_isa_name(s->infer.device_opts.isa), s->infer.device_opts.n_threads);
@@ -171,9 +168,6 @@ static int check_options(const struct kumi_sample_options *o)
         strcmp(o->dtype, "f16") != 0)
         return KU_ERR(KUMI_EINVAL, "sample: dtype: %.60s: unknown; give f32, bf16 or f16",
                       o->dtype);
-    if (o->threads < 0 || o->threads > KU_INFER_MAX_THREADS)
-        return KU_ERR(KUMI_EINVAL, "sample: threads: %lld; give 1 to %d", (long long)o->threads,
-                      (int)KU_INFER_MAX_THREADS);
     if (o->stop && o->stop[0] == '\0')
         return KU_ERR(KUMI_EINVAL, "sample: stop: empty; give a string, or leave it out");
     return KUMI_OK;

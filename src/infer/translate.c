@@ -57,9 +57,6 @@ static int check_options(struct translate *t)
     if (t->batch < 1 || t->batch > MAX_ROWS / t->beam)
         return KU_ERR(KUMI_EINVAL, "translate: batch: %lld; give 1 to %lld", (long long)t->batch,
                       (long long)(MAX_ROWS / t->beam));
-    if (o->threads < 0 || o->threads > KU_INFER_MAX_THREADS)
-        return KU_ERR(KUMI_EINVAL, "translate: threads: %lld; give 1 to %d", (long long)o->threads,
-                      (int)KU_INFER_MAX_THREADS);
     return o->alpha >= 0 && o->alpha <= 100
                ? KUMI_OK
                : KU_ERR(KUMI_EINVAL, "translate: alpha: %g; give 0 to 100", o->alpha);
@@ -94,7 +91,7 @@ static int use_config(struct translate *t, const struct ku_config *c, const char
     t->how.keep_f32 = (const char *const *)c->precision_keep_f32.item;
     t->how.modules = &c->precision_modules.rules;
     t->how.device = ku_device_find(c->parallel_device);
-    t->how.device_opts.n_threads = t->o->threads ? (int)t->o->threads : ku_os_n_cpus();
+    KU_TRY(ku_inference_threads("translate", t->o->threads, &t->how.device_opts.n_threads));
     KU_TRY(ku_isa_resolve(c->parallel_isa, t->how.compute, &t->how.device_opts.isa));
     int64_t most = t->model.properties.max_positions;
     t->src_max = c->data_max_source_len < most ? c->data_max_source_len : most;

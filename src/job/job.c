@@ -306,8 +306,8 @@ static int meet(const struct ku_env_job *env, int64_t timeout_ns, struct ku_host
 }
 
 /*
- * This rank has met others, which may wait for it already, and does not join: they learn why. No
- * service thread may serve the bridge, and its end says no goodbye.
+ * This rank fails after it has met others, which may wait for it already: they get its error. The
+ * bridge is served here, as the service thread may not run yet, and ends without BYE.
  */
 static void give_up(struct ku_job *job)
 {

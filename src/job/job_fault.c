@@ -88,7 +88,7 @@ bool ku_job_has_hung_up(const struct ku_job *job, int local)
     return fd.fd >= 0 && poll(&fd, 1, 0) > 0 && fd.revents & (POLLHUP | POLLRDHUP | POLLERR);
 }
 
-/* Whether the rank ended before it joined: then it has no life mutex, and its state is no news. */
+/* Whether the rank ended before it joined: then it has no life mutex, and its state stays. */
 static bool is_lost(struct ku_job *job, int local, struct ku_rank_line *line)
 {
     return ku_job_has_hung_up(job, local) && atomic_load(&line->state) == KU_RANK_ABSENT;

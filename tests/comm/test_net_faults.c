@@ -59,6 +59,19 @@ static void raw_open(struct raw *raw, int rank)
     assert_int_equal(ku_tcp_open(&wires, rank, 4, &raw->net), 0);
 }
 
+/* n connections come, with these heads; peer: their other ends. */
+static void bring(struct raw *raw, const struct ku_dial_head *heads, int n, int *peer)
+{
+    for (int i = 0; i < n; i++) {
+        int pair[2];
+        assert_int_equal(make_pair(true, pair), 0);
+        raw->came[i] = pair[0];
+        peer[i] = pair[1];
+        raw->head[i] = heads[i];
+    }
+    raw->n_came = n;
+}
+
 /* Progress until the request ends or a link breaks. */
 static int raw_run(struct raw *raw, const struct ku_net_req *r)
 {
@@ -307,14 +320,7 @@ static void test_arrivals(void **state)
     assert_false(has_moved);
     assert_int_equal(raw.net->ops->poll(raw.net, fds, 4),
                      0); /* neither a connection nor a doorbell */
-    for (int i = 0; i < N; i++) {
-        int pair[2];
-        assert_int_equal(make_pair(true, pair), 0);
-        raw.came[i] = pair[0];
-        peer[i] = pair[1];
-        raw.head[i] = heads[i];
-    }
-    raw.n_came = N;
+    bring(&raw, heads, N, peer);
     assert_int_equal(raw_run(&raw, &r[0]), 0);
     assert_int_equal(raw.net->ops->link(raw.net, 1, 6, 0, KU_NET_BOTH_WAYS, &later), 0);
     assert_int_equal(raw.net->ops->send(later, &r[1]), 0);
@@ -356,14 +362,7 @@ static void test_one_way(void **state)
     assert_int_equal(raw_run(&raw, &r[0]), 0);
     assert_int_equal(raw.n_dialled, 1);
     assert_int_equal(recv(dialled[1], got, sizeof got, MSG_WAITALL), sizeof got);
-    for (int i = 0; i < N; i++) {
-        int pair[2];
-        assert_int_equal(make_pair(true, pair), 0);
-        raw.came[i] = pair[0];
-        peer[i] = pair[1];
-        raw.head[i] = heads[i];
-    }
-    raw.n_came = N;
+    bring(&raw, heads, N, peer);
     write_all(peer[N - 1], &r[1].head, sizeof r[1].head);
     assert_int_equal(raw_run(&raw, &r[1]), 0);
     for (int i = 0; i < N - 1; i++)

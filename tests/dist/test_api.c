@@ -343,6 +343,18 @@ static int spent(void *arg)
     kumi_comm_leave(world);
     return status;
 }
+static void min_loss_scale(void **state)
+{
+    static const char *const set[] = {"precision.initial_scale_power=40",
+                                      "precision.min_scale=1099511627776", "precision.hysteresis=1",
+                                      NULL};
+    (void)state;
+    setup_plan();
+    plan.precision = "f16", plan.set = set;
+    assert_int_equal(kumi_launch(spent, NULL, 2), 0);
+    ku_os_rmtree(plan.dir);
+}
+
 /* Rank 1 has gone: a loop that takes no notice of the status of a step gets it again. */
 static int step_alone(void *arg)
 {
@@ -373,18 +385,6 @@ static void step_after_failure(void **state)
     (void)state;
     setup_plan();
     assert_int_equal(kumi_launch(step_alone, NULL, 2), KUMI_EMISMATCH);
-    ku_os_rmtree(plan.dir);
-}
-
-static void min_loss_scale(void **state)
-{
-    static const char *const set[] = {"precision.initial_scale_power=40",
-                                      "precision.min_scale=1099511627776", "precision.hysteresis=1",
-                                      NULL};
-    (void)state;
-    setup_plan();
-    plan.precision = "f16", plan.set = set;
-    assert_int_equal(kumi_launch(spent, NULL, 2), 0);
     ku_os_rmtree(plan.dir);
 }
 

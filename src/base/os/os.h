@@ -29,7 +29,7 @@ int ku_os_pwrite_full(int fd, const void *data, size_t bytes, off_t at);
 int ku_os_fsync(int fd);
 int ku_os_fstat(int fd, struct stat *st);
 int ku_os_stat(const char *path, struct stat *st);
-/* Whether nothing has this name, not even a broken symbolic link. An error is no proof of that. */
+/* Whether nothing has this name, not even a broken symbolic link. False if that is unknown. */
 bool ku_os_is_missing(const char *path);
 int ku_os_mkdir(const char *path, mode_t mode); /* the caller handles EEXIST */
 int ku_os_mkdirs(const char *path);             /* with parents; existing ones are accepted */

@@ -69,7 +69,7 @@ static int chaos_arrived(struct ku_comm *comm, enum ku_flag flag, uint64_t numbe
     return 0;
 }
 
-/* The time stands there before the post does. A receiver that reads it in between is only later. */
+/* The time is stored before the post. A receiver that reads it in between takes the post later. */
 static int chaos_send(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_job *job = comm->job;

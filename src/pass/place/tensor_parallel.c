@@ -148,7 +148,7 @@ static char next_letter(const struct ku_tensor_plan *p, ku_id weight)
     return 0;
 }
 
-/* A linear contracts the letter of its weight, by which its input is not divided. True. */
+/* A linear contracts the letter of its weight, by which its input is not divided. Returns true. */
 static bool try_next(struct ku_tensor_plan *p, ku_id node)
 {
     const ku_id weight = parameter_of(p->g, ku_in(p->g, &p->g->node[node], 1));
