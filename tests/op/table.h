@@ -49,6 +49,9 @@ static const struct op_row op_table[] = {
     {"linear", "trans=1", "x:n4c3 x:f0c3 f:f0", 1},
     {"linear", "trans=1", "x:n17c33 x:v70/61c33", 1},
     {"linear", "", "x:n67c130 x:c130f97 f:f97", 1},
+    {"linear", "", "x:n2048c3 x:c3f1", 1}, /* one row of 4 KiB in the gradient of the weight */
+    {"linear", "trans=1", "x:n2048c3 x:f1c3", 1},
+    {"linear", "", "x:n2048c1 x:c1f3", 1},
     {"linear", "", "x:n3c1100 x:c1100f37 f:f37", 1},
     {"linear", "", "x:n600c48 x:c48f40 f:f40", 1},
     {"linear", "", "x:n16c66 x:c66f70 f:f70", 1}, /* few rows: the weight as it lies */

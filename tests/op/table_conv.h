@@ -59,6 +59,9 @@
     /* a source too large to be copied; more taps than tables have */
     {"conv2d", "kernel_h=3 kernel_w=3 dilation_h=40 dilation_w=40 in_h=81 in_w=81",
      "x:n1y81x81c64 x:f3i64h3w3", 1},
+    /* lines too long for the copy, in the gradient of the input alone */
+    {"conv2d", "kernel_h=16 kernel_w=1 in_h=16 in_w=342", "x:n1y16x342c2 x:f48i2h16w1", 1},
+    {"conv2d", "in_h=32 in_w=32", "x:n2y32x32c3 x:f1i3h1w1", 1}, /* one row of whole pages */
     {"conv2d", "kernel_h=16 kernel_w=16 in_h=17 in_w=16", "x:n1y17x16c257 x:f3i257h16w16", 1},
     {"conv2d", "kernel_h=1 kernel_w=1100 pad_w=1 in_h=1 in_w=1099", "x:n2y1x1099c1 x:f2i1h1w1100",
      1},

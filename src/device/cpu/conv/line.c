@@ -202,10 +202,6 @@ int ku_cpu_bind_line(struct ku_kernel *k)
     if (run_of(v) > MOST_RUN || v->h.taps > MOST_TAPS || v->w.dilation > 1 ||
         ku_cpu_micro(k)->step > 1 || (is_back && v->h.stride * v->w.stride * v->h.dilation > 1))
         return 0;
-    if (is_back) {
-        v->h.pad = v->h.taps - 1 - v->h.pad, v->w.pad = v->w.taps - 1 - v->w.pad;
-        v->h.is_back = v->w.is_back = 0;
-    }
     v->units = ku_cpu_units(k, run_of(v));
     v->total_units = v->h.taps * v->units;
     v->n_panels = ku_cpu_tiles(v->cols, ku_cpu_micro(k)->nr);
@@ -215,6 +211,10 @@ int ku_cpu_bind_line(struct ku_kernel *k)
             break;
     if (v->tile_h == 0)
         return 0;
+    if (is_back) { /* from here on it is this form's; a refusal leaves it to another one */
+        v->h.pad = v->h.taps - 1 - v->h.pad, v->w.pad = v->w.taps - 1 - v->w.pad;
+        v->h.is_back = v->w.is_back = 0;
+    }
     v->n_h_tiles = ku_cpu_tiles(v->h.dst, v->tile_h);
     ku_cpu_phase(k, tile_runs, v->groups * v->n_panels);
     ku_cpu_phase(k, tile_lines, v->groups * v->n * v->n_h_tiles);

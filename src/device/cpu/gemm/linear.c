@@ -452,8 +452,10 @@ int ku_cpu_bind_product(struct ku_kernel *k)
         ku_cpu_bind_thin(k);
         return KUMI_OK;
     }
-    if (p->a_col == 1 && has_colliding_rows(p->k, p->dtype) &&
+    /* One row collides with none; as the gradient of a weight it is of in[1]. */
+    if (p->a_col == 1 && p->m > 1 && has_colliding_rows(p->k, p->dtype) &&
         (p->dtype == KUMI_F32 || ku_cpu_has_pairs(k))) {
+        KU_ASSERT(p->a == k->call.in[0].data);
         p->a = k->call.workspace, p->a_row = spread_row(p->k, p->dtype);
         ku_cpu_phase(k, tile_spread_a, ku_cpu_tiles(p->m, COPY_ROWS));
     }
