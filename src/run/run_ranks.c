@@ -40,13 +40,12 @@ static struct joining joining_of(const struct kumi_settings *set)
 {
     static const char *const far[] = {"tcp", "mpi"}; /* between hosts */
     struct ku_config cfg;
-    struct joining j = {.opts = {.threads = 1}};
+    struct joining j = {.opts = {.threads = ku_env_threads()}};
     double timeout_s = ku_key_default_number("parallel.timeout_s");
-    int threads = ku_env_threads();
-    if (threads)
-        j.opts.threads = threads;
     if (ku_config_load(set->config, set->set, set->n_sets, ku_model_hidden_size, &cfg) == KUMI_OK) {
         timeout_s = cfg.parallel_timeout_s;
+        if (cfg.train_threads != KU_NULL)
+            j.opts.threads = (int)cfg.train_threads;
         j.is_threaded = strcmp(cfg.parallel_transport, "thread") == 0;
         if (cfg.ps_workers != KU_NULL)
             j.n_workers = (int)cfg.ps_workers, j.n_servers = (int)cfg.ps_servers;
@@ -90,7 +89,7 @@ static int train_threads(const struct kumi_train_options *options, const struct 
     struct ku_job_opts opts = j->opts;
     struct threads t = {.options = options};
     sigset_t stops, old;
-    if (ku_env_threads() == 0)
+    if (opts.threads == 0)
         opts.threads = ku_os_n_cpus() / options->ranks; /* 0 means 1 */
     opts.transport = "thread";
     t.result = ku_calloc((size_t)options->ranks, sizeof *t.result);
@@ -113,7 +112,7 @@ static int train_remote(const struct kumi_train_options *options, const struct j
 {
     struct ku_job_opts opts = j->opts;
     sigset_t stops, old;
-    if (ku_env_threads() == 0)
+    if (opts.threads == 0)
         opts.threads = ku_os_n_cpus() / j->n_workers; /* 0 means 1 */
     opts.transport = "thread";
     ku_os_stop_signals(&stops);

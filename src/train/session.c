@@ -330,17 +330,19 @@ int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
     return status;
 }
 
-static int n_threads(const struct ku_session *s, int local_n)
+int ku_session_threads(const struct ku_session *s, int n_ranks, int n_cpus, int n_own)
 {
     if (s->cfg.train_threads != KU_NULL)
         return (int)s->cfg.train_threads;
-    int n = ku_env_threads() ? ku_env_threads() : ku_os_n_cpus() / local_n;
+    const int share = n_cpus / n_ranks < n_own ? n_cpus / n_ranks : n_own;
+    const int n = ku_env_threads() ? ku_env_threads() : share;
     return n < 1 ? 1 : n > 4096 ? 4096 : n;
 }
 
 int ku_session_cores(const struct ku_session *s, int local_n)
 {
-    int cores = ku_os_n_cpus_host(), threads = n_threads(s, local_n) * local_n;
+    const int n_cpus = ku_os_n_cpus(), cores = ku_os_n_cpus_host();
+    const int threads = ku_session_threads(s, local_n, n_cpus, n_cpus) * local_n;
     return cores < threads ? cores : threads;
 }
 
@@ -497,9 +499,10 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     tell_common(s, job);
     tell_default(s, job);
     tell_span(s, job);
-    int n_sharing;
-    ku_comm_cores(job, &n_sharing, &o.device_opts.n_cpus);
-    o.device_opts.n_threads = n_threads(s, job->local_n);
+    int n_sharing, n_cpus;
+    ku_comm_cores(job, &n_sharing, &n_cpus);
+    o.device_opts.n_cpus = n_cpus;
+    o.device_opts.n_threads = ku_session_threads(s, n_sharing, n_cpus, ku_os_n_cpus());
     o.device_opts.n_runnable_threads = o.device_opts.n_threads * n_sharing;
     KU_TRY(ku_session_choose_isa(s, job, &o.device_opts.isa));
     int n = s->source->ops->n_shapes(s->source), status = KUMI_OK, made = 0;

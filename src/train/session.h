@@ -132,6 +132,14 @@ KU_STATUS ku_session_solve_recompute(struct ku_session *s, const struct ku_targe
                                      struct ku_compile_opts *o);
 /* Append "recompute by layer: 3 none, 9 selective", or nothing without a budget. */
 void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
+/*
+ * Compute threads of a rank: train.threads, else KUMI_THREADS, else its share of the cores.
+ *
+ *   n_ranks, n_cpus   the ranks that share CPUs, this one included, and the CPUs that they may use
+ *                     together (ku_comm_cores): a launcher may have bound each rank to its own
+ *   n_own             CPUs that this rank may use
+ */
+int ku_session_threads(const struct ku_session *s, int n_ranks, int n_cpus, int n_own);
 /* Cores for the compute threads of local_n ranks together. */
 int ku_session_cores(const struct ku_session *s, int local_n);
 /* Staging bytes per rank for asynchronous checkpoints; 0: they are synchronous. */

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -209,6 +210,55 @@ static void test_short_batches(void **state)
         strstr(ku_err_get()->text, "data.last_batch: \"short\"; drop or wrap: batch norm"));
 }
 
+/* n_own: a launcher may bind each rank to CPUs of its own, or to those of a NUMA node. */
+static void test_threads(void **state)
+{
+    static const struct {
+        int n_ranks, n_cpus, n_own, n_threads;
+        const char *set;
+    } row[] = {
+        {4, 64, 16, 16, "train.threads=null"}, /* Slurm: 4 tasks of 16 CPUs */
+        {4, 64, 32, 16, "train.threads=null"}, /* 2 NUMA nodes of 32 CPUs */
+        {4, 64, 64, 16, "train.threads=null"},
+        {4, 64, 1, 1, "train.threads=null"}, /* bound to one core */
+        {1, 64, 64, 64, "train.threads=null"},
+        {8, 4, 4, 1, "train.threads=null"},
+        {4, 64, 16, 3, "train.threads=3"},
+    };
+    const struct files *f = *state;
+    unsetenv("KUMI_THREADS");
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_session s = {0};
+        assert_int_equal(ku_session_configure(&s, f->config, &row[i].set, 1, NULL, 1), KUMI_OK);
+        assert_int_equal(ku_session_threads(&s, row[i].n_ranks, row[i].n_cpus, row[i].n_own),
+                         row[i].n_threads);
+        ku_session_fini(&s);
+    }
+}
+
+static int create_on_host(struct ku_job *job, void *arg)
+{
+    const struct files *f = arg;
+    const int n_cpus = ku_os_n_cpus(), n_threads = n_cpus < 2 ? 1 : n_cpus / 2;
+    struct ku_session s = {0};
+    int status = ku_session_configure(&s, f->config, NULL, 0, NULL, 2);
+    if (status == KUMI_OK)
+        status = ku_session_create_trainer(&s, job);
+    if (status == KUMI_OK && s.t->n_threads != n_threads)
+        status = KU_ERR(KUMI_EMISMATCH, "%d threads, not %d", s.t->n_threads, n_threads);
+    ku_session_fini(&s);
+    return status;
+}
+/* Two hosts on one machine share its cores. */
+static void test_threads_of_hosts(void **state)
+{
+    const struct ku_job_opts opts = {.hosts = "1,1"};
+    setenv("KUMI_PIN", "0", 1);
+    unsetenv("KUMI_THREADS");
+    assert_int_equal(ku_comm_threads(2, &opts, create_on_host, *state), KUMI_OK);
+    unsetenv("KUMI_PIN");
+}
+
 /* Whether the graph of a session can be built if the n-th allocation fails; *out only if it can. */
 static bool is_built(const struct ku_session *s, int n)
 {
@@ -251,9 +301,13 @@ static void test_graph_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume),        cmocka_unit_test(test_per_epoch),
-        cmocka_unit_test(test_rule),          cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_short_batches), cmocka_unit_test(test_graph_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_resume),
+                                       cmocka_unit_test(test_per_epoch),
+                                       cmocka_unit_test(test_rule),
+                                       cmocka_unit_test(test_refuses),
+                                       cmocka_unit_test(test_short_batches),
+                                       cmocka_unit_test(test_threads),
+                                       cmocka_unit_test(test_threads_of_hosts),
+                                       cmocka_unit_test(test_graph_memory)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
