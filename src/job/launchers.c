@@ -81,6 +81,16 @@ static const char *value_of(const char *name)
     return name ? ku_env(name) : NULL;
 }
 
+/*
+ * What the number of ranks comes from. In the shell of salloc, a step of one task, SLURM_NTASKS is
+ * that of the allocation.
+ */
+static const char *count_source(const struct row *row)
+{
+    static const char *const of_step = "SLURM_STEP_NUM_TASKS";
+    return row == &rows[SLURM] && value_of(of_step) ? of_step : row->n;
+}
+
 /* What the number of ranks on this host comes from, for messages */
 static const char *local_source(const struct row *row)
 {
@@ -89,7 +99,7 @@ static const char *local_source(const struct row *row)
 
 static bool is_complete(const struct row *row)
 {
-    return value_of(row->proof) && value_of(row->rank) && value_of(row->n);
+    return value_of(row->proof) && value_of(row->rank) && value_of(count_source(row));
 }
 
 /* Parse an integer in [low, high]. */
@@ -137,7 +147,7 @@ static int read_slurm(const struct row *row, struct ku_env_job *out)
         return KU_ERR(KUMI_EINVAL,
                       "job: slurm: SLURM_STEP_TASKS_PER_NODE: %.80s, which is %d tasks, but %s is "
                       "%d; start one step with srun",
-                      list, tasks.n_total, row->n, out->n);
+                      list, tasks.n_total, count_source(row), out->n);
     out->local_n = tasks.n_here;
     if (out->rank < tasks.n_before || out->rank >= tasks.n_before + tasks.n_here)
         return KU_ERR(KUMI_EINVAL,
@@ -234,7 +244,7 @@ static uint64_t host_of(const struct row *row, const struct ku_env_job *job)
 static int read_row(const struct row *row, struct ku_env_job *out)
 {
     int is_of_parent;
-    KU_TRY(number_of(row, row->n, 1, 1 << 24, &out->n));
+    KU_TRY(number_of(row, count_source(row), 1, 1 << 24, &out->n));
     KU_TRY(number_of(row, row->rank, 0, out->n - 1, &out->rank));
     out->launcher = row->name;
     KU_TRY(read_local(row, out));

@@ -10,7 +10,8 @@
 
 /*
  * What a launcher may leave in the environment: lines of a letter, which chooses a variable, and
- * its value. Refused, or a place in the job that the hosts' ranks can have.
+ * its value. Refused, or a place in the job that the hosts' ranks can have. The corpora
+ * have indices of `name`: a new variable stands last.
  */
 static const char *const name[] = {"KUMI_JOB",
                                    "KUMI_RANK",
@@ -48,7 +49,8 @@ static const char *const name[] = {"KUMI_JOB",
                                    "SLURM_LOCALID",
                                    "SLURM_NODEID",
                                    "SLURM_STEP_TASKS_PER_NODE",
-                                   "SLURM_STEP_NODELIST"};
+                                   "SLURM_STEP_NODELIST",
+                                   "SLURM_STEP_NUM_TASKS"};
 enum { N_NAMES = sizeof name / sizeof *name, FIRST = '0', TEXT_MAX = 8192 };
 
 static void check(const struct ku_env_job *job)

@@ -261,6 +261,13 @@ static const struct env_row envs[] = {
      3, 4, 1, 2, 1, NULL, "r:1", NULL},
     {"SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=3", 3, 4, 3, 4, -1, NULL, "",
      NULL},
+    /* a shell of salloc, and a step of a part of the allocation */
+    {"SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=1 "
+     "SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=1",
+     0, 1, 0, 1, 0, NULL, "", NULL},
+    {"SLURM_STEP_ID=1 SLURM_PROCID=2 SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 "
+     "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=2(x2) KUMI_RENDEZVOUS=r:1",
+     2, 4, 0, 2, 1, NULL, "r:1", NULL},
     /* refused */
     {.env = "PMI_RANK=1 PMI_SIZE=4", .says = "MPI_LOCALRANKID is not set"},
     {"WORLD_SIZE=1", 0, 1, 0, 1, -1, NULL, "", NULL},
