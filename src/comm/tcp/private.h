@@ -29,11 +29,10 @@ enum {
     KU_TCP_VECTORS = 64, /* pieces of one system call: at least 12 messages */
     /*
      * Silence after which a peer is probed, and time without an acknowledgement after which a
-     * connection is given up. With 5 s a link that is down for 3.4 s is lost, because the
-     * retransmission after that of 3.0 s comes at 6.2 s.
+     * connection is given up, as in job/control/private.h.
      */
     KU_TCP_KEEPALIVE_S = 1,
-    KU_TCP_SILENCE_MS = 10 * 1000,
+    KU_TCP_SILENCE_MS = 9 * 1000,
     /* Connections without a link. A peer dials once per link, and a rank has at most this many. */
     KU_TCP_MAX_EARLY = 16384,
     /* Descriptors besides the connections: sockets of 512 ranks of a host, files, the next link */

@@ -28,7 +28,7 @@
  * what is there of the small messages after them, so one system call receives many of those; the
  * rest of a payload is received in place. Without a posted request nothing is read, and the
  * kernel's windows stop the sender, for as long as the receiver is busy. A peer whose kernel does
- * not answer is found after 10 s (base/os/stream.h).
+ * not answer is found after 9 s (base/os/stream.h).
  *
  * Nothing runs between calls of progress: no thread, no signal. Only links with pending requests
  * cost anything: one is tried, of several one poll(2) finds those that can move bytes.

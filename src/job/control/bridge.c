@@ -173,10 +173,11 @@ static void raise_lost(struct ku_control *c, const struct ku_lost *lost)
 {
     const struct ku_host_row *row = &ku_segment_hosts(c->seg)[lost->host];
     struct ku_message m = ku_message_of(c, KU_MESSAGE_CAUSE, sizeof(struct kumi_error));
-    const char *how = lost->why == ETIMEDOUT || lost->why == EHOSTUNREACH
-                          ? "no answer from its host for 10 s"
-                      : lost->why == ENOTCONN ? "its host did not come"
-                                              : "killed or crashed: its connection closed";
+    char how[64] = "killed or crashed: its connection closed";
+    if (lost->why == ETIMEDOUT || lost->why == EHOSTUNREACH)
+        snprintf(how, sizeof how, "no answer from its host for %d s", KU_PEER_TIMEOUT_MS / 1000);
+    else if (lost->why == ENOTCONN)
+        snprintf(how, sizeof how, "its host did not come");
     m.rank = row->first_rank;
     KU_IGNORE(KU_ERR_SCOPE(KUMI_EPEER, KUMI_SCOPE_JOB, "rank died: rank %d on host %s: %s",
                            row->first_rank, row->name, how),
