@@ -60,24 +60,6 @@ int ku_job_await_cause(struct ku_job *job, int64_t timeout_ns)
     return ku_job_root(job);
 }
 
-/*
- * Whether the rank's process ended inside the job: its life mutex is free, but its state still says
- * that it is in the job. A rank that leaves changes its state before it releases the mutex.
- */
-static bool is_dead(struct ku_job *job, struct ku_rank_line *line)
-{
-    if (job->priv->host->is_threads)
-        return 0;
-    int taken = pthread_mutex_trylock(&line->life);
-    if (taken == EBUSY)
-        return 0;
-    if (taken == 0 || taken == EOWNERDEAD)
-        pthread_mutex_unlock(
-            &line->life); /* not made consistent: it is ENOTRECOVERABLE for all from now on */
-    uint32_t state = atomic_load(&line->state);
-    return state == KU_RANK_JOINED || state == KU_RANK_LEAVING;
-}
-
 bool ku_job_has_hung_up(const struct ku_job *job, int local)
 {
     const struct ku_job_private *p = job->priv;
@@ -86,6 +68,11 @@ bool ku_job_has_hung_up(const struct ku_job *job, int local)
     if (i < p->n_sockets && (job->local_rank == 0 || local == 0))
         fd.fd = p->socket[i];
     return fd.fd >= 0 && poll(&fd, 1, 0) > 0 && fd.revents & (POLLHUP | POLLRDHUP | POLLERR);
+}
+
+static bool is_dead(const struct ku_job *job, struct ku_rank_line *line)
+{
+    return !job->priv->host->is_threads && ku_segment_find_death(line);
 }
 
 /* Whether the rank ended before it joined: then it has no life mutex, and its state stays. */
@@ -176,8 +163,9 @@ int ku_job_look(struct ku_job *job, const char *awaited)
             return code == 0 ? ku_job_raise_left(job, job->first_rank + r, awaited)
                              : raise_exit(job, r, (int)code);
         }
-        const bool has_ended = state == KU_RANK_ABSENT ? is_lost(job, r, line) : is_dead(job, line);
-        if (has_ended && !is_being_stopped(job)) {
+        if (is_being_stopped(job))
+            continue;
+        if (state == KU_RANK_ABSENT ? is_lost(job, r, line) : is_dead(job, line)) {
             atomic_store(&line->state, KU_RANK_DIED);
             KU_IGNORE(
                 ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, "killed or crashed"),

@@ -246,6 +246,22 @@ int ku_segment_set_root(struct ku_segment *seg, const struct kumi_error *error, 
     return 1;
 }
 
+bool ku_segment_find_death(struct ku_rank_line *line)
+{
+    uint32_t state = atomic_load(&line->state);
+    if (state != KU_RANK_JOINED && state != KU_RANK_LEAVING)
+        return false;
+    int taken = pthread_mutex_trylock(&line->life);
+    if (taken == EBUSY)
+        return false;
+    if (taken == 0 || taken == EOWNERDEAD)
+        pthread_mutex_unlock(
+            &line->life); /* not made consistent: it is ENOTRECOVERABLE for all from now on */
+    state = atomic_load(&line->state);
+    return (state == KU_RANK_JOINED || state == KU_RANK_LEAVING) &&
+           atomic_compare_exchange_strong(&line->state, &state, KU_RANK_DIED);
+}
+
 static void ring_bridge(struct ku_segment *seg)
 {
     ku_doorbell_ring(seg->job_id, (int)atomic_load(&seg->host), KU_DOORBELL_BRIDGE);
@@ -264,7 +280,7 @@ static bool is_bridge_dead(struct ku_segment *seg)
         return true;
     int taken = pthread_mutex_trylock(&line->life);
     if (taken == 0 || taken == EOWNERDEAD)
-        pthread_mutex_unlock(&line->life); /* see is_dead in job_fault.c */
+        pthread_mutex_unlock(&line->life); /* as in ku_segment_find_death */
     if (taken != EBUSY)
         atomic_store(&seg->is_bridged, KU_BRIDGE_DEAD);
     return taken != EBUSY;

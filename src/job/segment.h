@@ -197,6 +197,12 @@ static inline struct ku_rank_line *ku_segment_line(struct ku_segment *seg, int l
 {
     return (struct ku_rank_line *)(void *)(seg + 1) + local;
 }
+/*
+ * Whether the rank's process has ended inside the job: its life mutex is free, but its state still
+ * says that it is in the job, and becomes DIED, so one caller finds it. A rank that leaves changes
+ * its state before it releases the mutex. For ranks that are processes.
+ */
+bool ku_segment_find_death(struct ku_rank_line *line);
 struct ku_flight *ku_segment_flight(struct ku_segment *seg, int local);
 struct ku_question *ku_segment_question(struct ku_segment *seg, int local);
 struct ku_host_row *ku_segment_hosts(struct ku_segment *seg);

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -665,6 +666,25 @@ static void test_plugins(void **state)
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, enter, leave)
+static void test_exit_status(void **state)
+{
+    siginfo_t info;
+    const pid_t child = fork();
+    (void)state;
+    if (child == 0) {
+        alarm(20);
+        pause();
+        _exit(1);
+    }
+    assert_true(child > 0);
+    assert_int_equal(ku_os_exit_status(child), 0);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+    assert_int_equal(ku_os_exit_status(child), SIGKILL); /* it can still be reaped */
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(ku_os_exit_status(child), 0);
+}
+
 /* What each of several stop signals means, 0.6 s apart: asks, again, ends */
 static void test_stops(void **state)
 {
@@ -702,7 +722,8 @@ int main(void)
         TEST(test_files),   TEST(test_slurp),     TEST(test_slurp_proc),  TEST(test_folders),
         TEST(test_replace), TEST(test_lock),      TEST(test_memory),      TEST(test_map_memfd),
         TEST(test_futex),   TEST(test_sockets),   TEST(test_temporaries), TEST(test_every_fault),
-        TEST(test_limits),  TEST(test_many_cpus), TEST(test_plugins),     TEST(test_stops),
+        TEST(test_limits),  TEST(test_many_cpus), TEST(test_plugins),     TEST(test_exit_status),
+        TEST(test_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

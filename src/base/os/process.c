@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -96,6 +97,20 @@ bool ku_os_is_stopped(pid_t pid)
     text[bytes > 0 ? bytes : 0] = '\0';
     const char *end = strrchr(text, ')');
     return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
+}
+
+/* The 52nd and last number, which the kernel sets before it frees the memory of the process. */
+int ku_os_exit_status(pid_t pid)
+{
+    char path[32], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = ku_os_open(path, O_RDONLY, 0);
+    ssize_t bytes = fd < 0 ? -1 : ku_os_read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        ku_os_close(fd);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    const char *last = strrchr(text, ' ');
+    return last ? (int)strtol(last, NULL, 10) : 0;
 }
 
 void ku_os_be_patient(void)

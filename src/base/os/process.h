@@ -47,6 +47,11 @@ int ku_os_stop_pending(void);
  * 1 if a signal or a debugger has stopped the process; 0 if it runs, sleeps or cannot be inspected.
  */
 bool ku_os_is_stopped(pid_t pid);
+/*
+ * How a process is ending, as waitpid will say when it has ended: that takes 0.05 s for each GiB of
+ * its memory. 0: not known, or the process lives.
+ */
+int ku_os_exit_status(pid_t pid);
 
 /*
  * Sets SCHED_BATCH for this thread: its wake-ups do not preempt a computing thread. Never fails; no

@@ -286,7 +286,8 @@ static void record_death(struct ku_ranks *l, int local, int status, const char *
 }
 
 /*
- * Record the failure of a rank. It becomes the root cause unless a rank has set one.
+ * Record the failure of a rank. It becomes the root cause unless a rank has set one. status 0: it
+ * died, but how is unknown.
  */
 static void blame(struct ku_ranks *l, int rank, int status)
 {
@@ -297,9 +298,11 @@ static void blame(struct ku_ranks *l, int rank, int status)
     l->n_failed += !l->kill_ns || now < l->kill_ns;
     l->kill_ns = l->kill_ns ? l->kill_ns : now + GRACE_NS;
     if (!l->code)
-        l->code = WIFSIGNALED(status) ? -KUMI_EPEER : code;
+        l->code = code ? code : -KUMI_EPEER;
     if (code)
         snprintf(how, sizeof how, "ended with exit code %d", code);
+    else if (status == 0)
+        snprintf(how, sizeof how, "killed or crashed");
     else
         snprintf(how, sizeof how, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
@@ -333,10 +336,31 @@ static void reap(struct ku_ranks *l, int r)
     l->ended[r] = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     if (l->reaped)
         l->reaped(l, r);
-    if (status && is_stop(l, r, status))
+    if (r == l->dying)
+        l->dying = -1;
+    else if (status && is_stop(l, r, status))
         note_stop(l, status);
     else if (status)
         blame(l, r, status);
+}
+
+/*
+ * A rank that was killed gives up its life mutex at once, but can be reaped, and its connections
+ * close, only when its memory is free: 50 ms for each GiB. No rank may be there to find it.
+ */
+static void find_death(struct ku_ranks *l)
+{
+    for (int r = 0; r < l->n && !atomic_load(&l->seg->abort_word) && !l->kill_ns; r++) {
+        int status = 0;
+        if (!l->pid[r] || l->stops.first || !ku_segment_find_death(ku_segment_line(l->seg, r)))
+            continue;
+        for (int i = 0; i < 5 && status == 0; i++) {
+            usleep(1000); /* its main thread may not have ended yet */
+            status = ku_os_exit_status(l->pid[r]);
+        }
+        l->dying = r;
+        blame(l, r, status);
+    }
 }
 
 void ku_ranks_reap(struct ku_ranks *l, pid_t first)
@@ -390,6 +414,7 @@ void ku_ranks_end(struct ku_ranks *l, const struct kumi_error *error, int culpri
 
 void ku_ranks_check(struct ku_ranks *l)
 {
+    find_death(l);
     if (atomic_load(&l->seg->abort_word) && !l->kill_ns && !l->is_stopped)
         l->kill_ns = ku_clock_ns() + GRACE_NS;
     if (l->kill_ns && ku_clock_ns() >= l->kill_ns)
@@ -413,6 +438,7 @@ int ku_ranks_prepare(struct ku_ranks *l)
     const int cpus = ku_os_n_cpus(), given = ku_env_threads();
     uint64_t job_id;
     l->launcher = getpid();
+    l->dying = -1;
     KU_TRY(ku_env_check_threads());
     if (l->pinning == KU_PIN_AUTO)
         KU_TRY(ku_pin_setting(&l->pinning));

@@ -58,6 +58,7 @@ struct ku_ranks {
 
     pid_t *pid;                   /* 0: has ended */
     int *ended;                   /* exit code of a rank that ended by itself; 0: none, or 0 */
+    int dying;                    /* blamed, but not reaped yet; -1: none */
     pid_t group, launcher, guard; /* guard 0: none */
     struct ku_segment *seg;
     int segment_fd, guard_fd, exec_fd[2];
@@ -94,7 +95,7 @@ void ku_ranks_signal(struct ku_ranks *ranks, int sig);
 void ku_ranks_kill(struct ku_ranks *ranks, int sig);
 /* The job has failed, by rank `culprit` or -1: the ranks learn the cause, and end within 0.5 s. */
 void ku_ranks_end(struct ku_ranks *ranks, const struct kumi_error *error, int culprit);
-/* At least every 50 ms: look for a root cause, and kill what should have ended. */
+/* At least every 50 ms: look for dead ranks and a root cause, and kill what should have ended. */
 void ku_ranks_check(struct ku_ranks *ranks);
 /*
  * The exit code of the job, as far as this host knows: that of the first rank that failed by
