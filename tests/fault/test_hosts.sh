@@ -162,6 +162,15 @@ await pgrep -P $pid >/dev/null
 kill -TERM $pid
 ended 10 "SIGTERM before all hosts answer"
 says "SIGTERM before all hosts answer" 'stopped: signal 15 (Terminated): before all hosts had answered'
+"$kumi" run -H a:1,silent:1 --rsh "$dir/rsh" -- true >"$dir/out" 2>"$dir/err" &
+pid=$!
+connects() { shell=$(pgrep -P $pid -x sleep); }
+await connects || say "the remote shell did not start"
+kill -KILL $pid
+wait $pid 2>/dev/null
+lives() { grep -q sleep "/proc/$shell/cmdline" 2>/dev/null; }
+for _ in $(seq 20); do lives || break; sleep 0.1; done
+lives && say "launcher killed before all hosts answer: the remote shell is left" && kill "$shell"
 
 # this host, by name: its ranks write to the terminal or file themselves
 run 0 "local host" -H localhost:2 -- sh -c 'echo $RANK; echo plain >&2'

@@ -141,11 +141,9 @@ static void become_agent(struct ku_shell *shell, const char *host, const int fd[
     }
     argv[n] = NULL;
     setpgid(0, 0); /* signals of the terminal are the launcher's */
-    if (is_here) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != launcher)
-            _exit(128 + SIGKILL);
-    }
+    prctl(PR_SET_PDEATHSIG, is_here ? SIGKILL : SIGTERM); /* a shell may have to tidy up */
+    if (getppid() != launcher)
+        _exit(128 + SIGKILL);
     dup2(fd[0], 0);
     dup2(fd[1], 1);
     if (fd[2] >= 0)
