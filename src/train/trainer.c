@@ -424,13 +424,15 @@ static int check_memory(const struct ku_trainer *t)
         return KUMI_OK;
     ku_program_memory(t->program[KU_PROG_TRAIN], &r);
     double gib = 1.0 / (1 << 30);
+    const bool has_hosts = t->job->n_hosts > 1;
     return KU_ERR(
         KUMI_ENOMEM,
-        "memory: plan of %d rank%s on this host: %.2f GiB, available %.2f GiB, short of %.2f; per "
+        "memory: plan of %d rank%s on %s%s: %.2f GiB, available %.2f GiB, short of %.2f; per "
         "rank state "
         "%.2f, gradients %.2f, activations %.2f, workspace %.2f GiB; lower train.micro_batch or "
         "the ranks",
-        t->job->local_n, t->job->local_n == 1 ? "" : "s", (double)total * gib,
+        t->job->local_n, t->job->local_n == 1 ? "" : "s", has_hosts ? "host " : "this ",
+        has_hosts ? ku_job_hosts(t->job)[t->job->host].name : "host", (double)total * gib,
         (double)free_bytes * gib, (double)(total - free_bytes) * gib,
         (double)(r.at_peak[KU_CL_PARAM] + r.at_peak[KU_CL_OPTIMIZER] + r.at_peak[KU_CL_DERIVED]) *
             gib,

@@ -17,7 +17,8 @@ refuse() {
     rm -rf "$dir/refused"
 }
 # the environment is that of all hosts, which would all say it
-KUMI_INTERFACE=none0 refuse 2 'KUMI_INTERFACE: none0: this host has' -H a:2,b:2,c:1 --rsh none
+KUMI_INTERFACE=none0 refuse 2 'KUMI_INTERFACE: none0: host [abc] has' -H a:2,b:2,c:1 --rsh none
+refuse 13 'memory: plan of 2 ranks on host [ab]: ' -H a:2,b:2 --rsh none --set model.n_layer=100 --set model.n_embd=32768 --set model.n_head=256
 
 KUMI_THREADS=x refuse 2 'KUMI_THREADS: x; give a number from 1 to 4096' -H a:1,b:1 --rsh none
 KUMI_PIN=2 refuse 2 'KUMI_PIN: 2; give 0 or 1' -H a:1,b:1 --rsh none

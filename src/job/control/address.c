@@ -95,7 +95,8 @@ static bool is_link_local(const struct ku_os_address *a)
     return a->ip[0] == 0xfe && (a->ip[1] & 0xc0) == 0x80;
 }
 
-static int refuse_interface(const char *interface, const struct ku_os_interface *list, int n)
+static int refuse_interface(const char *host, const char *interface,
+                            const struct ku_os_interface *list, int n)
 {
     char text[KU_ADDRESS_TEXT], all[256] = "";
     int len = 0;
@@ -103,11 +104,11 @@ static int refuse_interface(const char *interface, const struct ku_os_interface 
         if (!is_link_local(&list[i].address))
             len += snprintf(all + len, sizeof all - (size_t)len, "%s%s %s", len ? ", " : "",
                             list[i].name, ku_address_print(&list[i].address, text));
-    return KU_ERR(KUMI_EINVAL, "KUMI_INTERFACE: %s: this host has %s; give a name or a prefix",
-                  interface, all[0] ? all : "no interface");
+    return KU_ERR(KUMI_EINVAL, "KUMI_INTERFACE: %s: host %s has %s; give a name or a prefix",
+                  interface, host, all[0] ? all : "no interface");
 }
 
-int ku_address_choose(const char *interface, const struct ku_os_address *root,
+int ku_address_choose(const char *host, const char *interface, const struct ku_os_address *root,
                       struct ku_os_address *out)
 {
     struct ku_os_interface list[MAX_INTERFACES];
@@ -135,7 +136,7 @@ int ku_address_choose(const char *interface, const struct ku_os_address *root,
             best = i;
     }
     if (best < 0)
-        return refuse_interface(interface, list, n);
+        return refuse_interface(host, interface, list, n);
     *out = list[best].address;
     return 0;
 }

@@ -26,12 +26,13 @@ const char *ku_address_interface(const struct ku_os_address *a, char name[16]);
 /*
  * This host's address for the others.
  *
+ *   host        its name, for messages
  *   interface   name or address prefix ("10.77.", "fd00:"), as KUMI_INTERFACE; NULL: the route to
  *               `root`
  *
  * Errors: KUMI_EINVAL (no such interface: lists those there are; no route).
  */
-KU_STATUS ku_address_choose(const char *interface, const struct ku_os_address *root,
-                            struct ku_os_address *out);
+KU_STATUS ku_address_choose(const char *host, const char *interface,
+                            const struct ku_os_address *root, struct ku_os_address *out);
 
 #endif

@@ -119,7 +119,7 @@ static void send_row(struct ku_control *c, struct ku_conn *conn)
     struct ku_message m = ku_message_of(c, KU_MESSAGE_ROW, sizeof(struct ku_join_row));
     const struct ku_os_address own = c->address; /* of a root: not yet chosen */
     struct ku_join_row j;
-    if (ku_address_choose(c->opts.interface, &conn->peer, &c->address) < 0 ||
+    if (ku_address_choose(c->name, c->opts.interface, &conn->peer, &c->address) < 0 ||
         ku_join_row(c, &j) < 0)
         ku_join_fail(c);
     else
@@ -492,7 +492,8 @@ static int open_control(struct ku_control *c, const struct ku_control_opts *opts
     if (opts->interface) {
         snprintf(c->interface, sizeof c->interface, "%s", opts->interface);
         c->opts.interface = c->interface;
-        KU_TRY(ku_address_choose(c->interface, NULL, &unused)); /* one that does not exist */
+        KU_TRY(
+            ku_address_choose(c->name, c->interface, NULL, &unused)); /* one that does not exist */
     }
     c->is_root = opts->rank == 0;
     if (opts->refusal && opts->timeout_ns > KU_REFUSE_NS)

@@ -72,7 +72,7 @@ void ku_gather_destroy(struct ku_control *c)
 static int add_own_row(struct ku_control *c, const struct ku_conn *first)
 {
     if (!c->address.port && c->opts.interface)
-        KU_TRY(ku_address_choose(c->opts.interface, &first->peer, &c->address));
+        KU_TRY(ku_address_choose(c->name, c->opts.interface, &first->peer, &c->address));
     else if (ku_os_tcp_address(first->fd, false, &c->address) < 0)
         return KU_ERR(KUMI_ENOMEM, "join: own address: %s", ku_os_why());
     struct ku_join_row j;
