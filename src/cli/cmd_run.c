@@ -2,9 +2,11 @@
 #include "cli/cli.h"
 #include "kumi/launch.h"
 
+#include <string.h>
+
 /* Options of torchrun: one launcher per node, started by other means. */
 struct node {
-    const char *n, *master_addr;
+    const char *n, *per_node, *master_addr; /* per_node: torchrun's, instead of n */
     int64_t n_nodes, rank, port;
 };
 
@@ -23,7 +25,13 @@ static int run_node(struct cli *c, const struct node *node, int threads)
     if (big)
         return cli_usage("kumi run: --nnodes, --node-rank, --master-port: %lld; give less",
                          (long long)big);
-    int status = kumi_launch_parse_n(node->n, &o.n);
+    const bool is_torchruns = node->per_node != NULL;
+    const char *n = !is_torchruns                        ? node->n
+                    : strcmp(node->per_node, "cpu") == 0 ? "auto"
+                                                         : node->per_node;
+    int status = kumi_launch_parse_n(n, &o.n);
+    if (status < 0 && is_torchruns)
+        return cli_usage("kumi run: --nproc-per-node: %.60s; give 1 to 512, auto or cpu", n);
     if (status == KUMI_OK)
         status = kumi_launch_node(c->rest, &o, &code);
     return status < 0 ? cli_end(status, 0) : code;
@@ -40,8 +48,8 @@ int cmd_run(struct cli *c)
         {"threads", CLI_INT, "compute threads of each rank (default: its share of the cores)",
          &threads},
         CLI_HOSTS(hosts),
-        {"nproc-per-node", CLI_TEXT, "as torchrun: ranks of this node; auto: one per core",
-         &node.n},
+        {"nproc-per-node", CLI_TEXT, "as torchrun: ranks of this node; auto, cpu: one per core",
+         &node.per_node},
         {"nnodes", CLI_INT, "as torchrun: nodes, each with a launcher of its own (default 1)",
          &node.n_nodes},
         {"node-rank", CLI_INT, "as torchrun: number of this node, from 0", &node.rank},
@@ -51,7 +59,7 @@ int cmd_run(struct cli *c)
         return c->code;
     const bool has_hosts = hosts.hosts || hosts.hostfile;
     const bool has_nodes =
-        node.n || node.n_nodes != 1 || node.rank || node.master_addr || node.port;
+        node.per_node || node.n_nodes != 1 || node.rank || node.master_addr || node.port;
     if (threads < 0 || threads > 4096)
         return cli_usage("kumi run: --threads: %lld; give 1 to 4096", (long long)threads);
     if (has_nodes && (has_hosts || n_text))
@@ -64,7 +72,7 @@ int cmd_run(struct cli *c)
         return cli_launch_hosts(c, c->rest, n_text, (int)threads, &hosts);
     if (!has_nodes)
         node.n = n_text ? n_text : "auto";
-    else if (!node.n)
-        node.n = "1"; /* as torchrun */
+    else if (!node.per_node)
+        node.per_node = "1"; /* as torchrun */
     return run_node(c, &node, (int)threads);
 }

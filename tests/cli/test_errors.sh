@@ -47,6 +47,7 @@ expect 2 'kumi train: an extra argument auto; a value of --resume stands after =
 expect 2 'kumi train: an extra argument 5-9; a value of --profile stands after =: --profile=5-9' train --profile 5-9 $config
 expect 2 'kumi train: --until: 0; give a step, from 1' train $config --until 0
 expect 2 'kumi run: --threads: -1; give 1 to 4096' run --threads -1 -n 2 -- true
+expect 2 'kumi run: --nproc-per-node: gpu; give 1 to 512, auto or cpu' run --nproc-per-node gpu -- true
 expect 2 'nodes: --nnodes: 0; give a number from 1 to' run --nnodes 0 --nproc-per-node 1 -- true
 expect 2 'nodes: --master-port: 70000; give a number' run --nproc-per-node 1 --nnodes 2 --master-addr a --master-port 70000 -- true
 expect 2 'rank count: --replicate: -1; give a number' plan --params 1e9 --replicate -1

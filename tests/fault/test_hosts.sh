@@ -59,6 +59,9 @@ $((2 * r + 1)) 1 2 $r 2 4 127.0.0.1
 4567 127.0.0.1:4568+16" ] || say "node $r: $(cat "$dir/out")"
 done
 
+run 0 "torchrun's cpu" --nproc-per-node cpu -- sh -c 'echo $WORLD_SIZE'
+[ "$(sort -u "$dir/out")" = "$(wc -l <"$dir/out")" ] || say "torchrun's cpu: $(cat "$dir/out")"
+
 # lines of all ranks stay whole; those of stderr have rank and host before them
 run 0 "output" -H a:2,b:2 --rsh none -- sh -c 'i=0; while [ $i -lt 3000 ]; do echo "$RANK: $i 0123456789012345678901234567890123456789"; echo "$i of $RANK" >&2; i=$((i+1)); done; printf "end $RANK"'
 for r in 0 1 2 3; do
