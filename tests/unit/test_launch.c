@@ -98,6 +98,9 @@ static const struct list_row files[] = {
     {"worker-1 slots=4\nworker-2 slots=2", 0, "worker-1:4 worker-2:2", 0},
     {"# two nodes\n\n  a\tslots=4 max_slots=8  # the first\r\nb slots=4 max-slots=4\n", 0,
      "a:4 b:4", 0},
+    {"a slots=4 max_slots=1024\n", 0, "a:4", 0}, /* of Open MPI, which has no such limit */
+    {"a slots=4 max_slots=0\n", 0, "from 1 to 999999999", KUMI_EINVAL},
+    {"a slots=1024\n", 0, "from 1 to 512", KUMI_EINVAL},
     {"a:4\nb\n", 0, "a:4 b:1", 0},
     {"a\na\nb slots=2\n", 0, "a:2 b:2", 0},
     {"[fe80::1] slots=2\n[fe80::2]:3\n", 0, "fe80::1:2 fe80::2:3", 0},

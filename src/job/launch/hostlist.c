@@ -6,6 +6,7 @@
 #include "job/segment.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,18 +26,18 @@ static int refuse(const struct place *p, const char *at, size_t bytes, const cha
     return KU_ERR(KUMI_EINVAL, "hosts: -H: %.*s: %s", shown, at, what);
 }
 
-/* A number of slots that is the whole of text[0, bytes). -1: it is none, or out of range. */
-static int parse_slots(const char *text, size_t bytes)
+/* A number from 1 to max that is the whole of text[0, bytes). -1: it is none, or out of range. */
+static int parse_slots(const char *text, size_t bytes, int max)
 {
     int n = 0;
-    if (bytes < 1 || bytes > 4)
+    if (bytes < 1 || bytes > 9)
         return -1;
     for (size_t i = 0; i < bytes; i++) {
         if (text[i] < '0' || text[i] > '9')
             return -1;
         n = n * 10 + text[i] - '0';
     }
-    return n >= 1 && n <= KU_MAX_LOCAL ? n : -1;
+    return n >= 1 && n <= max ? n : -1;
 }
 
 /* Names go to a shell's command line: no blanks, no quotes, no options. */
@@ -83,14 +84,18 @@ static int parse_keys(const struct place *p, const char *at, size_t bytes, int *
         const size_t word_bytes = (size_t)(at - word);
         const char *eq = memchr(word, '=', word_bytes);
         const size_t key_bytes = eq ? (size_t)(eq - word) : word_bytes;
-        const int value = eq ? parse_slots(eq + 1, word_bytes - key_bytes - 1) : -1;
         const int is_slots = key_bytes == 5 && memcmp(word, "slots", 5) == 0;
         const int is_max = key_bytes == 9 &&
                            (memcmp(word, "max_slots", 9) == 0 || memcmp(word, "max-slots", 9) == 0);
         if (!is_slots && !is_max)
             return refuse(p, word, word_bytes, "unknown; write NAME slots=N [max_slots=M]");
+        const int value =
+            eq ? parse_slots(eq + 1, word_bytes - key_bytes - 1, is_slots ? KU_MAX_LOCAL : INT_MAX)
+               : -1;
         if (value < 0)
-            return refuse(p, word, word_bytes, "give a number from 1 to 512");
+            return refuse(p, word, word_bytes,
+                          is_slots ? "give a number from 1 to 512"
+                                   : "give a number from 1 to 999999999");
         if (is_slots)
             *n = value;
         else
@@ -126,7 +131,7 @@ static int parse_host(struct ku_hostlist *list, const struct place *p, const cha
         if (memchr(number, ':', (size_t)(at - number)))
             return refuse(p, name, (size_t)(end - name),
                           "an IPv6 address stands in brackets, as in [fe80::1]:4");
-        if ((n = parse_slots(number, (size_t)(at - number))) < 0)
+        if ((n = parse_slots(number, (size_t)(at - number), KU_MAX_LOCAL)) < 0)
             return refuse(p, name, (size_t)(end - name), "give a number of slots from 1 to 512");
     } else if (at < end && *at != ' ' && *at != '\t') {
         return refuse(p, name - 1, (size_t)(end - name + 1), "write [ADDRESS]:N");
