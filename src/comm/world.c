@@ -58,6 +58,11 @@ static int open_net(struct ku_job *job, const char *transport)
     const int is_auto = !transport || strcmp(transport, "auto") == 0;
     const int by_mpi = !strcmp(job->launcher, "openmpi") || !strcmp(job->launcher, "mpich");
     struct ku_net *net;
+    if (transport && strcmp(transport, "shm") == 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "transport: shm: for the ranks of one host, but these are on %d; give auto, "
+                      "tcp or mpi",
+                      job->n_hosts);
     if (is_mpi || (is_auto && by_mpi)) {
         const int status = ku_net_mpi(&ops);
         if (status < 0 && is_mpi)

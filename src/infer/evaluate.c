@@ -545,20 +545,29 @@ static int open_newest(const char *run, struct ku_ckpt *c)
 }
 
 /*
- * parallel.timeout_s of the run, which the ranks need before they join the job. Its default, if
- * there is none or the checkpoint is damaged: the job reports that.
+ * What the ranks need of the run's configuration before they join the job. The defaults, if there
+ * is none or the checkpoint is damaged: the job reports that. Of parallel.transport only tcp
+ * counts: with mpi another launcher may start this job.
  */
-static int64_t timeout_ns_of(const char *run)
+static struct ku_job_opts joining_of(const char *run)
 {
+    struct ku_job_opts o = {.threads = ku_env_threads()};
     double seconds = ku_key_default_number("parallel.timeout_s");
     struct ku_ckpt c;
     if (!ku_pretrained_is_weights(run) && open_newest(run, &c) == KUMI_OK) {
         const json_t *v = ku_json_at(c.manifest.root, "config.parallel.timeout_s");
         if (json_is_number(v) && json_number_value(v) > 0 && json_number_value(v) <= 1e9)
             seconds = json_number_value(v);
+        v = ku_json_at(c.manifest.root, "config.parallel.transport");
+        if (json_is_string(v) && strcmp(json_string_value(v), "tcp") == 0)
+            o.transport = "tcp";
+        v = ku_json_at(c.manifest.root, "config.train.threads");
+        if (json_is_integer(v) && json_integer_value(v) >= 1 && json_integer_value(v) <= 4096)
+            o.threads = (int)json_integer_value(v);
         ku_ckpt_close(&c);
     }
-    return (int64_t)(seconds * 1e9);
+    o.timeout_ns = o.join_timeout_ns = (int64_t)(seconds * 1e9);
+    return o;
 }
 
 int kumi_eval(const char *run, struct kumi_eval_result *result)
@@ -573,10 +582,7 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
     KU_GIVEN_LIST(options->data, options->n_data, "options.data");
     KU_GIVEN(result, "result");
     struct ku_job *job = NULL;
-    const int64_t timeout_ns = timeout_ns_of(options->run);
-    struct ku_job_opts o = {.threads = ku_env_threads() ? ku_env_threads() : 1,
-                            .timeout_ns = timeout_ns,
-                            .join_timeout_ns = timeout_ns};
+    const struct ku_job_opts o = joining_of(options->run);
     memset(result, 0, sizeof *result);
     int status = ku_comm_join(&o, &job);
     if (status < 0) { /* the job may have printed the error already */

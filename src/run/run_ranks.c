@@ -38,7 +38,7 @@ static struct ku_remote_engine_opts engine_of(const struct ku_config *cfg)
 
 static struct joining joining_of(const struct kumi_settings *set)
 {
-    static const char *const far[] = {"tcp", "mpi"}; /* between hosts */
+    static const char *const given[] = {"shm", "tcp", "mpi"}; /* to ranks that are processes */
     struct ku_config cfg;
     struct joining j = {.opts = {.threads = ku_env_threads()}};
     double timeout_s = ku_key_default_number("parallel.timeout_s");
@@ -50,9 +50,9 @@ static struct joining joining_of(const struct kumi_settings *set)
         if (cfg.ps_workers != KU_NULL)
             j.n_workers = (int)cfg.ps_workers, j.n_servers = (int)cfg.ps_servers;
         j.engine = engine_of(&cfg);
-        for (size_t i = 0; i < sizeof far / sizeof *far; i++)
-            if (strcmp(cfg.parallel_transport, far[i]) == 0)
-                j.opts.transport = far[i];
+        for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+            if (strcmp(cfg.parallel_transport, given[i]) == 0)
+                j.opts.transport = given[i];
         ku_config_fini(&cfg);
     }
     j.opts.timeout_ns = j.opts.join_timeout_ns = (int64_t)(timeout_s * 1e9);

@@ -31,6 +31,8 @@ refuse 2 'launch: 1025 hosts; agents are started on at most 1024; start a larger
 unset OMPI_COMM_WORLD_SIZE PMIX_RANK PMI_RANK PMI_FD PMI_PORT KUMI_MPI
 for _ in 1 2 3; do refuse 2 'mpi: no MPI launcher started this rank' -H a:2,b:2,c:1 --rsh none --set parallel.transport=mpi; done
 
+refuse 2 'transport: shm: for the ranks of one host, but these are on 2; give auto, tcp or mpi' -H a:2,b:2 --rsh none --set parallel.transport=shm
+
 # hosts that differ: one line with both values. apart WORDS COMMAND: each rank runs the shell command before `kumi train ..`
 apart() {
     local words=$1 before=$2
