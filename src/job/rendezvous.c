@@ -86,7 +86,8 @@ static int refused(const char *name, const char *what)
 static int check_uid(int fd)
 {
     uid_t uid;
-    if (ku_os_local_peer_uid(fd, &uid) < 0)
+    pid_t pid;
+    if (ku_os_local_peer(fd, &uid, &pid) < 0)
         return refused("", "user of the peer");
     if (uid != geteuid())
         return KU_ERR(KUMI_EINVAL,
@@ -143,6 +144,20 @@ static int refuse_order(const struct ku_env_job *env, int first, int local, int 
                   first + local, local, leader, order_hint(env));
 }
 
+/* `other`: the connection of that rank; -1: it is this process. */
+static int refuse_twice(const struct ku_env_job *env, int rank, int fd, int other)
+{
+    uid_t uid;
+    pid_t first = getpid(), second = 0;
+    if (ku_os_local_peer(fd, &uid, &second) < 0 ||
+        (other >= 0 && ku_os_local_peer(other, &uid, &first) < 0))
+        return refused("", "process of the peer");
+    return KU_ERR(KUMI_EINVAL,
+                  "join: rank %d of %d was started twice: processes %d and %d; start every rank "
+                  "once",
+                  rank, env->n, (int)first, (int)second);
+}
+
 /*
  * Handle one connection. Returns 1 for a new rank, and 0 if another user or job connected, which is
  * dropped. Another version, a wrong rank and a duplicate are errors.
@@ -160,7 +175,8 @@ static int welcome(const struct ku_env_job *env, int fd, int segment_fd, struct 
         return 0;
     }
     const struct hello answer = hello_of(env);
-    const bool is_first = h.abi == KU_SEGMENT_ABI && h.local == 0 && h.n == env->local_n;
+    const bool is_first = h.abi == KU_SEGMENT_ABI && h.local == 0 && h.n == env->local_n &&
+                          h.first_rank == answer.first_rank;
     const bool is_local = h.abi == KU_SEGMENT_ABI && h.local >= 1 && h.local < env->local_n;
     const bool is_twice = is_first || (is_local && sockets[h.local] >= 0);
     if (is_local && h.n_ranks == env->n && h.first_rank != answer.first_rank) {
@@ -168,14 +184,19 @@ static int welcome(const struct ku_env_job *env, int fd, int segment_fd, struct 
         ku_os_close(fd);
         return refuse_order(env, h.first_rank, h.local, env->rank);
     }
-    if (!is_local || h.n != env->local_n || h.n_ranks != env->n || is_twice) {
+    if (is_twice && h.n_ranks == env->n) {
+        const int status =
+            refuse_twice(env, h.first_rank + h.local, fd, is_first ? -1 : sockets[h.local]);
+        ku_os_close(fd);
+        return status;
+    }
+    if (!is_local || h.n != env->local_n || h.n_ranks != env->n) {
         ku_os_close(fd);
         return KU_ERR(
             KUMI_EINVAL,
-            "join: a process connected as rank %d of %d to a job of %d%s; start every rank once, "
+            "join: a process connected as rank %d of %d to a job of %d; start every rank once, "
             "with one version of kumi",
-            h.abi == KU_SEGMENT_ABI ? h.first_rank + h.local : -1, h.n_ranks, env->n,
-            is_twice ? " in which that rank is connected already" : "");
+            h.abi == KU_SEGMENT_ABI ? h.first_rank + h.local : -1, h.n_ranks, env->n);
     }
     if (ku_os_local_send(fd, &answer, sizeof answer, segment_fd) < 0) {
         const int why = errno;

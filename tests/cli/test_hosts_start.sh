@@ -116,7 +116,7 @@ wrong() {
 }
 cyclic="join: rank 2 is local rank 1 on the host of rank 0; ranks are numbered host by host: RANK is the host's first rank + LOCAL_RANK"
 wrong "$cyclic" '0 0 2 a' '2 1 2 a' '1 0 1 b'
-twice='join: a process connected as rank [01] of 3 to a job of 3 in which that rank is connected already; start every rank once\|a rank of this host started twice'
+twice='join: rank [01] of 3 was started twice: processes [0-9]* and [0-9]*; start every rank once\|a rank of this host started twice'
 wrong "$twice" '0 0 2 a' '0 0 2 a' '2 0 1 b'
 wrong "$twice" '0 0 1 a' '1 0 2 b' '1 0 2 b'
 # a port on which another process listens: its id and name

@@ -335,6 +335,7 @@ static void test_sockets(void **state)
 {
     char name[64], got[5] = "";
     uid_t uid;
+    pid_t pid;
     int fd_in;
     const char *folder = *state;
     snprintf(name, sizeof name, "kumi-test%s", strrchr(folder, '-'));
@@ -346,8 +347,9 @@ static void test_sockets(void **state)
     assert_int_equal(errno, EAGAIN);
     int one = ku_os_local_connect(name), two = ku_os_local_accept(listener, 1000000000);
     assert_true(one >= 0 && two >= 0);
-    assert_int_equal(ku_os_local_peer_uid(two, &uid), 0);
+    assert_int_equal(ku_os_local_peer(two, &uid, &pid), 0);
     assert_int_equal(uid, getuid());
+    assert_int_equal(pid, getpid());
     assert_int_equal(ku_os_local_recv(two, got, 5, &fd_in, 1000000), -1);
     assert_int_equal(errno, EAGAIN);
     assert_int_equal(ku_os_local_send(one, "hello", 5, listener), 0);
@@ -425,12 +427,14 @@ static int do_socket(void)
 {
     char name[64], got[2];
     uid_t uid;
+    pid_t pid;
     int fd_in = -1, result = -1;
     snprintf(name, sizeof name, "kumi-test-fault-%d", (int)getpid());
     int listener = ku_os_local_listen(name, 1);
     int one = listener < 0 ? -1 : ku_os_local_connect(name);
     int two = one < 0 ? -1 : ku_os_local_accept(listener, 1000000000);
-    if (two >= 0 && ku_os_local_peer_uid(two, &uid) == 0 && ku_os_local_send(one, "hi", 2, -1) == 0)
+    if (two >= 0 && ku_os_local_peer(two, &uid, &pid) == 0 &&
+        ku_os_local_send(one, "hi", 2, -1) == 0)
         result = ku_os_local_recv(two, got, 2, &fd_in, 1000000000);
     int saved = errno;
     close(listener), close(one), close(two);

@@ -207,13 +207,14 @@ int ku_os_local_accept(int fd, int64_t timeout_ns)
     return accept4(fd, NULL, NULL, SOCK_CLOEXEC);
 }
 
-int ku_os_local_peer_uid(int fd, uid_t *uid)
+int ku_os_local_peer(int fd, uid_t *uid, pid_t *pid)
 {
     struct ucred who;
     socklen_t len = sizeof who;
     if (ku_fault_is_due(KU_FAULT_OS) || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
         return -1;
     *uid = who.uid;
+    *pid = who.pid;
     return 0;
 }
 

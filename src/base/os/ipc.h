@@ -57,9 +57,9 @@ int ku_os_local_connect(const char *name);
  */
 int ku_os_local_accept(int fd, int64_t timeout_ns);
 /*
- * User id of the peer. Returns 0 or -1.
+ * User and process id of the peer, which connected or listened then. Returns 0 or -1.
  */
-int ku_os_local_peer_uid(int fd, uid_t *uid);
+int ku_os_local_peer(int fd, uid_t *uid, pid_t *pid);
 struct sockaddr_un;
 /* The address of a name in the abstract name space. Returns 0 or -1 (ENAMETOOLONG). */
 int ku_os_unix_address(const char *name, struct sockaddr_un *address, socklen_t *bytes);
