@@ -42,8 +42,11 @@ done
 for code in 0 $(sed -n 's/^    KUMI_E[A-Z]* = -\([0-9]*\).*/\1/p' "$source/include/kumi/status.h"); do
     has "^\.B $code\$" || lacks "code $code"
 done
-for name in $(grep -rhoE 'getenv\("[A-Z_]+"\)' "$source/src" | cut -d'"' -f2); do
+names=$(grep -rhoE '(ku_env|value_of)\("KUMI_[A-Z_]+"\)' "$source/src" | cut -d'"' -f2 | sort -u)
+[ "$(printf '%s\n' "$names" | wc -l)" -ge 15 ] || { echo "the source reads only: $names"; failed=1; }
+for name in $names; do
     has "\b$name\b" || lacks "the variable $name"
+    grep -q "\`$name\`" "$source/docs/reference/environment.md" || { echo "docs/reference/environment.md lacks $name"; failed=1; }
 done
 version=$("$kumi" --version)
 has "^\.TH KUMI 1  $version User" || lacks "the version $version"
