@@ -175,6 +175,26 @@ lives() { grep -q sleep "/proc/$shell/cmdline" 2>/dev/null; }
 for _ in $(seq 20); do lives || break; sleep 0.1; done
 lives && say "launcher killed before all hosts answer: the remote shell is left" && kill "$shell"
 
+# ssh itself: the options that keep it from waiting, those of --rsh before them, one word for the remote shell
+options=(-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3)
+! command -v ssh >/dev/null || ssh -G "${options[@]}" b >"$dir/out" 2>&1 || say "ssh's options: $(cat "$dir/out")" # it only parses them
+mkdir "$dir/ssh-bin"
+cat >"$dir/ssh-bin/ssh" <<END
+#!/bin/sh
+options="${options[*]}"
+END
+cat >>"$dir/ssh-bin/ssh" <<'END'
+[ $# = 13 ] && [ "$1 $2" = "-p 2222" ] && shift 2 || exit 90
+for want in $options; do
+    [ "$1" = "$want" ] && shift || exit 91
+done
+[ "$1" = b ] && shift || exit 92
+cd / && exec env -i PATH="$PATH" sh -c "$1"
+END
+chmod +x "$dir/ssh-bin/ssh"
+PATH=$dir/ssh-bin:$PATH run 0 "ssh" -H localhost:1,b:1 --rsh "ssh -p 2222" -- sh -c 'echo $RANK'
+[ "$(sort "$dir/out" | tr '\n' ' ')" = "0 1 " ] || say "ssh: $(cat "$dir/out" "$dir/err")"
+
 # this host, by name: its ranks write to the terminal or file themselves
 run 0 "local host" -H localhost:2 -- sh -c 'echo $RANK; echo plain >&2'
 [ "$(sort "$dir/out" | tr '\n' ' ')" = "0 1 " ] && [ "$(grep -c '^plain$' "$dir/err")" = 2 ] || say "local host: $(cat "$dir/out" "$dir/err")"
