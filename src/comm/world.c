@@ -68,7 +68,11 @@ static int open_net(struct ku_job *job, const char *transport)
         if (status < 0 && is_mpi)
             return status;
         if (status < 0) {
-            KU_LOG(COMM, INFO, "%s; tcp is used between hosts", ku_err_get()->text);
+            if (job->local_rank == 0) /* a host alone with it would wait for those that take mpi */
+                KU_LOG(COMM, WARN,
+                       "%s; tcp is used between hosts; if another host has the plug-in, install "
+                       "it here too, or set parallel.transport=tcp",
+                       ku_err_get()->text);
             ops = &ku_net_tcp;
         }
     }
