@@ -190,11 +190,13 @@ static int net_all_differ(struct side *s)
 static int run_body(const struct ku_net_ops *ops, struct ku_job *job, net_body *body)
 {
     struct side side = {.rank = job->rank, .n = job->n}, *s = &side;
-    char text[256];
+    char text[320];
     KU_TRY(ops->open(job, &s->net));
     NET_CHECK(s->net->ops->poll(s->net, NULL, 0) == -1);
     s->net->ops->describe(s->net, text, sizeof text);
     NET_CHECK(strncmp(text, "mpi (", 5) == 0 && strstr(text, s->net->ops->name));
+    NET_CHECK(strstr(text, getenv("OMPI_COMM_WORLD_SIZE") ? "; pml ob1; btl " : "; ch"));
+    NET_CHECK(strstr(text, "; RDMA none")); /* launch() asks for TCP or shared memory */
     int status = body(s);
     if (body != net_all_differ)
         s->net->ops->close(s->net, status != 0);

@@ -44,6 +44,7 @@ static struct {
     int never_joins;
     int broadcasts;
     int wrong_rank;
+    char fabric[16];
 } how;
 
 static int is_due(int *countdown)
@@ -66,6 +67,11 @@ static void clear(void)
 static void fake_library(char *text, size_t cap)
 {
     snprintf(text, cap, "MPI of threads 1.0");
+}
+
+static void fake_fabric(char *text, size_t cap)
+{
+    snprintf(text, cap, "%s", how.fabric);
 }
 
 static void fake_error(int error, char *text, size_t cap)
@@ -191,6 +197,7 @@ static struct ku_mpi_table table_of(int rank, int n)
                                  .request_bytes = sizeof(struct request),
                                  .scratch_bytes = 8,
                                  .library = fake_library,
+                                 .fabric = fake_fabric,
                                  .error_text = fake_error,
                                  .start = fake_start,
                                  .join = fake_join,
@@ -439,6 +446,68 @@ static void starts(void **state)
     ku_net_mpich.unlink(NULL, false);
 }
 
+/* What `kumi info --hosts` says of the transport, without and with a user's choice */
+static void descriptions(void **state)
+{
+    static const char *const choice[] = {"OMPI_MCA_pml", "OMPI_MCA_btl",    "OMPI_MCA_mtl",
+                                         "UCX_TLS",      "UCX_NET_DEVICES", "FI_PROVIDER"};
+    static const char plain[] = "mpi (mpich): MPI of threads 1.0; RDMA none",
+                      chosen[] = "mpi (mpich): MPI of threads 1.0; ch9:t; RDMA none; UCX_TLS tcp";
+    struct ku_job job = {.rank = 0, .n = 1, .launcher = "test"};
+    struct ku_mpi_table t = table_of(0, 1);
+    struct ku_net *net;
+    char text[sizeof chosen];
+    (void)state;
+    for (size_t i = 0; i < sizeof choice / sizeof *choice; i++)
+        unsetenv(choice[i]);
+    assert_int_equal(ku_mpi_open(&t, &job, &net), 0);
+    net->ops->describe(net, text, sizeof text);
+    assert_string_equal(text, plain);
+    snprintf(how.fabric, sizeof how.fabric, "ch9:t");
+    setenv("UCX_TLS", "tcp", 1);
+    net->ops->describe(net, text, sizeof text);
+    assert_string_equal(text, chosen);
+    for (size_t cap = 1; cap < sizeof text; cap++) {
+        net->ops->describe(net, text, cap);
+        assert_int_equal(strlen(text), cap - 1);
+    }
+    unsetenv("UCX_TLS");
+    net->ops->close(net, false);
+    clear();
+}
+
+/* Devices among a process's open files, each once */
+static void rdma_devices(void **state)
+{
+    static const char *const target[] = {"socket:[1]",
+                                         "/dev/infiniband/uverbs10",
+                                         "/dev/null",
+                                         "/dev/infiniband/uverbs1",
+                                         "/dev/infiniband/rdma_cm",
+                                         "/dev/infiniband/uverbs10",
+                                         "/dev/infiniband/uverbs1",
+                                         "/dev/cxi0"};
+    enum { N = sizeof target / sizeof *target };
+    char folder[] = "/tmp/kumi-rdma-XXXXXX", link[N][64], text[64];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    ku_mpi_rdma(folder, text, sizeof text);
+    assert_string_equal(text, "none");
+    for (int i = 0; i < N; i++) {
+        snprintf(link[i], sizeof link[i], "%s/%d", folder, i);
+        assert_int_equal(symlink(target[i], link[i]), 0);
+    }
+    ku_mpi_rdma(folder, text, sizeof text);
+    assert_string_equal(text, "uverbs10, uverbs1, cxi0");
+    ku_mpi_rdma(folder, text, 12);
+    assert_string_equal(text, "uverbs10, u");
+    for (int i = 0; i < N; i++)
+        unlink(link[i]);
+    rmdir(folder);
+    ku_mpi_rdma(folder, text, sizeof text);
+    assert_string_equal(text, "none");
+}
+
 /* The n-th allocation fails: ENOMEM, and nothing is left over. */
 static void memory(void **state)
 {
@@ -468,8 +537,13 @@ static void memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(suite),  cmocka_unit_test(errors),   cmocka_unit_test(foreign_messages),
-        cmocka_unit_test(starts), cmocka_unit_test(meetings), cmocka_unit_test(memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(suite),
+                                       cmocka_unit_test(errors),
+                                       cmocka_unit_test(foreign_messages),
+                                       cmocka_unit_test(starts),
+                                       cmocka_unit_test(meetings),
+                                       cmocka_unit_test(descriptions),
+                                       cmocka_unit_test(rdma_devices),
+                                       cmocka_unit_test(memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

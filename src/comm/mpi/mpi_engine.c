@@ -687,18 +687,18 @@ static void stats(const struct ku_net *base, struct ku_net_stats *out)
 static void describe(const struct ku_net *base, char *text, size_t cap)
 {
     const struct mpi_net *net = (const struct mpi_net *)(const void *)base;
-    /* What the user chose among the library's own ways, which the library does not tell cheaply */
-    static const char *const choice[][2] = {{"OMPI_MCA_pml", "pml"},
-                                            {"OMPI_MCA_btl", "btl"},
-                                            {"UCX_TLS", "UCX_TLS"},
-                                            {"UCX_NET_DEVICES", "UCX_NET_DEVICES"}};
-    char version[96];
+    /* Variables by which the user chose among the library's transports */
+    static const char *const choice[] = {"OMPI_MCA_pml", "OMPI_MCA_btl",    "OMPI_MCA_mtl",
+                                         "UCX_TLS",      "UCX_NET_DEVICES", "FI_PROVIDER"};
+    char version[96], fabric[96], rdma[64];
     net->table->library(version, sizeof version);
-    size_t len = (size_t)snprintf(text, cap, "mpi (%s): %s", net->table->make, version);
+    net->table->fabric(fabric, sizeof fabric);
+    ku_mpi_rdma("/proc/self/fd", rdma, sizeof rdma);
+    size_t len = (size_t)snprintf(text, cap, "mpi (%s): %s%s%s; RDMA %s", net->table->make, version,
+                                  fabric[0] ? "; " : "", fabric, rdma);
     for (size_t i = 0; i < sizeof choice / sizeof *choice && len < cap; i++)
-        if (ku_env(choice[i][0]))
-            len += (size_t)snprintf(text + len, cap - len, "; %s %s", choice[i][1],
-                                    ku_env(choice[i][0]));
+        if (ku_env(choice[i]))
+            len += (size_t)snprintf(text + len, cap - len, "; %s %s", choice[i], ku_env(choice[i]));
 }
 
 static int open_openmpi(struct ku_job *job, struct ku_net **net)

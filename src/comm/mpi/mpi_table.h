@@ -19,7 +19,7 @@
  * Functions that return int return 0 or an MPI error code. No function blocks, except start and
  * finish. One thread calls them.
  */
-enum { KU_MPI_ABI = 2, KU_MPI_PIECES = 5 };
+enum { KU_MPI_ABI = 3, KU_MPI_PIECES = 5 };
 #define KU_MPI_TABLE "ku_mpi_table" /* the plug-in's one symbol */
 
 /* MPI exists once in a process and cannot be started again after its end. */
@@ -54,6 +54,11 @@ struct ku_mpi_table {
 
     /* First line of the library's version. Works before start. */
     void (*library)(char *text, size_t cap);
+    /*
+     * Parts of the library that carry messages, as "ch4:ucx" or "pml ob1; btl self, tcp", after
+     * start. Empty: it does not tell.
+     */
+    void (*fabric)(char *text, size_t cap);
     /* Text of an error code */
     void (*error_text)(int error, char *text, size_t cap);
     /*

@@ -42,6 +42,14 @@ void ku_mpi_end_broadcast(const struct ku_mpi_table *table, bool has_failed);
 /* Record what MPI said of `what`. Returns KUMI_EPEER. */
 KU_STATUS ku_mpi_failed(const struct ku_mpi_table *table, const char *what, int error);
 
+/* rdma.c */
+/*
+ * The RDMA devices that this process has open, as "uverbs0, uverbs1"; else "none".
+ *
+ *   folder   of the links to open files: /proc/self/fd, or a test's
+ */
+void ku_mpi_rdma(const char *folder, char *text, size_t cap);
+
 /* mpi_engine.c: the network of a job over a table, which ku_mpi_load or a test gives */
 KU_STATUS ku_mpi_open(const struct ku_mpi_table *table, struct ku_job *job, struct ku_net **net);
 extern const struct ku_net_ops ku_net_openmpi, ku_net_mpich;

@@ -5,6 +5,7 @@
  */
 #include "comm/mpi/mpi_table.h"
 
+#include <link.h>
 #include <mpi.h>
 #include <poll.h>
 #include <pthread.h>
@@ -34,16 +35,75 @@ enum {
     FINALIZE_US = 5000000 /* takes milliseconds once all ranks are there */
 };
 
-static void library(char *text, size_t cap)
+/* The library's version, in one or more lines, without tabs */
+static void read_version(char version[MPI_MAX_LIBRARY_VERSION_STRING])
 {
-    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int len = 0;
+    version[0] = '\0';
     if (MPI_Get_library_version(version, &len) != MPI_SUCCESS)
-        snprintf(version, sizeof version, "unknown version");
+        snprintf(version, MPI_MAX_LIBRARY_VERSION_STRING, "unknown version");
     for (char *p = version; *p; p++)
         if (*p == '\t')
             *p = ' ';
+}
+
+static void library(char *text, size_t cap)
+{
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    read_version(version);
     snprintf(text, cap, "%.*s", (int)strcspn(version, "\n"), version);
+}
+
+/* Components of a framework of Open MPI, in the text that they are added to */
+struct components {
+    const char *framework;
+    char *text;
+    size_t cap, len;
+    int n;
+};
+
+/* Adds ob1 of the framework pml if the object is .../mca_pml_ob1.so. */
+static int add_component(struct dl_phdr_info *object, size_t bytes, void *arg)
+{
+    struct components *c = arg;
+    const char *name = strrchr(object->dlpi_name, '/');
+    char prefix[16];
+    (void)bytes;
+    snprintf(prefix, sizeof prefix, "/mca_%s_", c->framework);
+    if (!name || strncmp(name, prefix, strlen(prefix)) != 0 || c->len >= c->cap)
+        return 0;
+    name += strlen(prefix);
+    const char *before = c->n ? ", " : c->len ? "; " : "";
+    c->len +=
+        (size_t)snprintf(c->text + c->len, c->cap - c->len, "%s%s%s%.*s", before,
+                         c->n ? "" : c->framework, c->n ? "" : " ", (int)strcspn(name, "."), name);
+    c->n++;
+    return 0;
+}
+
+/*
+ * MPICH names its device in its version. Open MPI's components are shared objects, and MPI_Init
+ * unloads those that it does not choose: of pml one stays, which uses the loaded ones of btl (ob1)
+ * or mtl (cm), or a library of its own. A build with all of them in one object shows none.
+ */
+static void fabric(char *text, size_t cap)
+{
+    static const char device[] = "MPICH Device:";
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    struct components c = {.framework = "pml", .text = text, .cap = cap};
+    text[0] = '\0';
+    read_version(version);
+    const char *line = strstr(version, device);
+    if (line) {
+        line += strlen(device) + strspn(line + strlen(device), " ");
+        snprintf(text, cap, "%.*s", (int)strcspn(line, "\n"), line);
+        return;
+    }
+    dl_iterate_phdr(add_component, &c);
+    c.framework = strcmp(text, "pml ob1") == 0 ? "btl" : strcmp(text, "pml cm") == 0 ? "mtl" : NULL;
+    c.n = 0;
+    if (c.framework)
+        dl_iterate_phdr(add_component, &c);
 }
 
 static void error_text(int error, char *text, size_t cap)
@@ -281,6 +341,7 @@ __attribute__((visibility("default"))) const struct ku_mpi_table ku_mpi_table = 
     .request_bytes = sizeof(MPI_Request),
     .scratch_bytes = sizeof(struct scratch),
     .library = library,
+    .fabric = fabric,
     .error_text = error_text,
     .start = start,
     .join = join,
