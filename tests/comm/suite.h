@@ -494,7 +494,7 @@ static inline int suite_posted(struct suite *s)
                                               KU_COLL_BROADCAST};
     struct ku_work w[AHEAD];
     float x[AHEAD][COUNT] = {{0}};
-    int n = s->job->n;
+    const int n = s->c->n, me = s->c->me;
     for (int i = 0; i < N_WORKS + AHEAD; i++) {
         struct ku_work *at = &w[i % AHEAD];
         float *value = x[i % AHEAD];
@@ -502,8 +502,7 @@ static inline int suite_posted(struct suite *s)
             SUITE_TRY(ku_work_wait(at));
             for (int k = 0; at->coll.kind != KU_COLL_BARRIER && k < COUNT; k++)
                 if (value[k] != (float)((i - AHEAD) * 8 + at->coll.root)) {
-                    printf("posted: work %d: rank %d has %g\n", i - AHEAD, s->job->rank,
-                           (double)value[k]);
+                    printf("posted: work %d: rank %d has %g\n", i - AHEAD, me, (double)value[k]);
                     return -70;
                 }
         }
@@ -521,7 +520,7 @@ static inline int suite_posted(struct suite *s)
         if (c.kind == KU_COLL_BARRIER)
             c.count = 0;
         for (int k = 0; k < COUNT; k++)
-            value[k] = s->job->rank == c.root ? (float)(i * 8 + c.root) : -1;
+            value[k] = me == c.root ? (float)(i * 8 + c.root) : -1;
         SUITE_TRY(ku_work_init(at, s->c, &c));
         SUITE_TRY(ku_work_start(at));
     }
@@ -580,46 +579,119 @@ static inline int suite_flight_round(struct suite *s, int round, float *x)
     return 0;
 }
 
-static inline int suite_flight(struct suite *s)
+static inline int suite_flight(struct suite *s, int n_rounds)
 {
     const int64_t block = FLIGHT_COUNT / 2;
     float *x = ku_malloc((size_t)(2 * FLIGHT_COUNT + 2 * (s->c->n + 1) * block) * sizeof *x);
     int status = x ? 0 : KUMI_ENOMEM;
-    for (int round = 0; round < sample_count(8, 2) && !status; round++)
+    for (int round = 0; round < n_rounds && !status; round++)
         status = suite_flight_round(s, round, x);
     ku_free(x);
     return status;
 }
 
 /*
- * One row of the matrix in so many, by the seed (sample.h), equally on all ranks. Every row, for 1
- * to 8 ranks as processes and as threads, in about 5 minutes of two cores:
+ * The communicators of a job. Those that are not the world are of some of its ranks, or in another
+ * order; several of a kind work at once. With 6 ranks:
+ *
+ *     REVERSED   5 4 3 2 1 0            PARTS    5 4 3 | 2 1 0     halves of the reversed one
+ *     PARITY     0 2 4 | 1 3 5          SOME     0 2 3 5           the others have none
+ *     ROWS       0 1 | 2 3 | 4 5        COLUMNS  0 2 4 | 1 3 5     the axes of a mesh
+ */
+enum suite_comm {
+    SUITE_WORLD,
+    SUITE_REVERSED,
+    SUITE_PARTS,
+    SUITE_PARITY,
+    SUITE_SOME,
+    SUITE_ROWS,
+    SUITE_COLUMNS,
+    N_SUITE_COMMS
+};
+
+/* Sets c to NULL on a rank that is not a member. */
+static inline int suite_comm_create(struct ku_job *job, enum suite_comm which, struct ku_comm **c)
+{
+    const int rank = job->rank, n = job->n, width = n % 2 == 0 ? 2 : n % 3 == 0 ? 3 : 1;
+    struct ku_comm *parent;
+    *c = NULL;
+    switch (which) {
+    case SUITE_WORLD:
+        *c = job->world;
+        return 0;
+    case SUITE_REVERSED:
+        return ku_comm_split(job->world, 0, n - rank, "reversed", c);
+    case SUITE_PARTS:
+        KU_TRY(ku_comm_split(job->world, 0, n - rank, "reversed", &parent));
+        KU_TRY(ku_comm_split(parent, parent->me < (n + 1) / 2, 0, "part", c));
+        return ku_comm_destroy(parent);
+    case SUITE_PARITY:
+        return ku_comm_split(job->world, rank % 2, 0, "parity", c);
+    case SUITE_SOME:
+        return ku_comm_split(job->world, rank % 3 == 1 ? -1 : 0, 0, "some", c);
+    case SUITE_ROWS:
+        return ku_comm_mesh(job, "row", rank / width * width, 1, width, c);
+    case SUITE_COLUMNS:
+        return ku_comm_mesh(job, "column", rank % width, width, n / width, c);
+    case N_SUITE_COMMS:
+        break;
+    }
+    return KUMI_EINVAL;
+}
+
+/*
+ * One row of the matrix in so many, by the seed (sample.h), equally on all ranks: on the world, and
+ * an eighth of that on a third of the other communicators; the next job takes the next third. Every
+ * row on the world, and an eighth on all other communicators, for 1 to 8 ranks as processes and as
+ * threads:
  *
  *     KUMI_TEST_ALL=1 ctest --test-dir build -j 2 -R comm.test_collectives
  */
 struct suite_share {
     int one_in;
     int64_t max_count;
+    int turn; /* number of this job among those of the test */
 };
-static inline int suite_run(struct ku_job *job, const struct suite_share *share)
+
+static inline int suite_takes(const struct suite_share *share, enum suite_comm which, int n, int at,
+                              int64_t count)
+{
+    const uint32_t all = which == SUITE_WORLD ? 1 : 8;
+    const uint32_t one_in = all * (sample_is_all() ? 1 : (uint32_t)share->one_in);
+    return (sample_is_all() || (count < 0 ? -count : count) <= share->max_count) &&
+           ku_random_u32(sample_seed(), (uint32_t)n, (uint32_t)which, (uint64_t)at) % one_in == 0;
+}
+
+static inline int suite_run_on(struct suite *s, enum suite_comm which,
+                               const struct suite_share *share)
 {
     enum { N_ROWS = N_SUITE_DTYPES * KUMI_N_REDUCES * 8 };
-    struct suite s = {.job = job, .c = job->world};
-    const int n = job->n;
+    const int n = s->c->n;
     const int64_t counts[] = {0, 1, 3, n - 1, n, n + 1, 63, 65, 1023, 1025, 70001, -(9 << 19)};
     enum { N_COUNTS = sizeof counts / sizeof *counts };
-    if (n > MAX_RANKS)
+    SUITE_TRY(suite_first_message(s));
+    SUITE_TRY(suite_posted(s));
+    SUITE_TRY(suite_flight(s, which == SUITE_WORLD ? sample_count(8, 2) : 1));
+    for (int at = 0; at < N_COUNTS * N_ROWS; at++)
+        if (suite_takes(share, which, n, at, counts[at / N_ROWS]))
+            SUITE_TRY(suite_row(s, at % N_ROWS, counts[at / N_ROWS]));
+    return 0;
+}
+
+static inline int suite_run(struct ku_job *job, const struct suite_share *share)
+{
+    struct suite s = {.job = job};
+    if (job->n > MAX_RANKS)
         return -70;
     SUITE_TRY(ku_arena_create(job, "suite", 0, 64 << 20, &s.arena));
-    SUITE_TRY(suite_first_message(&s));
-    SUITE_TRY(suite_posted(&s));
-    SUITE_TRY(suite_flight(&s));
-    for (int at = 0; at < N_COUNTS * N_ROWS; at++) {
-        const int64_t count = counts[at / N_ROWS];
-        const uint32_t random = ku_random_u32(sample_seed(), (uint32_t)n, 0, (uint64_t)at);
-        if (sample_is_all() || ((count < 0 ? -count : count) <= share->max_count &&
-                                random % (uint32_t)share->one_in == 0))
-            SUITE_TRY(suite_row(&s, at % N_ROWS, count));
+    for (enum suite_comm which = SUITE_WORLD; which < N_SUITE_COMMS; which++) {
+        if (which != SUITE_WORLD && !sample_is_all() && ((int)which + share->turn) % 3)
+            continue;
+        SUITE_TRY(suite_comm_create(job, which, &s.c));
+        if (s.c)
+            SUITE_TRY(suite_run_on(&s, which, share));
+        if (which != SUITE_WORLD)
+            SUITE_TRY(ku_comm_destroy(s.c));
     }
     return 0;
 }

@@ -28,6 +28,16 @@ static int ranks_of(const char *hosts)
     return n;
 }
 
+static void run_suite(const struct ku_job_opts *opts, struct suite_share *share)
+{
+    const int status = ku_comm_threads(ranks_of(opts->hosts), opts, run, share);
+    if (status)
+        print_message("hosts %s, chaos %s: %s\n", opts->hosts, opts->chaos ? opts->chaos : "none",
+                      ku_err_get()->text);
+    assert_int_equal(status, 0);
+    share->turn++;
+}
+
 static void test_layouts(void **state)
 {
     static const char *const hosts[] = {"1,1",
@@ -41,19 +51,34 @@ static void test_layouts(void **state)
                                         "3,3",
                                         "1,2,1",
                                         "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"};
-    struct suite_share share = {120 * (sample_is_short() ? 3 : 1), INT64_MAX};
+    struct suite_share share = {120 * (sample_is_short() ? 3 : 1), INT64_MAX, 0};
     (void)state;
     if (sample_races_only()) /* small counts are quick, so there are more of them */
-        share = (struct suite_share){20, 1100};
+        share = (struct suite_share){20, 1100, 0};
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
         if (sample_races_only() && ranks_of(hosts[i]) > 4)
             continue;
-        const struct ku_job_opts opts = {.hosts = hosts[i]};
-        const int status = ku_comm_threads(ranks_of(hosts[i]), &opts, run, &share);
-        if (status)
-            print_message("hosts %s: %s\n", hosts[i], ku_err_get()->text);
-        assert_int_equal(status, 0);
+        run_suite(&(struct ku_job_opts){.hosts = hosts[i]}, &share);
     }
+}
+
+/* Messages that arrive late, and in another order than the flags of the host; short transfers */
+static void test_chaos(void **state)
+{
+    static const struct ku_job_opts rows[] = {
+        {.hosts = "1,1", .chaos = "delay=100us,jitter=300us,seed=1"},
+        {.hosts = "2,2", .chaos = "jitter=200us,seed=2"},
+        {.hosts = "1,3", .chaos = "short=5000"},
+        {.hosts = "1,1,1", .chaos = "jitter=100us,short=777,seed=3"},
+        {.hosts = "2,1,2", .chaos = "delay=50us,jitter=100us,short=70001,seed=4"},
+        {.hosts = "1,1,1,1", .chaos = "jitter=300us,seed=5"},
+    };
+    struct suite_share share = {800, INT64_MAX, 0};
+    (void)state;
+    if (sample_races_only())
+        share = (struct suite_share){200, 1100, 0};
+    for (size_t i = 0; i < (sample_races_only() ? 3 : sizeof rows / sizeof *rows); i++)
+        run_suite(&rows[i], &share);
 }
 
 /* A gather that needs one more section than a stage has cache lines */
@@ -232,9 +257,9 @@ static void test_left_receive(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts),        cmocka_unit_test(test_many_sections),
-        cmocka_unit_test(test_piece_count),    cmocka_unit_test(test_reduce_bytes),
-        cmocka_unit_test(test_roots),          cmocka_unit_test(test_left_receive),
-        cmocka_unit_test(test_broadcast_bytes)};
+        cmocka_unit_test(test_layouts),       cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_many_sections), cmocka_unit_test(test_piece_count),
+        cmocka_unit_test(test_reduce_bytes),  cmocka_unit_test(test_roots),
+        cmocka_unit_test(test_left_receive),  cmocka_unit_test(test_broadcast_bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,11 +15,11 @@ static int run(struct ku_job *job, void *arg)
 
 static void test_suite(void **state)
 {
-    struct suite_share share = {30 * (sample_is_short() ? 3 : 1), INT64_MAX};
+    struct suite_share share = {30 * (sample_is_short() ? 3 : 1), INT64_MAX, 0};
     (void)state;
     if (sample_races_only()) /* 20 times slower, and races do not depend on the count */
         share.max_count = 100;
-    for (int n = 1; n <= (sample_races_only() ? 5 : 8); n++)
+    for (int n = 1; n <= (sample_races_only() ? 5 : 8); n++, share.turn++)
         assert_int_equal(ku_comm_threads(n, NULL, run, &share), 0);
 }
 
