@@ -98,9 +98,9 @@ KUMI_API int kumi_comm_split(struct kumi_comm *comm, int color, int key, struct 
 KUMI_API int kumi_comm_free(struct kumi_comm *comm);
 
 /*
- * Allocate memory that the ranks of the host share. Collectives on it move the fewest bytes and
- * need no staging copy, and a message that is sent from it is copied once. The memory is zeroed and
- * page-aligned.
+ * Allocate memory that the ranks of the host share. Collectives of ranks of one host on it move the
+ * fewest bytes and need no staging copy, and a message to a rank of this host that is sent from it
+ * is copied once. The memory is zeroed and page-aligned.
  *
  *   bytes    equal on all ranks
  *   memory   out: freed with kumi_comm_dealloc
@@ -116,7 +116,7 @@ KUMI_API int kumi_comm_alloc(struct kumi_comm *world, size_t bytes, void **memor
 KUMI_API int kumi_comm_dealloc(struct kumi_comm *world, void *memory);
 /*
  * Bytes that this rank's collectives copied because their buffers did not come from
- * kumi_comm_alloc.
+ * kumi_comm_alloc, or because there are ranks of other hosts.
  */
 KUMI_API uint64_t kumi_comm_staged_bytes(const struct kumi_comm *comm);
 

@@ -7,6 +7,7 @@
 #include "net_suite.h"
 #include "comm/mpi/mpi.h"
 #include "job/job.h"
+#include "mpi_makes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -248,73 +249,17 @@ static int be_rank(const char *what)
 
 /* ---- The program that starts them ---- */
 
-struct launch {
-    const char *make;
-    int n;
-};
-static const struct {
-    const char *make, *launcher[2], *options;
-} launchers[] = {
-    {"openmpi",
-     {"mpirun.openmpi", "orterun"},
-     "--allow-run-as-root --oversubscribe --bind-to none --mca pml ob1 --mca btl %s "
-     "--mca btl_tcp_if_include lo --mca oob_tcp_if_include lo --mca "
-     "btl_vader_single_copy_mechanism none"},
-    {"mpich", {"mpiexec.hydra", "mpiexec.mpich"}, "-env UCX_TLS %s -env UCX_NET_DEVICES lo"},
-};
-
-static const char *launcher_of(size_t i)
-{
-    char command[128];
-    for (int k = 0; k < 2; k++) {
-        snprintf(command, sizeof command, "command -v %s >/dev/null", launchers[i].launcher[k]);
-        if (system(command) == 0)
-            return launchers[i].launcher[k];
-    }
-    return NULL;
-}
-
-static int has_make(size_t i)
-{
-    char path[4200];
-    snprintf(path, sizeof path, KUMI_BINARY_DIR "/libkumi-mpi-%s.so", launchers[i].make);
-    if (access(path, R_OK) == 0 && launcher_of(i))
-        return 1;
-    print_message("%s: %s; skipped\n", launchers[i].make,
-                  launcher_of(i) ? "its plug-in is not built" : "its launcher is not installed");
-    return 0;
-}
-
 /* Run n ranks; what they print is `said`. Returns the launcher's exit code. */
 static int launch(size_t i, int n, const char *ways, const char *env, const char *what, char *said,
                   size_t cap)
 {
     char command[9000], options[512];
-    /* The options have one place for the ways of transport, as the table above shows. */
-    const char *place = strstr(launchers[i].options, "%s");
-    snprintf(options, sizeof options, "%.*s%s%s", (int)(place - launchers[i].options),
-             launchers[i].options, ways, place + 2);
+    mpi_options(i, ways, options, sizeof options);
     snprintf(command, sizeof command,
-             "unset PMI_RANK PMI_SIZE OMPI_COMM_WORLD_SIZE PMIX_RANK; "
-             "%s KUMI_PLUGINS='" KUMI_BINARY_DIR
-             "' timeout -k 5 60 %s %s -np %d '%s' %s 2>&1 </dev/null",
-             env, launcher_of(i), options, n, self, what);
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    size_t len = fread(said, 1, cap - 1, f);
-    while (fgetc(f) != EOF)
-        continue;
-    said[len] = 0;
-    int status = pclose(f);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static int n_fine(const char *said)
-{
-    int n = 0;
-    for (const char *p = said; (p = strstr(p, ": fine")); p++)
-        n++;
-    return n;
+             MPI_UNSET "%s KUMI_PLUGINS='" KUMI_BINARY_DIR
+                       "' timeout -k 5 60 %s %s -np %d '%s' %s 2>&1 </dev/null",
+             env, mpi_launcher(i), options, n, self, what);
+    return run_shell(command, said, cap);
 }
 
 static void run_all(const char *what, int n_counts, int exit_code)
@@ -323,13 +268,13 @@ static void run_all(const char *what, int n_counts, int exit_code)
     static const char *const ways[2][2] = {{"tcp,self", "vader,self"}, {"tcp,self", "shm,self"}};
     char said[16384];
     int n_run = 0;
-    for (size_t i = 0; i < 2; i++) {
-        if (!has_make(i))
+    for (size_t i = 0; i < N_MPI_MAKES; i++) {
+        if (!mpi_has_make(i))
             continue;
         for (int k = 0; k < n_counts; k++) {
             int code = launch(i, counts[k], ways[i][k], "", what, said, sizeof said);
             if (n_fine(said) != counts[k] || (exit_code >= 0 && code != exit_code))
-                fail_msg("%s on %d ranks: exit code %d\n%s", launchers[i].make, counts[k], code,
+                fail_msg("%s on %d ranks: exit code %d\n%s", mpi_makes[i].name, counts[k], code,
                          said);
         }
         n_run++;
@@ -361,17 +306,17 @@ static void expect_refusal(size_t i, const char *env, const char *text)
         is_said = strstr(said, text) != NULL;
     }
     if (code == 0 || n_fine(said) || !is_said)
-        fail_msg("%s with %s: exit code %d, not \"%s\" in\n%s", launchers[i].make, env, code, text,
+        fail_msg("%s with %s: exit code %d, not \"%s\" in\n%s", mpi_makes[i].name, env, code, text,
                  said);
 }
 
 static void refusals(void **state)
 {
     (void)state;
-    int has[2] = {has_make(0), has_make(1)};
+    int has[2] = {mpi_has_make(0), mpi_has_make(1)};
     if (!has[0] && !has[1])
         skip();
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < N_MPI_MAKES; i++) {
         if (!has[i])
             continue;
         expect_refusal(i, "KUMI_MPI=lam", "KUMI_MPI: lam: unknown make");
@@ -415,5 +360,5 @@ int main(int argc, char **argv)
     if (!realpath(argv[0], self))
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return failed ? 1 : has_make(0) || has_make(1) ? 0 : 77;
+    return failed ? 1 : mpi_has_make(0) || mpi_has_make(1) ? 0 : 77;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: comm job tensor base */
-/* The public calls, as a program beside other threads uses them, started by each launcher we know.
- */
+/* The public calls, as a program beside other threads uses them, started by each launcher we know,
+ * on one host and on several. */
 #include "comm/area.h"
 #include "job/launch.h"
 #include "kumi/launch.h"
 #include "kumi/mesh.h"
+#include "launched.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +56,46 @@ static int reductions(struct kumi_comm *c, float *x, float *y)
     CHECK(kumi_reduce_scatter(c, x, x + me * COUNT, COUNT, KUMI_F32, KUMI_MIN) == 0 &&
           x[me * COUNT] == 1);
     CHECK(kumi_reduce_scatter(c, x, x + me * COUNT + 1, COUNT, KUMI_F32, KUMI_SUM) == KUMI_EINVAL);
+    return 0;
+}
+
+/* Blocks of 1, 2, .. elements of a vector whose element i is i on rank 0, i + 1 on rank 1, .. */
+static int uneven_sums(struct kumi_comm *c, float *x, float *y)
+{
+    const int me = kumi_comm_rank(c), n = kumi_comm_size(c);
+    int64_t counts[8];
+    for (int r = 0; r < n; r++)
+        counts[r] = r + 1;
+    for (int i = 0; i < n * (n + 1) / 2; i++)
+        x[i] = (float)(i + me);
+    y[me + 1] = -1;
+    CHECK(kumi_reduce_scatter_v(c, x, y, counts, KUMI_F32, KUMI_SUM) == 0);
+    for (int i = 0; i <= me; i++)
+        CHECK(y[i] == (float)(n * (me * (me + 1) / 2 + i) + n * (n - 1) / 2));
+    CHECK(y[me + 1] == -1);
+    return 0;
+}
+
+/* A ring of messages, to both sides, and collectives among them, in one batch */
+static int batches(struct kumi_comm *c, float *x, float *y)
+{
+    enum { N = 6 };
+    const int me = kumi_comm_rank(c), n = kumi_comm_size(c);
+    const int left = (me + n - 1) % n, right = (me + 1) % n;
+    float sum = (float)me, first = me ? -1 : 77;
+    const struct kumi_collective batch[N] = {
+        {.kind = KUMI_RECV, .root = left, .out = y, .count = COUNT / 2},
+        {.kind = KUMI_RECV, .root = right, .out = y + COUNT / 2, .count = COUNT / 2},
+        {.kind = KUMI_SEND, .root = right, .in = x, .count = COUNT / 2},
+        {.kind = KUMI_ALL_REDUCE, .in = &sum, .out = &sum, .count = 1},
+        {.kind = KUMI_SEND, .root = left, .in = x, .count = COUNT / 2},
+        {.kind = KUMI_BROADCAST, .out = &first, .count = 1}};
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (float)(me * COUNT + i);
+    CHECK(kumi_batch(c, batch, N) == 0);
+    CHECK(sum == (float)(n * (n - 1) / 2) && first == 77);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(y[i] == (float)((i < COUNT / 2 ? left : right) * COUNT + i % (COUNT / 2)));
     return 0;
 }
 
@@ -195,7 +237,6 @@ static void *spin(void *arg)
     return NULL;
 }
 
-/* `arg`: the number of ranks that should be there. */
 /* A job of n ranks as n/2 x 2 and as n: sums along an axis are those of its members alone. */
 static int meshes(struct kumi_comm *world)
 {
@@ -265,8 +306,15 @@ static int unwaited_work(struct kumi_comm *world)
     return 0;
 }
 
+/* What should be there */
+struct world {
+    int n;
+    bool has_hosts;
+};
+
 static int use(void *arg)
 {
+    const struct world *w = arg;
     struct kumi_comm *world, *half;
     pthread_t other;
     struct stopper stop = {0};
@@ -274,10 +322,11 @@ static int use(void *arg)
     CHECK(pthread_create(&other, NULL, spin, &stop) == 0);
     CHECK(kumi_comm_join(NULL, &world) == 0);
     int n = kumi_comm_size(world), me = kumi_comm_rank(world), status;
-    CHECK(n == *(int *)arg);
+    CHECK(n == w->n);
     float *x = malloc((size_t)n * COUNT * 4), *y = malloc((size_t)n * COUNT * 4);
     CHECK(x && y);
-    if ((status = reductions(world, x, y)) || (status = moves(world, x, y)) ||
+    if ((status = reductions(world, x, y)) || (status = uneven_sums(world, x, y)) ||
+        (status = moves(world, x, y)) || (status = batches(world, x, y)) ||
         (status = missing_buffers(world, x)) || (status = one_way(world, x, y)) ||
         (status = unused_members(world, x, y)))
         return status;
@@ -286,12 +335,13 @@ static int use(void *arg)
     uint64_t before = kumi_comm_staged_bytes(world);
     if ((status = reductions(world, shared, (float *)shared + n * COUNT)))
         return status;
-    CHECK(kumi_comm_staged_bytes(world) == before);
+    CHECK(w->has_hosts || kumi_comm_staged_bytes(world) == before);
     CHECK(kumi_comm_dealloc(world, x) == KUMI_EINVAL);
     CHECK(kumi_comm_dealloc(world, shared) == 0);
     CHECK(kumi_comm_split(world, me % 2, me, &half) == 0 &&
           kumi_comm_size(half) == (n + 1 - me % 2) / 2);
-    if ((status = moves(half, x, y)))
+    if ((status = reductions(half, x, y)) || (status = uneven_sums(half, x, y)) ||
+        (status = moves(half, x, y)) || (status = batches(half, x, y)))
         return status;
     CHECK(kumi_comm_free(world) == KUMI_EINVAL);
     if ((status = not_the_world(half)))
@@ -311,8 +361,8 @@ static int use(void *arg)
 static void test_own_launcher(void **state)
 {
     (void)state;
-    for (int n = 1; n <= 4; n++)
-        assert_int_equal(kumi_launch(use, &n, n), 0);
+    for (struct world w = {.n = 1}; w.n <= 4; w.n++)
+        assert_int_equal(kumi_launch(use, &w, w.n), 0);
 }
 
 /* By exec: this program again, as a rank. */
@@ -324,6 +374,14 @@ static void test_own_launcher_exec(void **state)
     (void)state;
     assert_int_equal(ku_launch(&ku_comm_client, argv, 3, NULL, &code), 0);
     assert_int_equal(code, 0);
+}
+
+/* On several hosts, over TCP and MPI */
+static void test_hosts(void **state)
+{
+    struct sample share = {.plain = 24, .address = 60};
+    (void)state;
+    launched_all(&share, "");
 }
 
 /* No time-out: the longest time that a double or the clock can say. The last rank is late. */
@@ -426,11 +484,11 @@ static void test_free_after_failure(void **state)
 
 static int use_alone(void)
 {
-    int n = 1;
+    struct world one = {.n = 1};
     pid_t pid = fork();
     int status;
     if (pid == 0)
-        exit(use(&n));
+        exit(use(&one));
     waitpid(pid, &status, 0);
     return status;
 }
@@ -469,7 +527,7 @@ static int start_as(const struct launcher *l, int n, int wrong)
         set(l->local_rank, rank);
         set(l->local_n, n);
         set(l->more, job_id);
-        exit(use(&n));
+        exit(use(&(struct world){.n = n}));
     }
     for (int r = 0; r < n; r++) {
         int status;
@@ -539,13 +597,19 @@ static void test_impossible_environments(void **state)
 
 int main(int argc, char **argv)
 {
-    int n = 3;
+    if (launched_is_rank(argc, argv)) {
+        const int code = use(&(struct world){launched_n_ranks(argv[2]), true});
+        if (!code)
+            printf("rank: fine\n");
+        return code;
+    }
     if (argc == 2 && !strcmp(argv[1], "rank"))
-        return use(&n);
+        return use(&(struct world){.n = 3});
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_own_launcher),
         cmocka_unit_test(test_own_launcher_exec),
+        cmocka_unit_test(test_hosts),
         cmocka_unit_test(test_no_limit),
         cmocka_unit_test(test_short_limit),
         cmocka_unit_test(test_other_launchers),
