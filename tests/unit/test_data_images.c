@@ -455,6 +455,7 @@ static void names_wrong_tars(void **state)
          1024 + 600,
          "byte 1024: the archive's end marker is missing: it is truncated"},
         {{"p", "0.cls"}, {"xx path", "1"}, "x0", 0, "byte 0: pax header: not a record of length…"},
+        {{"p", "0.cls"}, {"\n\n\n\n\n5 xx", "1"}, "x0", 0, "byte 0: pax header: not a record…"},
     };
     static struct tar t;
     const char *train[] = {in_folder("wrong.tar")};

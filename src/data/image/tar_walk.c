@@ -123,9 +123,9 @@ static int read_pax(struct walk *w, const struct member *m)
     char *at = w->extended, *end = at + m->bytes;
     while (at < end && *at != '\0') {
         char *blank, *value, *stop;
-        unsigned long n = strtoul(at, &blank, 10);
-        if (n < 5 || n > (size_t)(end - at) || *blank != ' ' || at[n - 1] != '\n' ||
-            !(value = memchr(blank, '=', n - (size_t)(blank - at))))
+        unsigned long n = strtoul(at, &blank, 10); /* starts with a digit: blank is in the record */
+        if (*at < '1' || *at > '9' || n < 5 || n > (size_t)(end - at) || *blank != ' ' ||
+            at[n - 1] != '\n' || !(value = memchr(blank, '=', n - (size_t)(blank - at))))
             return refuse(w, m->header_at, "pax header: not a record of length, key and value");
         at[n - 1] = '\0';
         *value++ = '\0';
