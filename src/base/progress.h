@@ -6,9 +6,11 @@
 
 /*
  * Progress callback for long work, called at least once per MiB read. A negative status stops the
- * work and becomes the status of the call that does it.
+ * work and becomes the status of the call that does it. Work that waits for another process or
+ * thread also calls it, every 50 ms or more often, and repeats `what` and `done_bytes` until the
+ * other one has advanced.
  *
- *   what         the current work, such as "tokenizing data/a.txt"
+ *   what         the current work, such as "tokenizing data/a.txt"; NULL: reading rows of a step
  *   total_bytes  0 if unknown
  */
 struct ku_progress {

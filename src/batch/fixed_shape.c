@@ -107,9 +107,9 @@ static int rows(const struct ku_batch_source *s, enum ku_data_split split, int64
     return ku_rows_val(s->data, s->eval_samples, run * s->batch->global_batch + first, n, to);
 }
 
-static int tick(void *source)
+static int tick(void *source, uint64_t n_read)
 {
-    return ku_progress_call(&((struct ku_batch_source *)source)->progress, NULL, 0, 0);
+    return ku_progress_call(&((struct ku_batch_source *)source)->progress, NULL, n_read, 0);
 }
 
 /* The loader reads the rows of this rank's micro-batches in execution order. */

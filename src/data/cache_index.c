@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "data/cache_index.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -11,9 +12,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { POLL_NS = 20000000, SETTLED_NS = 2000000000 };
+enum { POLL_NS = 20000000, TOUCH_NS = 50000000, SETTLED_NS = 2000000000 };
 
 struct header { /* little endian */
     char magic[8];
@@ -37,8 +39,14 @@ static struct header header_of(const struct stat *st)
 }
 
 /* Locks the index, or closes it if its file system has no locks: two ranks could write one file. */
-static int lock(struct ku_cache_index *x, const char *what, const struct ku_progress *progress)
+static int lock(struct ku_cache_index *x, const char *name)
 {
+    struct stat st;
+    int64_t touched_ns = 0;
+    uint64_t n_advances = 0;
+    char what[512];
+    snprintf(what, sizeof what, "waiting for another process that reads %.200s (lock %.200s)", name,
+             x->path);
     while (x->fd >= 0 && !x->is_locked) {
         x->is_locked = ku_os_lock(x->fd) == 0;
         if (x->is_locked)
@@ -50,17 +58,22 @@ static int lock(struct ku_cache_index *x, const char *what, const struct ku_prog
             errno = why;
             break;
         }
-        KU_TRY(ku_progress_call(progress, what, 0, (uint64_t)x->st.st_size));
+        if (ku_os_fstat(x->fd, &st) == 0 && ns_of(st.st_mtim) != touched_ns) {
+            touched_ns = ns_of(st.st_mtim);
+            n_advances++;
+        }
+        KU_TRY(ku_progress_call(&x->outer, what, n_advances, 0));
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
     return KUMI_OK;
 }
 
 int ku_cache_index_open(struct ku_cache_index *x, const char *cache, const char *kind,
-                        const struct ku_file *f, const char *what,
-                        const struct ku_progress *progress)
+                        const struct ku_file *f, const struct ku_progress *progress)
 {
     *x = (struct ku_cache_index){.fd = -1};
+    if (progress)
+        x->outer = *progress;
     if ((f->fd >= 0 ? ku_os_fstat(f->fd, &x->st) : ku_os_stat(f->name, &x->st)) < 0)
         return KU_ERR(KUMI_EINPUT, "data: %s: %s; check the storage", f->name, ku_os_why());
     x->place = ku_hash64_mix((uint64_t)x->st.st_dev, (uint64_t)x->st.st_ino);
@@ -69,13 +82,29 @@ int ku_cache_index_open(struct ku_cache_index *x, const char *cache, const char 
         return KUMI_ENOMEM;
     if (ku_os_mkdirs(cache) == 0)
         x->fd = ku_os_open(x->path, O_RDWR | O_CREAT, 0644);
-    KU_TRY(lock(x, what, progress));
+    KU_TRY(lock(x, f->name));
     if (!x->is_locked) {
         KU_LOG(DATA, WARN, "cache: %s: %s; nothing is stored there", cache, ku_os_why());
         x->fd = ku_os_open(x->path, O_RDONLY, 0);
     }
     clock_gettime(CLOCK_REALTIME, &x->since);
     return KUMI_OK;
+}
+
+static int advance(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct ku_cache_index *x = ctx;
+    const int64_t now = ku_clock_ns();
+    if (x->is_locked && now - x->touched_ns >= TOUCH_NS) {
+        ku_os_touch(x->fd); /* failure is harmless: the others wait until their deadline */
+        x->touched_ns = now;
+    }
+    return ku_progress_call(&x->outer, what, done_bytes, total_bytes);
+}
+
+struct ku_progress ku_cache_index_progress(struct ku_cache_index *x)
+{
+    return (struct ku_progress){advance, x};
 }
 
 void ku_cache_index_close(struct ku_cache_index *x)

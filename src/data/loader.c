@@ -51,6 +51,7 @@ struct ku_loader {
     int64_t base;      /* step of the earliest slot in use */
     int64_t next_step; /* step and row that the next free worker takes */
     int64_t next_row;
+    uint64_t n_read; /* rows, by all workers */
     int n_busy, is_paused, is_stopped;
     struct slot *slot;
     unsigned char *memory;
@@ -130,6 +131,7 @@ static void *work(void *arg)
         s->is_bad[row] = fill_row(l, order_step(l, step), position_of(l, row), s->port, row) < 0;
         pthread_mutex_lock(&l->lock);
         l->n_busy--;
+        l->n_read++;
         if (--s->n_left == 0 || (l->is_paused && l->n_busy == 0))
             pthread_cond_signal(&l->ready);
     }
@@ -141,7 +143,7 @@ static void *work(void *arg)
 static int wait_ready(struct ku_loader *l)
 {
     (void)ku_cond_wait(&l->ready, &l->lock, ku_clock_ns() + WAIT_NS);
-    return l->o.tick ? l->o.tick(l->o.tick_ctx) : KUMI_OK;
+    return l->o.tick ? l->o.tick(l->o.tick_ctx, l->n_read) : KUMI_OK;
 }
 
 /*

@@ -40,10 +40,10 @@ struct ku_loader_opts {
     int prefetch;  /* number of slots, one step each, with workers; 0: 2 */
     enum ku_on_error on_error;
     /*
-     * Called at least every 50 ms while a thread waits for rows; a negative status ends the wait.
-     * NULL: no call.
+     * Called at least every 50 ms while a thread waits for rows, with the number of rows that the
+     * workers have read so far; a negative status ends the wait. NULL: no call.
      */
-    int (*tick)(void *ctx);
+    int (*tick)(void *ctx, uint64_t n_read);
     void *tick_ctx;
 };
 

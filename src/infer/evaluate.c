@@ -233,7 +233,7 @@ static int open_data(struct evaluation *e)
 {
     struct ku_session *s = &e->s;
     const struct ku_held_out held = {e->o->stride, e->o->n_data > 0};
-    const struct ku_progress progress = ku_session_tick(e->job);
+    const struct ku_progress progress = ku_session_progress(s, e->job);
     KU_TRY(ku_batch_source_create(&s->cfg, &s->model, &s->batch, s->seq_len, &s->source));
     const int is_text = s->model.properties.max_positions > 0 && s->source->ops == &ku_text_batches;
     if (e->o->stride > 0 && (!is_text || !s->model.properties.is_causal))

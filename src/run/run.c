@@ -310,11 +310,25 @@ static void close_engine(struct run *r, int status)
     ku_remote_engine_destroy(r->engine);
 }
 
+/* A stop signal while the data are read ends the run; of one that comes later, loop takes care. */
+static int open_data(struct run *r)
+{
+    const int status = ku_session_open_data(&r->s, r->job);
+    int64_t signal = status == KUMI_ESTOPPED ? ku_job_stop(r->job) : 0;
+    KU_TRY(status == KUMI_ESTOPPED ? KUMI_OK : status);
+    KU_TRY(ku_agree_max(r->job, &signal));
+    if (signal == 0)
+        return KUMI_OK;
+    return KU_ERR(KUMI_ESTOPPED,
+                  "stopped: signal %d: before the first step; nothing was written into %s",
+                  (int)signal, r->result->out);
+}
+
 /* Everything before the first state or the checkpoint. */
 static int create_session(struct run *r)
 {
     KU_TRY(configure(r));
-    KU_TRY(ku_session_open_data(&r->s, r->job));
+    KU_TRY(open_data(r));
     if (is_first(r) && !r->is_fallback)
         ku_effect_warn(&r->s);
     r->end = r->s.n_steps;

@@ -51,9 +51,16 @@ struct ku_session {
     int n_hosts;
     struct ku_batch batch;
     struct ku_sharding sharding;
-    struct ku_batch_source *source; /* never opened if a program fills the ports */
-    struct ku_session_feed *feed;   /* ports of the source in the trainer's programs */
-    int64_t seq_len;                /* loss positions of a sample: tokens, or 1 */
+    struct ku_session_reading {
+        struct ku_job *job; /* NULL: none */
+        bool heeds_stop;    /* a stop signal ends what is read when the data are opened */
+        bool is_told;
+        uint64_t last;               /* hash of the last report */
+        int64_t called_ns, stood_ns; /* time of it; time for which nothing has advanced */
+    } reading;                       /* progress of the source (session_data.c) */
+    struct ku_batch_source *source;  /* never opened if a program fills the ports */
+    struct ku_session_feed *feed;    /* ports of the source in the trainer's programs */
+    int64_t seq_len;                 /* loss positions of a sample: tokens, or 1 */
     int64_t n_steps;
     int64_t n_params;    /* set by create_trainer, as is shape_flops */
     double *shape_flops; /* [n_shapes] model FLOP of a step, forward and backward */
@@ -91,11 +98,17 @@ KU_STATUS ku_session_resolve(struct ku_session *s, const json_t *was, int n_rank
 /*
  * Open data and sampler; determine the length of the run and of the schedule.
  *
- *   job   ticked while text is tokenized; may be NULL
+ *   job   ticked while the data are read; may be NULL
+ *
+ * Errors: EINPUT, EINVAL, ENOMEM; ETIMEDOUT: another process that reads a file has not advanced for
+ * parallel.timeout_s; ESTOPPED: the job was asked to stop, which the ranks must agree on.
  */
 KU_STATUS ku_session_open_data(struct ku_session *s, struct ku_job *job);
-/* Progress that only ticks the job, for batch sources; job may be NULL. */
-struct ku_progress ku_session_tick(struct ku_job *job);
+/*
+ * Progress of the session's batch source. It ticks the job, which may be NULL, when something has
+ * advanced, so that a rank whose reads hang counts as silent. Errors: ETIMEDOUT as above.
+ */
+struct ku_progress ku_session_progress(struct ku_session *s, struct ku_job *job);
 /*
  * Length of the run in the schedule's unit. A partial epoch counts as one.
  */

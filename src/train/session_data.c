@@ -1,30 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A session's data: open, and fill the ports of a step. */
 #include <math.h>
+#include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "batch/text_source.h"
 #include "comm/consensus.h"
 #include "train/session.h"
 
-static int tick(void *job, const char *what, uint64_t done, uint64_t total)
+enum { MAX_SLEEP_NS = 50 * 1000 * 1000 }; /* one that is longer was a stop of this process */
+#define TOLD_NS INT64_C(5000000000)
+
+/* Nothing has advanced for `ns` more: a warning, and after the deadline an error. */
+static int stand(struct ku_session *s, const char *what, int64_t ns)
 {
-    (void)what, (void)done, (void)total;
-    if (job)
-        ku_job_tick(job);
+    struct ku_session_reading *r = &s->reading;
+    const double timeout_s = s->cfg.parallel_timeout_s;
+    r->stood_ns += ns < MAX_SLEEP_NS ? ns : MAX_SLEEP_NS;
+    if ((double)r->stood_ns >= timeout_s * 1e9)
+        return KU_ERR(KUMI_ETIMEDOUT,
+                      "data: %s: no progress for %.1f s (parallel.timeout_s); continue or end that "
+                      "process",
+                      what, timeout_s);
+    /* Rank 0 may itself hold the lock that the others wait for. */
+    if (r->stood_ns >= TOLD_NS && !r->is_told && (r->job == NULL || r->job->rank <= 1)) {
+        r->is_told = true;
+        KU_LOG(DATA, WARN, "%s: no progress for 5 s; the run ends after %g s (parallel.timeout_s)",
+               what, timeout_s);
+    }
     return KUMI_OK;
 }
 
-struct ku_progress ku_session_tick(struct ku_job *job)
+/*
+ * While a step waits for rows, stop signals are left to the end of the step, and the deadline to
+ * the ranks that wait for this one.
+ */
+static int report(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
-    return (struct ku_progress){tick, job};
+    struct ku_session *s = ctx;
+    struct ku_session_reading *r = &s->reading;
+    const uint64_t now = ku_hash64_mix(what ? ku_hash64(what, strlen(what)) : 0, done);
+    const int64_t now_ns = ku_clock_ns(), ns = now_ns - r->called_ns;
+    const bool has_advanced = now != r->last;
+    (void)total;
+    r->last = now;
+    r->called_ns = now_ns;
+    if (has_advanced) {
+        r->stood_ns = 0;
+        r->is_told = false;
+        if (r->job)
+            ku_job_tick(r->job);
+    }
+    if (what == NULL)
+        return KUMI_OK;
+    if (r->heeds_stop && ku_job_stop(r->job))
+        return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d: %s", ku_job_stop(r->job), what);
+    return has_advanced ? KUMI_OK : stand(s, what, ns);
+}
+
+struct ku_progress ku_session_progress(struct ku_session *s, struct ku_job *job)
+{
+    s->reading = (struct ku_session_reading){.job = job};
+    return (struct ku_progress){report, s};
 }
 
 int ku_session_open_data(struct ku_session *s, struct ku_job *job)
 {
-    const struct ku_progress progress = ku_session_tick(job);
+    const struct ku_progress progress = ku_session_progress(s, job);
+    s->reading.heeds_stop = job != NULL && s->remote.n_servers == 0; /* workers wait for servers */
     KU_TRY(ku_batch_source_open(s->source, &progress));
     const int64_t mask_token = ku_text_mask_token(s->source);
     if (mask_token >= 0)

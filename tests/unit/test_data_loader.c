@@ -22,8 +22,8 @@
 struct fake {
     struct ku_data data;
     _Atomic int64_t n_reads;
-    int64_t bad_every, delay_ns;
-    _Atomic int bad_status;
+    int64_t bad_every, delay_ns, held_from; /* reads from this one on hang while is_held */
+    _Atomic int bad_status, is_held;
 };
 static const struct ku_data_port fake_ports[] = {
     {.name = "x", .dtype = KUMI_I64, .ndim = 2, .dim = {1, 3}},
@@ -36,6 +36,8 @@ static int fake_read(const struct ku_data *d, enum ku_data_split split, int64_t 
     int64_t n = atomic_fetch_add(&f->n_reads, 1);
     if (f->delay_ns)
         nanosleep(&(struct timespec){.tv_nsec = f->delay_ns * (1 + n % 7 * 3)}, NULL);
+    while (atomic_load(&f->is_held) && n >= f->held_from)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     KU_ASSERT(sample >= 0 && sample < d->n_samples[split]);
     memcpy(port[0], (int64_t[]){sample, number, split}, 24);
     memcpy(port[1], (int32_t[]){(int32_t)sample, 7}, 8);
@@ -289,9 +291,10 @@ static void skips_and_counts(void **state)
     }
 }
 
-static int count_ticks(void *ctx)
+static int count_ticks(void *ctx, uint64_t n_read)
 {
     int *n = ctx;
+    (void)n_read;
     return ++*n == 3 ? KU_ERR(KUMI_ESTOPPED, "stopped") : KUMI_OK;
 }
 
@@ -318,6 +321,51 @@ static void waits_can_be_stopped(void **state)
     expect_train(&s, 0, expected);
     assert_int_equal(read_step(l, 0, expected), KUMI_ESTOPPED);
     assert_int_equal(n_ticks, 3);
+    ku_loader_destroy(l);
+}
+
+struct hang {
+    struct fake f;
+    int n_calls;
+    uint64_t n_read;
+};
+
+/* Five waits of 50 ms, in which the reads hang; then they go on. */
+static int end_hang(void *ctx, uint64_t n_read)
+{
+    struct hang *h = ctx;
+    assert_true(n_read >= h->n_read && n_read <= ROWS);
+    if (h->n_calls++ < 5)
+        assert_true(n_read <= 3);
+    if (h->n_calls == 5)
+        atomic_store(&h->f.is_held, 0);
+    h->n_read = n_read;
+    return KUMI_OK;
+}
+
+/* The rows that the workers have read stand still with them. */
+static void a_hung_read_is_no_progress(void **state)
+{
+    struct hang h = {.n_calls = 0};
+    struct ku_sampler s;
+    struct row expected[ROWS];
+    (void)state;
+    fake_init(&h.f);
+    h.f.held_from = 3;
+    atomic_store(&h.f.is_held, 1);
+    assert_int_equal(ku_sampler_init(&s, 101, BATCH, KU_LAST_DROP, 1, 9), 0);
+    struct ku_loader_opts o = {.data = &h.f.data,
+                               .sampler = &s,
+                               .range = ranges,
+                               .n_ranges = N_RANGES,
+                               .n_workers = 2,
+                               .prefetch = 1,
+                               .tick = end_hang,
+                               .tick_ctx = &h};
+    struct ku_loader *l = create(&o, 0);
+    expect_train(&s, 0, expected);
+    assert_int_equal(read_step(l, 0, expected), 0);
+    assert_true(h.n_calls >= 5);
     ku_loader_destroy(l);
 }
 
@@ -466,6 +514,7 @@ int main(void)
         cmocka_unit_test(skips_and_counts),           cmocka_unit_test(waits_can_be_stopped),
         cmocka_unit_test(refuses_wrong_options),      cmocka_unit_test(survives_lack_of_memory),
         cmocka_unit_test(serves_text_and_images),     cmocka_unit_test(bytes_of_rows_ahead),
+        cmocka_unit_test(a_hung_read_is_no_progress),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "data/cache_index.h"
 #include "data/text/token_files.h"
 #include "data/text/token_file.h"
 #include "data/tokenizer/tokenizer.h"
@@ -430,7 +431,7 @@ struct seen {
 static int see(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes)
 {
     struct seen *s = ctx;
-    assert_true(done_bytes <= total_bytes);
+    assert_true(total_bytes == 0 || done_bytes <= total_bytes);
     s->n_tokenizing += strncmp(what, "tokenizing ", 11) == 0;
     s->n_reading += strncmp(what, "reading ", 8) == 0;
     s->n_checking += strncmp(what, "checking the tokens of ", 23) == 0;
@@ -651,6 +652,48 @@ static void ranks_share_the_work(void **state)
     assert_int_equal(ku_os_rmtree(in_folder("cache")), 0);
 }
 
+/* Of a process that waits for the lock of another one. */
+struct waiting {
+    struct ku_cache_index *holder;
+    int n_calls;
+    uint64_t done;
+};
+
+/* The holder stands still for five calls, advances once, stands still, and releases the lock. */
+static int wait_for_holder(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct waiting *w = ctx;
+    const struct ku_progress p = ku_cache_index_progress(w->holder);
+    const int n = w->n_calls++;
+    assert_non_null(strstr(what, "waiting for another process that reads "));
+    assert_non_null(strstr(what, "/text-"));
+    assert_int_equal(total_bytes, 0);
+    if (n == 0)
+        w->done = done_bytes;
+    assert_int_equal(done_bytes, w->done + (n > 5));
+    if (n == 5)
+        assert_int_equal(ku_progress_call(&p, "reading", 1, 2), 0);
+    if (n == 10)
+        ku_cache_index_close(w->holder);
+    return KUMI_OK;
+}
+
+static void waiting_follows_the_holder(void **state)
+{
+    const char *path = put_speech("speech.txt", 1000);
+    struct ku_file f = {.name = (char *)(uintptr_t)path, .fd = -1};
+    struct ku_cache_index holder, other;
+    struct waiting w = {.holder = &holder};
+    const struct ku_progress p = {wait_for_holder, &w};
+    (void)state;
+    assert_int_equal(ku_cache_index_open(&holder, in_folder("cache"), "text", &f, NULL), 0);
+    assert_int_equal(ku_cache_index_open(&other, in_folder("cache"), "text", &f, &p), 0);
+    assert_int_equal(w.n_calls, 11);
+    assert_true(other.is_locked);
+    ku_cache_index_close(&other);
+    assert_int_equal(ku_os_rmtree(in_folder("cache")), 0);
+}
+
 static void fingerprint_says_what_matters(void **state)
 {
     const char *a = put_tokens("a.bin", 0, 5000, 2, 0), *b = put_tokens("b.bin", 1, 5000, 2, 0);
@@ -694,6 +737,7 @@ int main(void)
         cmocka_unit_test(old_files_are_not_read_again),
         cmocka_unit_test(a_cache_that_cannot_be_written_is_no_error),
         cmocka_unit_test(ranks_share_the_work),
+        cmocka_unit_test(waiting_follows_the_holder),
         cmocka_unit_test(fingerprint_says_what_matters)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -222,6 +222,11 @@ int ku_os_lock(int fd)
     return result;
 }
 
+int ku_os_touch(int fd)
+{
+    return is_faulted(0) ? -1 : futimens(fd, NULL);
+}
+
 int ku_os_fsync_dir(const char *path)
 {
     int fd = ku_os_open(path, O_RDONLY | O_DIRECTORY, 0);

@@ -47,6 +47,7 @@ int ku_os_ftruncate(int fd, off_t bytes);
  * close.
  */
 int ku_os_lock(int fd);
+int ku_os_touch(int fd);                                /* sets the times of the file to now */
 int ku_os_fsync_dir(const char *path);                  /* makes a rename in the folder durable */
 int ku_os_exchange(const char *one, const char *other); /* swaps two names atomically */
 /* Sets the length and reserves the space, so that ENOSPC is reported now. */

@@ -33,7 +33,8 @@ int ku_tar_cached(const struct ku_file *f, const char *cache, const struct ku_pr
     size_t bytes;
     if (!cache)
         return ku_tar_walk(f, progress, out);
-    int status = ku_cache_index_open(&index, cache, "tar", f, f->name, progress);
+    int status = ku_cache_index_open(&index, cache, "tar", f, progress);
+    const struct ku_progress advance = ku_cache_index_progress(&index);
     if (status == KUMI_OK)
         status = ku_cache_index_read(&index, &entries, &bytes);
     if (status == 1) {
@@ -41,7 +42,7 @@ int ku_tar_cached(const struct ku_file *f, const char *cache, const struct ku_pr
         *out = (struct ku_tar_index){entries, n, n};
         swap_entries(out);
     } else if (status == KUMI_OK) {
-        status = ku_tar_walk(f, progress, out);
+        status = ku_tar_walk(f, &advance, out);
         if (status == KUMI_OK) {
             swap_entries(out);
             ku_cache_index_write(&index, out->entry, out->n * sizeof *out->entry);

@@ -30,7 +30,7 @@
  * storage, is found by its checksum: a start reads all of a token file whose inode, length and time
  * of change are not in the index, and tokenizes the text again if it is damaged.
  */
-enum { BLOCK_BYTES = 1 << 20, MAX_CHECKED = 16 };
+enum { BLOCK_BYTES = 1 << 20, SYNC_BYTES = 256 << 20, MAX_CHECKED = 16 };
 
 struct header {
     char magic[8];
@@ -58,7 +58,7 @@ struct index { /* its contents */
 struct work {
     const char *name, *cache;
     const struct ku_encoder *encoder;
-    const struct ku_progress *progress;
+    struct ku_progress progress; /* under the lock that of the index */
     struct ku_file text;
     struct ku_cache_index index; /* not locked: the cache cannot be written */
     struct index known;
@@ -72,6 +72,7 @@ struct sink {
     int fd, token_bytes;
     unsigned char *data; /* the current block, or all tokens */
     size_t bytes, cap;
+    size_t unsynced; /* bounded, so that no fsync takes as long as a deadline */
     uint64_t hash, count;
 };
 
@@ -79,7 +80,7 @@ static int progress_call(const struct work *w, const char *verb, uint64_t done_b
 {
     char what[256];
     snprintf(what, sizeof what, "%s %.200s", verb, w->name);
-    return ku_progress_call(w->progress, what, done_bytes, w->text.bytes);
+    return ku_progress_call(&w->progress, what, done_bytes, w->text.bytes);
 }
 
 /* Reads the text once, block by block; passes each block to `each`, then reports progress. */
@@ -145,13 +146,12 @@ static bool take_index(struct work *w, const void *data, size_t bytes)
 /* Finds the text's hash: in the cache's index, or by reading the text. */
 static int find_text_id(struct work *w)
 {
-    char what[256];
     void *data = NULL;
     size_t bytes = 0;
     int known = 0;
-    snprintf(what, sizeof what, "waiting for the tokens of %.200s", w->name);
     if (w->cache) {
-        KU_TRY(ku_cache_index_open(&w->index, w->cache, "text", &w->text, what, w->progress));
+        KU_TRY(ku_cache_index_open(&w->index, w->cache, "text", &w->text, &w->progress));
+        w->progress = ku_cache_index_progress(&w->index);
         known = ku_cache_index_read(&w->index, &data, &bytes);
         KU_TRY(known);
     }
@@ -276,7 +276,7 @@ static int check_tokens(struct work *w, int fd, const struct header *h, bool is_
             return 1;
     if (!is_new) {
         snprintf(what, sizeof what, "checking the tokens of %.200s", w->name);
-        const int found = hash_tokens(fd, h->count * h->token_bytes, w->progress, what, &hash);
+        const int found = hash_tokens(fd, h->count * h->token_bytes, &w->progress, what, &hash);
         if (found <= 0 || hash != h->tokens_hash)
             return found < 0 ? found : 0;
     }
@@ -319,8 +319,12 @@ static int sink_flush(struct sink *k)
     k->hash = ku_hash64_mix(k->hash, ku_hash64(k->data, k->bytes));
     if (ku_os_write_full(k->fd, k->data, k->bytes) < 0)
         return KUMI_ESTORAGE;
+    k->unsynced += k->bytes;
     k->bytes = 0;
-    return KUMI_OK;
+    if (k->unsynced < SYNC_BYTES)
+        return KUMI_OK;
+    k->unsynced = 0;
+    return ku_os_fsync(k->fd) < 0 ? KUMI_ESTORAGE : KUMI_OK;
 }
 
 static int sink_put(struct sink *k, const uint32_t *id, size_t count)
@@ -481,13 +485,11 @@ static int find_or_fill(struct work *w, struct ku_source *s)
 int ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
                      const struct ku_progress *progress, struct ku_source *out)
 {
-    struct work w = {.name = name,
-                     .cache = cache,
-                     .encoder = encoder,
-                     .progress = progress,
-                     .index = {.fd = -1}};
+    struct work w = {.name = name, .cache = cache, .encoder = encoder, .index = {.fd = -1}};
     struct ku_source s = {0};
     int status;
+    if (progress)
+        w.progress = *progress;
     KU_TRY_OUT(ku_file_open(name, "text or tokens", &w.text));
     s.name = ku_strdup(name);
     KU_TRY_OUT(s.name ? KUMI_OK : KUMI_ENOMEM);
