@@ -30,6 +30,8 @@ static int open_data(const struct kumi_data_options *o, struct kumi_data *d)
     if (o->global_batch < 1)
         return KU_ERR(KUMI_EINVAL, "data: global_batch: %lld; give 1 or more",
                       (long long)o->global_batch);
+    if (o->n_train < 1)
+        return KU_ERR(KUMI_EINVAL, "data: train: no file; give a file, a list or a glob");
     if (o->last_batch)
         KU_TRY(ku_last_batch_parse(o->last_batch, &last));
     KU_TRY(ku_text_open(&text, &d->data));
