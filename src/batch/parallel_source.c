@@ -104,6 +104,8 @@ static int check(const struct ku_config *c, const struct ku_model *m)
                                    "two out";
     const bool in_tokens = ku_batch_is_in_tokens(c, m);
     const struct ku_config_rule rule[] = {
+        {c->data_kind && strcmp(c->data_kind, "parallel") != 0, "data.kind",
+         "this model translates; give parallel"},
         {in_tokens && !c->deepspeed && c->train_global_batch != KU_NULL, "train.global_batch",
          excluded},
         {in_tokens && !c->deepspeed && c->train_micro_batch != KU_NULL, "train.micro_batch",

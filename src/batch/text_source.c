@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "batch/fixed_shape.h"
+#include "data/image/image.h"
 #include "data/input_file.h"
 #include "data/text/jsonl.h"
 #include "data/text/masked.h"
@@ -55,7 +56,12 @@ static bool is_word(const char *key, const char *word)
 int ku_text_check(const struct ku_config *c, const struct ku_model *m)
 {
     const int has_docs = is_jsonl(c);
+    const bool is_image = c->data_kind && ku_image_is_kind(c->data_kind);
     const struct ku_config_rule rule[] = {
+        {m->properties.image[0] && !is_image, "data.kind",
+         "this model reads images; give cifar10, cifar100, folder, tar, idx or npy"},
+        {is_word(c->data_kind, "parallel"), "data.kind",
+         "it is for translation models; give text or jsonl"},
         {c->data_segments && !m->properties.is_causal, "data.segments",
          "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
         {has_docs && m->properties.is_masked, "data.train",

@@ -190,14 +190,49 @@ static void test_refuses(void **state)
     }
 }
 
+/* The kind of the data must be one that the model reads. */
+static void test_refuses_kinds(void **state)
+{
+    static const char resnet[] = "model={\"model_type\":\"resnet\",\"depth\":8}";
+    static const char mlp[] = "model={\"model_type\":\"mlp\"}";
+    static const char seq2seq[] = "model={\"model_type\":\"transformer\"}";
+    static const char images[] = "this model reads images; give cifar10, cifar100, folder, tar, "
+                                 "idx or npy",
+                      pairs[] = "this model translates; give parallel";
+    static const struct {
+        const char *set[2], *value, *wanted;
+    } row[] = {
+        {{"data.kind=parallel"},
+         "\"parallel\"",
+         "it is for translation models; give text or jsonl"},
+        {{resnet}, "missing", images},
+        {{resnet, "data.kind=text"}, "\"text\"", images},
+        {{mlp, "data.kind=parallel"}, "\"parallel\"", images},
+        {{seq2seq, "data.kind=text"}, "\"text\"", pairs},
+        {{seq2seq, "data.kind=jsonl"}, "\"jsonl\"", pairs},
+        {{seq2seq, "data.kind=cifar10"}, "\"cifar10\"", pairs},
+    };
+    const struct files *f = *state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_session s = {0};
+        char text[256];
+        const int n = row[i].set[1] ? 2 : 1;
+        assert_int_equal(ku_session_configure(&s, f->config, row[i].set, n, NULL, 1), KUMI_EINVAL);
+        snprintf(text, sizeof text, ": data.kind: %s; %s", row[i].value, row[i].wanted);
+        assert_non_null(strstr(ku_err_get()->text, text));
+        ku_session_fini(&s);
+    }
+}
+
 /* What fills a short batch would count in batch statistics. */
 static int create_short(struct ku_job *job, void *arg)
 {
     static const char *const set[] = {
-        "model={\"model_type\":\"resnet\",\"depth\":8,\"image_size\":8}", "data.last_batch=short"};
+        "model={\"model_type\":\"resnet\",\"depth\":8,\"image_size\":8}", "data.kind=cifar10",
+        "data.last_batch=short"};
     const struct files *f = arg;
     struct ku_session s = {0};
-    int status = ku_session_configure(&s, f->config, set, 2, NULL, 1);
+    int status = ku_session_configure(&s, f->config, set, 3, NULL, 1);
     if (status == KUMI_OK)
         status = ku_session_create_trainer(&s, job);
     ku_session_fini(&s);
@@ -308,6 +343,7 @@ int main(void)
                                        cmocka_unit_test(test_short_batches),
                                        cmocka_unit_test(test_threads),
                                        cmocka_unit_test(test_threads_of_hosts),
+                                       cmocka_unit_test(test_refuses_kinds),
                                        cmocka_unit_test(test_graph_memory)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
