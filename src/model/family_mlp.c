@@ -69,8 +69,11 @@ static void properties(const void *config, struct ku_model_properties *out)
 {
     const struct kumi_mlp *c = config;
     out->n_classes = c->num_classes;
-    for (int i = 0; i < 3; i++) /* leading dimensions default to 1 */
-        out->image[i] = i < 3 - c->n_input ? 1 : c->input[i - (3 - c->n_input)];
+    const bool is_vector = c->n_input == 1; /* [length] is a row of pixels, [h, w] has 1 channel */
+    for (int i = 0; i < 3; i++)
+        out->image[i] = 1;
+    for (int i = 0; i < c->n_input; i++)
+        out->image[i + is_vector] = c->input[i];
 }
 
 static int build(struct kumi_graph *g, const void *config, const struct kumi_shape_of_batch *b)

@@ -52,6 +52,8 @@ for split, n in ("train", 16), ("val", 4):
             png(f"{dir}/{split}/{name}/{i:02d}.png", label)
 arrays("fit", "fit-labels", 16)
 arrays("own", "own-labels", 4)
+npy("vectors.npy", [16, 7], bytes(r.randrange(256) for _ in range(16 * 7)))
+npy("vector-labels.npy", [16], bytes(i % 2 for i in range(16)))
 arrays("held-images-idx3-ubyte", "held-labels-idx1-ubyte", 6)
 os.makedirs(dir + "/hollow/blue")
 os.makedirs(dir + "/hollow/red")
@@ -182,6 +184,13 @@ for kind in idx npy; do
     npy) [ $code = 2 ] && grep -q 'a run of npy images is evaluated on its own data.val' "$dir/log" ;;
     esac || say "eval --data, $kind: code $code: $(cat "$dir/log" "$dir/held.json")"
 done
+# vectors
+cat >"$dir/mlp.json" <<END
+{"model": {"model_type": "mlp", "input": [7], "hidden": [4], "num_classes": 2},
+ "data": {"kind": "npy", "train": "$dir/vectors.npy", "train_labels": "$dir/vector-labels.npy", "val_fraction": 0.25},
+ "train": {"steps": 1, "global_batch": 4, "threads": 1}}
+END
+"$kumi" train "$dir/mlp.json" --out "$dir/mlp" >"$dir/log" 2>&1 && [ -e "$dir/mlp/checkpoints/step-00000001" ] || say "an MLP on vectors: $(cat "$dir/log")"
 refuses() { # CODE TEXT ARGS..
     local code=$1 text=$2 got
     shift 2

@@ -114,6 +114,25 @@ static void test_resnet(void **state)
     }
 }
 
+/* The sizes of an image that an MLP of 1 to 3 dimensions reads. */
+static void test_mlp_images(void **state)
+{
+    static const struct {
+        const char *input;
+        int64_t image[3];
+    } row[] = {{"[7]", {1, 7, 1}}, {"[5,7]", {5, 7, 1}}, {"[5,7,3]", {5, 7, 3}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_model m;
+        char text[80];
+        snprintf(text, sizeof text, "{\"model_type\":\"mlp\",\"input\":%s}", row[i].input);
+        assert_int_equal(parse(text, &m), KUMI_OK);
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(m.properties.image[k], row[i].image[k]);
+        ku_model_fini(&m);
+    }
+}
+
 /* What transformers writes into any config.json, in one of a model_type that only kumi has. */
 static void test_bookkeeping(void **state)
 {
@@ -248,8 +267,9 @@ static void test_frequencies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_resnet),
-        cmocka_unit_test(test_bookkeeping), cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_frequencies)};
+        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_resnet),
+        cmocka_unit_test(test_mlp_images), cmocka_unit_test(test_bookkeeping),
+        cmocka_unit_test(test_spellings),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_frequencies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
