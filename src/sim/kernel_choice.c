@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os/os.h"
 #include "sim/machine_file.h"
 
 static const char file[] = "kernels.json";
@@ -100,6 +101,7 @@ int ku_kernel_rates_get(struct ku_kernel_rates *out, char day[KU_KERNEL_DAY_BYTE
     int status = KUMI_OK;
     if (!take(rows, &key, &r, today)) {
         KU_TRY_OUT(ku_kernel_rates_measure(&r));
+        const int lock = path ? ku_machine_lock(path) : -1;
         json_decref(rows); /* another process may have measured meanwhile: one choice for both */
         rows = path ? ku_machine_rows(path) : NULL;
         if (!take(rows, &key, &r, today)) {
@@ -108,6 +110,8 @@ int ku_kernel_rates_get(struct ku_kernel_rates *out, char day[KU_KERNEL_DAY_BYTE
             if (rows)
                 store(path, rows, &key, &r, today);
         }
+        if (lock >= 0)
+            ku_os_close(lock);
     }
     *out = r;
     if (day)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim/machine_file.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cpu/cpu_features.h"
 #include "base/env.h"
@@ -13,7 +15,11 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 
-enum { MAX_BYTES = 1 << 20 }; /* some 10,000 rows */
+enum {
+    MAX_BYTES = 1 << 20, /* some 10,000 rows */
+    LOCK_TRIES = 100,    /* a holder reads and writes one small file */
+    LOCK_WAIT_NS = 10 * 1000 * 1000
+};
 
 char *ku_machine_file(const char *name)
 {
@@ -38,21 +44,45 @@ json_t *ku_machine_rows(const char *path)
     return rows;
 }
 
+/* Makes the folder of a file; 0, or -1 with errno. */
+static int make_folder(const char *path)
+{
+    char *folder = ku_strdup(path);
+    if (folder)
+        *strrchr(folder, '/') = '\0';
+    else
+        errno = ENOMEM;
+    const int result = folder ? ku_os_mkdirs(folder) : -1, why = errno;
+    ku_free(folder);
+    errno = why;
+    return result;
+}
+
+int ku_machine_lock(const char *path)
+{
+    char *name = ku_asprintf("%s.lock", path);
+    const int fd = name && make_folder(path) == 0 ? ku_os_open(name, O_RDWR | O_CREAT, 0644) : -1;
+    ku_free(name);
+    for (int i = 0; fd >= 0 && i < LOCK_TRIES; i++) {
+        if (ku_os_lock(fd) == 0)
+            return fd;
+        if (errno != EWOULDBLOCK)
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_WAIT_NS}, NULL);
+    }
+    if (fd >= 0)
+        ku_os_close(fd);
+    return -1;
+}
+
 int ku_machine_rows_write(const char *path, json_t *rows)
 {
-    char *folder = ku_strdup(path), *text = NULL;
-    int status = KUMI_ENOMEM;
-    if (folder == NULL)
-        return status;
-    *strrchr(folder, '/') = '\0';
-    text = ku_json_print(rows, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    if (text && (ku_os_mkdirs(folder) < 0 || ku_os_replace(path, text, strlen(text)) < 0))
+    char *text = ku_json_print(rows, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    int status = text ? KUMI_OK : KUMI_ENOMEM;
+    if (text && (make_folder(path) < 0 || ku_os_replace(path, text, strlen(text)) < 0))
         status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "%s: %s; set KUMI_CACHE to a writable folder",
                         path, ku_os_why());
-    else if (text)
-        status = KUMI_OK;
     ku_free(text);
-    ku_free(folder);
     return status;
 }
 

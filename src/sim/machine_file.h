@@ -19,6 +19,11 @@ json_t *ku_machine_rows(const char *path);
 /* Replaces the file and creates its folder. KUMI_ESTORAGE: the cache cannot be written. */
 KU_STATUS ku_machine_rows_write(const char *path, json_t *rows);
 /*
+ * Locks the file against other processes that change it, by PATH.lock; waits at most 1 s. Returns
+ * the descriptor of the lock, which ku_os_close releases; -1: not locked.
+ */
+int ku_machine_lock(const char *path);
+/*
  * Hash of /etc/machine-id, which separates machines of one CPU model. "": there is none
  * (containers).
  */

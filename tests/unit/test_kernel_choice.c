@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "base/json/json.h"
@@ -124,6 +126,40 @@ static void test_stored(void **state)
     assert_int_equal(ku_os_rmtree(folder), 0);
 }
 
+/* Processes that begin at once, without a stored row, have the rates that one of them stored. */
+static void test_begin_at_once(void **state)
+{
+    enum { N = 4 };
+    char folder[] = "/tmp/kumi-choice-XXXXXX";
+    struct ku_kernel_rates stored, r;
+    int pipes[2], status;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(setenv("KUMI_CACHE", folder, 1), 0);
+    assert_int_equal(pipe(pipes), 0);
+    for (int i = 0; i < N; i++) {
+        const pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0)
+            _exit(ku_kernel_rates_get(&r, NULL) < 0 ||
+                  write(pipes[1], &r, sizeof r) != (ssize_t)sizeof r);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(ku_kernel_rates_get(&stored, NULL), KUMI_OK);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(read(pipes[0], &r, sizeof r), sizeof r);
+        for (int isa = 0; isa < KU_N_ISAS; isa++)
+            assert_true(r.bf16[isa] >= 0.99999 * stored.bf16[isa] &&
+                        r.bf16[isa] <= 1.00001 * stored.bf16[isa]);
+    }
+    close(pipes[0]);
+    close(pipes[1]);
+    assert_int_equal(ku_os_rmtree(folder), 0);
+}
+
 static void test_pinned(void **state)
 {
     enum ku_isa isa;
@@ -139,6 +175,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice), cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_stored), cmocka_unit_test(test_pinned)};
+        cmocka_unit_test(test_stored), cmocka_unit_test(test_begin_at_once),
+        cmocka_unit_test(test_pinned)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
