@@ -45,8 +45,6 @@ static int lock(struct ku_cache_index *x, const char *name)
     int64_t touched_ns = 0;
     uint64_t n_advances = 0;
     char what[512];
-    snprintf(what, sizeof what, "waiting for another process that reads %.200s (lock %.200s)", name,
-             x->path);
     while (x->fd >= 0 && !x->is_locked) {
         x->is_locked = ku_os_lock(x->fd) == 0;
         if (x->is_locked)
@@ -62,13 +60,15 @@ static int lock(struct ku_cache_index *x, const char *name)
             touched_ns = ns_of(st.st_mtim);
             n_advances++;
         }
+        snprintf(what, sizeof what, "waiting for another process that reads %.200s (lock %.200s)",
+                 name, x->path);
         KU_TRY(ku_progress_call(&x->outer, what, n_advances, 0));
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
     return KUMI_OK;
 }
 
-int ku_cache_index_open(struct ku_cache_index *x, const char *cache, const char *kind,
+int ku_cache_index_open(struct ku_cache_index *x, struct ku_cache *cache, const char *kind,
                         const struct ku_file *f, const struct ku_progress *progress)
 {
     *x = (struct ku_cache_index){.fd = -1};
@@ -77,14 +77,16 @@ int ku_cache_index_open(struct ku_cache_index *x, const char *cache, const char 
     if ((f->fd >= 0 ? ku_os_fstat(f->fd, &x->st) : ku_os_stat(f->name, &x->st)) < 0)
         return KU_ERR(KUMI_EINPUT, "data: %s: %s; check the storage", f->name, ku_os_why());
     x->place = ku_hash64_mix((uint64_t)x->st.st_dev, (uint64_t)x->st.st_ino);
-    x->path = ku_asprintf("%s/%s-%016llx.idx", cache, kind, (unsigned long long)x->place);
+    x->path = ku_asprintf("%s/%s-%016llx.idx", cache->path, kind, (unsigned long long)x->place);
     if (!x->path)
         return KUMI_ENOMEM;
-    if (ku_os_mkdirs(cache) == 0)
+    if (ku_os_mkdirs(cache->path) == 0)
         x->fd = ku_os_open(x->path, O_RDWR | O_CREAT, 0644);
     KU_TRY(lock(x, f->name));
     if (!x->is_locked) {
-        KU_LOG(DATA, WARN, "cache: %s: %s; nothing is stored there", cache, ku_os_why());
+        if (!cache->has_warned && ku_err_get_rank() <= 0)
+            KU_LOG(DATA, WARN, "cache: %s: %s; nothing is stored there", cache->path, ku_os_why());
+        cache->has_warned = true;
         x->fd = ku_os_open(x->path, O_RDONLY, 0);
     }
     clock_gettime(CLOCK_REALTIME, &x->since);

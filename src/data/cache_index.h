@@ -33,15 +33,16 @@ struct ku_cache_index {
 };
 
 /*
- * Opens and locks the index of a file. If the folder cannot be written, a warning is printed, the
- * index is not locked, and an existing one can be read.
+ * Opens and locks the index of a file. If the folder cannot be written, rank 0 prints a warning
+ * once, the index is not locked, and an existing one can be read.
  *
+ *   cache      has a folder
  *   progress   done_bytes counts the advances of the process that holds the lock; NULL: none
  *
  * Blocks: while another process holds the lock. Errors: EINPUT, ENOMEM, any status of progress. The
  * caller closes x, also after an error.
  */
-KU_STATUS ku_cache_index_open(struct ku_cache_index *x, const char *cache, const char *kind,
+KU_STATUS ku_cache_index_open(struct ku_cache_index *x, struct ku_cache *cache, const char *kind,
                               const struct ku_file *f, const struct ku_progress *progress);
 /* For work under the lock: calls that of open, and lets waiting processes see the advance. */
 struct ku_progress ku_cache_index_progress(struct ku_cache_index *x);

@@ -132,10 +132,11 @@ int ku_input_glob(const char *pattern, int (*each)(void *ctx, const char *name),
     return status;
 }
 
-int ku_input_cache(const char *folder, char **path)
+int ku_input_cache(const char *folder, struct ku_cache *out)
 {
+    *out = (struct ku_cache){.path = NULL};
     if (folder == NULL)
-        return ku_env_cache(path);
-    *path = ku_strdup(folder);
-    return *path ? KUMI_OK : KUMI_ENOMEM;
+        return ku_env_cache(&out->path);
+    out->path = ku_strdup(folder);
+    return out->path ? KUMI_OK : KUMI_ENOMEM;
 }

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_INPUT_FILE_H
 #define KU_DATA_INPUT_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,11 +47,16 @@ KU_STATUS ku_file_identify(const struct ku_file *f, struct ku_sha256 *h);
  * Errors: EINPUT if nothing matches, ENOMEM, and any status that `each` returns.
  */
 KU_STATUS ku_input_glob(const char *pattern, int (*each)(void *ctx, const char *name), void *ctx);
+/* The cache folder, for all files that are opened together. */
+struct ku_cache {
+    char *path;      /* NULL: none */
+    bool has_warned; /* that nothing can be stored there */
+};
 /*
  * The cache folder: `folder`, else $KUMI_CACHE, $XDG_CACHE_HOME/kumi or $HOME/.cache/kumi.
  *
- *   path   receives the name, to be released with ku_free; NULL if there is no cache folder
+ *   out   out->path is to be released with ku_free
  */
-KU_STATUS ku_input_cache(const char *folder, char **path);
+KU_STATUS ku_input_cache(const char *folder, struct ku_cache *out);
 
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A process holds the lock under which a text is tokenized: a run waits while it advances, ends with 7 when it stands still, and with 10 when it
-# is asked to stop.
+# is asked to stop. A cache without locks is no error.
 . "$2/tests/cli/begin.sh"
 command -v flock >/dev/null || exit 77
 export KUMI_CACHE=$dir/cache
@@ -37,4 +37,9 @@ guard=$!
 for _ in $(seq 30); do touch "$lock"; sleep 0.05; done
 flock -u 9
 wait $guard || say "a holder that advances: $(cat "$dir/log")"
+
+# a cache that cannot be written: one warning, whatever the number of files and ranks
+for i in 1 2; do cp "$dir/text" "$dir/more$i"; done
+KUMI_CACHE=/proc/nowhere timeout 60 "$kumi" "${run[@]}" --set data.train="$dir/more*" -n 2 --out "$dir/none" >"$dir/log" 2>&1 &&
+    [ "$(grep -c 'nothing is stored there' "$dir/log")" = 1 ] || say "no cache: $(cat "$dir/log")"
 exit $failed

@@ -682,12 +682,13 @@ static void waiting_follows_the_holder(void **state)
 {
     const char *path = put_speech("speech.txt", 1000);
     struct ku_file f = {.name = (char *)(uintptr_t)path, .fd = -1};
+    struct ku_cache cache = {.path = (char *)(uintptr_t)in_folder("cache")};
     struct ku_cache_index holder, other;
     struct waiting w = {.holder = &holder};
     const struct ku_progress p = {wait_for_holder, &w};
     (void)state;
-    assert_int_equal(ku_cache_index_open(&holder, in_folder("cache"), "text", &f, NULL), 0);
-    assert_int_equal(ku_cache_index_open(&other, in_folder("cache"), "text", &f, &p), 0);
+    assert_int_equal(ku_cache_index_open(&holder, &cache, "text", &f, NULL), 0);
+    assert_int_equal(ku_cache_index_open(&other, &cache, "text", &f, &p), 0);
     assert_int_equal(w.n_calls, 11);
     assert_true(other.is_locked);
     ku_cache_index_close(&other);

@@ -205,7 +205,7 @@ static int add_classes(struct folder *x, const struct ku_image_source *src, char
     if (src->opts->n_classes && x->n_classes > src->opts->n_classes)
         return KU_ERR(KUMI_EINPUT, "data: %s: %d class folders; the model has %lld classes",
                       x->root, x->n_classes, (long long)src->opts->n_classes);
-    if (n_ignored)
+    if (n_ignored && ku_err_get_rank() <= 0)
         KU_LOG(DATA, WARN,
                "%s: %lld files in class folders are not .jpg, .jpeg or .png and are skipped",
                x->root, (long long)n_ignored);

@@ -25,13 +25,13 @@ static void swap_entries(struct ku_tar_index *x)
     }
 }
 
-int ku_tar_cached(const struct ku_file *f, const char *cache, const struct ku_progress *progress,
-                  struct ku_tar_index *out)
+int ku_tar_cached(const struct ku_file *f, struct ku_cache *cache,
+                  const struct ku_progress *progress, struct ku_tar_index *out)
 {
     struct ku_cache_index index;
     void *entries = NULL;
     size_t bytes;
-    if (!cache)
+    if (!cache->path)
         return ku_tar_walk(f, progress, out);
     int status = ku_cache_index_open(&index, cache, "tar", f, progress);
     const struct ku_progress advance = ku_cache_index_progress(&index);
@@ -96,7 +96,7 @@ static void tar_name(const struct ku_image_store *s, int64_t i, char *text, size
 
 static const struct ku_image_store_ops tar_ops = {tar_close, tar_read, tar_name, ku_store_identify};
 
-static int add_shard(struct tar *x, const struct ku_image_source *src, const char *cache,
+static int add_shard(struct tar *x, const struct ku_image_source *src, struct ku_cache *cache,
                      const char *name)
 {
     uint32_t k = x->store.n_parts;
@@ -112,12 +112,12 @@ static int add_shard(struct tar *x, const struct ku_image_source *src, const cha
 
 static int open_all(struct tar *x, const struct ku_image_source *src, const struct ku_files *files)
 {
-    char *cache = NULL;
+    struct ku_cache cache;
     KU_TRY(ku_input_cache(src->opts->cache, &cache));
     int status = KUMI_OK;
     for (uint32_t i = 0; i < files->n && status == KUMI_OK; i++)
-        status = add_shard(x, src, cache, files->name[i]);
-    ku_free(cache);
+        status = add_shard(x, src, &cache, files->name[i]);
+    ku_free(cache.path);
     return status;
 }
 

@@ -35,11 +35,11 @@ KU_STATUS ku_tar_walk(const struct ku_file *f, const struct ku_progress *progres
 /*
  * Get the index from the cache folder, or index the shard and store the index there.
  *
- *   cache   NULL: no cache
+ *   cache   may have no folder
  *
  * Blocks: while another process indexes the same shard.
  */
-KU_STATUS ku_tar_cached(const struct ku_file *f, const char *cache,
+KU_STATUS ku_tar_cached(const struct ku_file *f, struct ku_cache *cache,
                         const struct ku_progress *progress, struct ku_tar_index *out);
 
 #endif

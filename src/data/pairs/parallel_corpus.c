@@ -143,7 +143,7 @@ static int check_opts(const struct ku_parallel_opts *o)
     return KUMI_OK;
 }
 
-static int open_pair(struct parallel *p, const struct ku_parallel_opts *o, const char *cache,
+static int open_pair(struct parallel *p, const struct ku_parallel_opts *o, struct ku_cache *cache,
                      struct split *s, const char *const name[2])
 {
     int64_t n[2];
@@ -252,7 +252,7 @@ static int make_fingerprint(struct parallel *p)
     return KUMI_OK;
 }
 
-static int open_splits(struct parallel *p, const struct ku_parallel_opts *o, const char *cache)
+static int open_splits(struct parallel *p, const struct ku_parallel_opts *o, struct ku_cache *cache)
 {
     for (int i = 0; i < KU_N_SPLITS; i++) {
         struct split *s = &p->split[i];
@@ -271,7 +271,7 @@ static int open_splits(struct parallel *p, const struct ku_parallel_opts *o, con
 
 int ku_parallel_open(const struct ku_parallel_opts *opts, struct ku_data **out)
 {
-    char *cache = NULL;
+    struct ku_cache cache;
     KU_TRY(check_opts(opts));
     struct parallel *p = ku_calloc(1, sizeof *p);
     if (!p)
@@ -291,8 +291,8 @@ int ku_parallel_open(const struct ku_parallel_opts *opts, struct ku_data **out)
                                .item = "target tokens"};
     int status = ku_input_cache(opts->cache, &cache);
     if (status == KUMI_OK)
-        status = open_splits(p, opts, cache);
-    ku_free(cache);
+        status = open_splits(p, opts, &cache);
+    ku_free(cache.path);
     if (status < 0) {
         parallel_destroy(&p->data);
         return status;

@@ -50,7 +50,7 @@ static int index_sentences(struct ku_sentences *s, int64_t at)
 
 struct opening {
     struct ku_vocab *vocab;
-    const char *cache;
+    struct ku_cache *cache;
     const struct ku_progress *progress;
 };
 
@@ -67,7 +67,7 @@ static int open_source(void *ctx, const char *path, struct ku_source *out)
     return status;
 }
 
-int ku_sentences_add(struct ku_sentences *s, const char *path, const char *cache,
+int ku_sentences_add(struct ku_sentences *s, const char *path, struct ku_cache *cache,
                      const struct ku_progress *progress, uint32_t *n_open)
 {
     struct opening o = {s->vocab, cache, progress};

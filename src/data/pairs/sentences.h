@@ -24,7 +24,7 @@ struct ku_sentences {
  * Tokenize a file and add its sentences. A blank line is a sentence of no tokens. n_open: as
  * ku_stream_add. Errors: EINPUT with file:line, ENOMEM.
  */
-KU_STATUS ku_sentences_add(struct ku_sentences *s, const char *path, const char *cache,
+KU_STATUS ku_sentences_add(struct ku_sentences *s, const char *path, struct ku_cache *cache,
                            const struct ku_progress *progress, uint32_t *n_open);
 void ku_sentences_fini(struct ku_sentences *s);
 static inline int64_t ku_sentence_count(const struct ku_sentences *s, int64_t i)

@@ -282,7 +282,7 @@ struct opening {
     const struct ku_jsonl_opts *opts;
     struct ku_tokenizer *tokenizer; /* NULL until a string needs one */
     int64_t separator;              /* to add after each string; -1: none */
-    char *cache;
+    struct ku_cache cache;
 };
 
 int ku_jsonl_form_of(const char *name, enum ku_jsonl_form *form)
@@ -342,7 +342,7 @@ static int open_source(void *ctx, const char *name, struct ku_source *s)
     }
     struct ku_encoder encoder = {&e.feed,      fingerprint,         (int64_t)UINT32_MAX + 1,
                                  ku_line_feed, ku_line_feed_finish, ku_line_feed_reset};
-    int status = ku_source_encode(name, &encoder, o->cache, &o->opts->progress, s);
+    int status = ku_source_encode(name, &encoder, &o->cache, &o->opts->progress, s);
     ku_line_feed_fini(&e.feed);
     ku_tokens_fini(&e.ids);
     return status;
@@ -469,7 +469,7 @@ int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
     if (status == KUMI_OK)
         status = make_fingerprint(x);
     ku_tokenizer_destroy(o.tokenizer);
-    ku_free(o.cache);
+    ku_free(o.cache.path);
     if (status < 0) {
         jsonl_destroy(&x->data);
         return status;

@@ -45,12 +45,13 @@ struct ku_encoder {
 };
 /*
  * Opens text through an encoder. The tokens come from the cache folder, and are stored there if
- * missing or damaged; cache NULL: memory.
+ * missing or damaged; without a folder they stay in memory.
  */
-KU_STATUS ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
-                           const struct ku_progress *progress, struct ku_source *out);
+KU_STATUS ku_source_encode(const char *name, const struct ku_encoder *encoder,
+                           struct ku_cache *cache, const struct ku_progress *progress,
+                           struct ku_source *out);
 /* The same with a tokenizer. */
-KU_STATUS ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
+KU_STATUS ku_source_text(const char *name, struct ku_tokenizer *t, struct ku_cache *cache,
                          const struct ku_progress *progress, struct ku_source *out);
 void ku_source_fini(struct ku_source *s);
 

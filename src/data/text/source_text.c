@@ -56,7 +56,8 @@ struct index { /* its contents */
 };
 
 struct work {
-    const char *name, *cache;
+    const char *name;
+    struct ku_cache *cache;
     const struct ku_encoder *encoder;
     struct ku_progress progress; /* under the lock that of the index */
     struct ku_file text;
@@ -149,7 +150,7 @@ static int find_text_id(struct work *w)
     void *data = NULL;
     size_t bytes = 0;
     int known = 0;
-    if (w->cache) {
+    if (w->cache->path) {
         KU_TRY(ku_cache_index_open(&w->index, w->cache, "text", &w->text, &w->progress));
         w->progress = ku_cache_index_progress(&w->index);
         known = ku_cache_index_read(&w->index, &data, &bytes);
@@ -177,9 +178,9 @@ static int find_key(struct work *w)
     ku_sha256_update(&h, fingerprint, strlen(fingerprint));
     ku_sha256_final(&h, w->key);
     ku_sha256_hex(w->key, hex);
-    if (!w->cache)
+    if (!w->cache->path)
         return KUMI_OK;
-    w->tokens_path = ku_asprintf("%s/tokens-%.32s.bin", w->cache, hex);
+    w->tokens_path = ku_asprintf("%s/tokens-%.32s.bin", w->cache->path, hex);
     return w->tokens_path ? KUMI_OK : KUMI_ENOMEM;
 }
 
@@ -442,7 +443,7 @@ static int fill_cache(struct work *w)
             ku_os_unlink(temporary);
     }
     if (status == KUMI_OK)
-        ku_os_fsync_dir(w->cache); /* failure is harmless: a lost file is made again */
+        ku_os_fsync_dir(w->cache->path); /* failure is harmless: a lost file is made again */
     ku_free(k.data);
     ku_free(temporary);
     errno = why;
@@ -476,13 +477,13 @@ static int find_or_fill(struct work *w, struct ku_source *s)
             return found;
         if (status < 0 && status != KUMI_ESTORAGE)
             return status;
-        KU_LOG(DATA, WARN, "cache: %s: %s; the tokens of %s stay in memory", w->cache, ku_os_why(),
-               w->name);
+        KU_LOG(DATA, WARN, "cache: %s: %s; the tokens of %s stay in memory", w->cache->path,
+               ku_os_why(), w->name);
     }
     return fill_memory(w, s);
 }
 
-int ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
+int ku_source_encode(const char *name, const struct ku_encoder *encoder, struct ku_cache *cache,
                      const struct ku_progress *progress, struct ku_source *out)
 {
     struct work w = {.name = name, .cache = cache, .encoder = encoder, .index = {.fd = -1}};
@@ -526,7 +527,7 @@ static void tokenizer_reset(void *ctx)
     ku_tokenizer_reset(ctx);
 }
 
-int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
+int ku_source_text(const char *name, struct ku_tokenizer *t, struct ku_cache *cache,
                    const struct ku_progress *progress, struct ku_source *out)
 {
     struct ku_encoder encoder = {t,

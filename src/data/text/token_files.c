@@ -117,7 +117,7 @@ static const struct ku_data_ops text_ops = {
 struct opening {
     const struct ku_text_opts *opts;
     struct ku_tokenizer *tokenizer; /* NULL until a text needs one */
-    char *cache;
+    struct ku_cache cache;
 };
 
 static bool is_bin(const char *name)
@@ -138,7 +138,7 @@ static int open_source(void *ctx, const char *name, struct ku_source *s)
         KU_TRY(ku_tokenizer_open(where, &o->tokenizer));
         KU_TRY(ku_input_cache(o->opts->cache, &o->cache));
     }
-    return ku_source_text(name, o->tokenizer, o->cache, &o->opts->progress, s);
+    return ku_source_text(name, o->tokenizer, &o->cache, &o->opts->progress, s);
 }
 
 static int check_opts(const struct ku_text_opts *o)
@@ -309,7 +309,7 @@ int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out)
     if (status == KUMI_OK && x->separator >= 0)
         status = check_separator(x);
     ku_tokenizer_destroy(o.tokenizer);
-    ku_free(o.cache);
+    ku_free(o.cache.path);
     if (status < 0) {
         text_destroy(&x->data);
         return status;
