@@ -2,11 +2,13 @@
 /* links: app plan infer train remote run model config */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
 #include "base/err.h"
@@ -190,6 +192,42 @@ static void test_refuses(void **state)
     }
 }
 
+static uint64_t ticks(struct ku_job *job)
+{
+    return atomic_load(&ku_segment_line(job->seg, job->local_rank)->progress);
+}
+
+/* A job is ticked when something has advanced; a wait of the opening has a deadline. */
+static int wait_for_data(struct ku_job *job, void *arg)
+{
+    struct ku_session s = {.cfg = {.parallel_timeout_s = 0.1}};
+    const struct ku_progress p = ku_session_progress(&s, job);
+    uint64_t before = ticks(job);
+    int status = KUMI_OK;
+    (void)arg;
+    for (int i = 0; i < 6; i++) /* rows of a step: 1, 1, 1, 2, 2, 2 */
+        assert_int_equal(ku_progress_call(&p, NULL, 1 + (uint64_t)i / 3, 0), KUMI_OK);
+    assert_int_equal(ticks(job) - before, 2);
+    before = ticks(job);
+    assert_int_equal(ku_progress_call(&p, "one", 2, 0), KUMI_OK);
+    assert_int_equal(ku_progress_call(&p, "another", 2, 0), KUMI_OK);
+    assert_int_equal(ticks(job) - before, 2);
+    for (int i = 0; i < 1000 && status == KUMI_OK; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        status = ku_progress_call(&p, "another", 2, 0);
+    }
+    assert_int_equal(ticks(job) - before, 2);
+    return status;
+}
+static void test_progress(void **state)
+{
+    (void)state;
+    assert_int_equal(ku_comm_threads(1, NULL, wait_for_data, NULL), KUMI_ETIMEDOUT);
+    assert_non_null(strstr(ku_err_get()->text, "data: another: no progress for 0.1 s "
+                                               "(parallel.timeout_s); continue or end that "
+                                               "process"));
+}
+
 /* The kind of the data must be one that the model reads. */
 static void test_refuses_kinds(void **state)
 {
@@ -344,6 +382,7 @@ int main(void)
                                        cmocka_unit_test(test_threads),
                                        cmocka_unit_test(test_threads_of_hosts),
                                        cmocka_unit_test(test_refuses_kinds),
+                                       cmocka_unit_test(test_progress),
                                        cmocka_unit_test(test_graph_memory)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
