@@ -411,7 +411,7 @@ static int run_suite(struct ku_job *job, void *arg)
 static void test_suite_under_jitter(void **state)
 {
     struct ku_job_opts opts = {.chaos = "jitter=20us,seed=7"};
-    struct suite_share share = {10, 100};
+    struct suite_share share = {10, 100, 0};
     (void)state;
     assert_int_equal(ku_comm_threads(3, &opts, run_suite, &share), 0);
 }
