@@ -400,7 +400,7 @@ static void test_options(void **state)
         int level, option, value;
     } rows[] = {{IPPROTO_TCP, TCP_NODELAY, 1},  {SOL_SOCKET, SO_KEEPALIVE, 1},
                 {IPPROTO_TCP, TCP_KEEPIDLE, 1}, {IPPROTO_TCP, TCP_KEEPINTVL, 1},
-                {IPPROTO_TCP, TCP_KEEPCNT, 9},  {IPPROTO_TCP, TCP_USER_TIMEOUT, 0}};
+                {IPPROTO_TCP, TCP_KEEPCNT, 8},  {IPPROTO_TCP, TCP_USER_TIMEOUT, 0}};
     struct ku_net_req r;
     struct raw raw;
     int peer;
