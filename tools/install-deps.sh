@@ -3,6 +3,7 @@
 # Installs what building and testing kumi needs on Debian 12, if it is not there. As root only; otherwise says what to run.
 # Optional: libgrpc-dev (kumi ps; 10 MB to load, 62 MB installed); with libprotobuf-c-dev protobuf-c-compiler its tests.
 # Optional, and too large for every build (43 MB to load, 215 MB installed): libopenmpi-dev openmpi-bin libmpich-dev mpich
+# Optional, of tests: iproute2 (hosts in network namespaces), slurm-wlm munge (two nodes of Slurm on this machine)
 set -eu
 packages="gcc g++ make cmake ninja-build pkg-config libjansson-dev libpcre2-dev libhwloc-dev libcmocka-dev
 libxxhash-dev libssl-dev libcairo2-dev libjpeg-dev libpng-dev liburing-dev python3"
