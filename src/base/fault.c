@@ -24,7 +24,8 @@ static enum ku_fault parse(const char *spec, long *n)
         const char *word;
         enum ku_fault kind;
     } table[] = {{"mem:", KU_FAULT_MEM},   {"os:", KU_FAULT_OS},   {"write:", KU_FAULT_WRITE},
-                 {"kill:", KU_FAULT_KILL}, {"bug:", KU_FAULT_BUG}, {"flip:", KU_FAULT_FLIP}};
+                 {"kill:", KU_FAULT_KILL}, {"bug:", KU_FAULT_BUG}, {"flip:", KU_FAULT_FLIP},
+                 {"hang:", KU_FAULT_HANG}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         size_t bytes = strlen(table[i].word);
         char *end;
@@ -34,8 +35,8 @@ static enum ku_fault parse(const char *spec, long *n)
         if (*n >= 1 && *end == '\0')
             return table[i].kind;
     }
-    ku_log_line("kumi: KUMI_FAULT: %.80s: unknown; write mem:N, os:N, write:N, kill:N, bug:N or "
-                "flip:N, N from 1",
+    ku_log_line("kumi: KUMI_FAULT: %.80s: unknown; write mem:N, os:N, write:N, kill:N, bug:N, "
+                "flip:N or hang:N, N from 1",
                 spec);
     return KU_FAULT_NONE;
 }

@@ -14,6 +14,7 @@
  *     kill:N   SIGKILL in place of the N-th system call made through base
  *     bug:N    KU_ASSERT fails at the N-th allocation
  *     flip:N   a bit flips in the N-th tensor that is compared with its replicas
+ *     hang:N   the N-th piece of a transfer to or from an offload file never ends
  */
 enum ku_fault {
     KU_FAULT_NONE,
@@ -22,12 +23,13 @@ enum ku_fault {
     KU_FAULT_WRITE,
     KU_FAULT_KILL,
     KU_FAULT_BUG,
-    KU_FAULT_FLIP
+    KU_FAULT_FLIP,
+    KU_FAULT_HANG
 };
 
 /*
- * Returns 1 if this call must fail (KU_FAULT_FLIP: flip a bit), with errno set. KU_FAULT_WRITE
- * calls count as system calls too.
+ * Returns 1 if this call must fail (KU_FAULT_FLIP: flip a bit; KU_FAULT_HANG: hang), with errno
+ * set. KU_FAULT_WRITE calls count as system calls too.
  */
 bool ku_fault_is_due(enum ku_fault kind);
 /*

@@ -21,6 +21,7 @@ struct ku_offload_file {
     int fd, direct_fd; /* direct_fd bypasses the page cache; -1: not supported */
     size_t part_bytes;
     struct ku_aio *aio;
+    uint64_t moved_bytes; /* that progress was reported for */
     /* so far, for the log */
     struct {
         uint64_t read_bytes, written_bytes;
@@ -211,11 +212,29 @@ void ku_transfer_start(struct ku_transfer *t)
     ku_job_tick(t->job);
 }
 
+/*
+ * Waits at most SLICE_NS for a part; returns 1 when it is done. Bytes of the file that moved
+ * meanwhile are progress. Time alone is none: the deadline of the ranks that wait for this one ends
+ * a job whose disk hangs.
+ */
+static int wait_part(const struct ku_transfer *t, struct ku_offload_part *p)
+{
+    if (p->host)
+        return 1;
+    struct ku_offload_file *f = t->file;
+    const int is_done = ku_aio_wait(f->aio, &p->op, SLICE_NS);
+    const uint64_t moved_bytes = ku_aio_moved_bytes(f->aio);
+    if (moved_bytes != f->moved_bytes)
+        ku_job_tick(t->job);
+    f->moved_bytes = moved_bytes;
+    return is_done;
+}
+
 void ku_transfer_end(struct ku_transfer *t)
 {
     for (int i = 0; i < t->n && t->is_started; i++)
-        while (t->part[i].host == NULL && !ku_aio_wait(t->file->aio, &t->part[i].op, SLICE_NS))
-            ku_job_tick(t->job);
+        while (!wait_part(t, &t->part[i]))
+            ;
     t->is_started = 0;
 }
 
@@ -225,11 +244,9 @@ int ku_transfer_wait(struct ku_transfer *t)
     int status = KUMI_OK, why = 0;
     for (int i = 0; i < t->n; i++) {
         struct ku_offload_part *p = &t->part[i];
-        while (p->host == NULL && !ku_aio_wait(t->file->aio, &p->op, SLICE_NS)) {
-            ku_job_tick(t->job);
+        while (!wait_part(t, p))
             if (t->job->n > 1 && status == KUMI_OK)
                 status = ku_job_check(t->job);
-        }
         why = why || p->host ? why : p->op.why;
     }
     t->is_started = 0;

@@ -62,8 +62,8 @@ struct ku_transfer {
  */
 void ku_transfer_start(struct ku_transfer *t);
 /*
- * Waits for a transfer. The rank's collectives progress meanwhile. KUMI_ESTORAGE, and the job's
- * root cause.
+ * Waits for a transfer. The rank's collectives progress meanwhile. Bytes that move are the rank's
+ * progress; a file that hangs has no deadline of its own. KUMI_ESTORAGE, and the job's root cause.
  */
 KU_STATUS ku_transfer_wait(struct ku_transfer *t);
 

@@ -159,9 +159,37 @@ static void left_alone(void **state)
     }
 }
 
+/* A piece that hangs: the others are counted as they end, the request is not done. */
+static void hangs(void **state)
+{
+    static unsigned char data[9 * MIB];
+    (void)state;
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        struct ku_aio *a = queue_of(kinds[k]);
+        int fd = open_file(0);
+        assert_int_equal(ku_os_ftruncate(fd, sizeof data), 0);
+        struct ku_aio_op good = {.fd = fd, .data = data, .bytes = sizeof data}, bad = good;
+        if (a) {
+            assert_int_equal(ku_aio_moved_bytes(a), 0);
+            ku_aio_start(a, &good);
+            wait_for(a, &good);
+            assert_int_equal(ku_aio_moved_bytes(a), 9 * MIB);
+            ku_fault_set("hang:2");
+            ku_aio_start(a, &bad);
+            while (ku_aio_moved_bytes(a) < (9 + 5) * MIB)
+                assert_int_equal(ku_aio_wait(a, &bad, PATIENCE_NS), 0);
+            assert_int_equal(ku_aio_wait(a, &bad, PATIENCE_NS), 0);
+            assert_int_equal(ku_aio_moved_bytes(a), (9 + 5) * MIB);
+            ku_fault_set(NULL);
+        }
+        ku_aio_destroy(a);
+        ku_os_close(fd);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(moves), cmocka_unit_test(failures),
-                                       cmocka_unit_test(left_alone)};
+                                       cmocka_unit_test(left_alone), cmocka_unit_test(hangs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

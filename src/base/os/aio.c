@@ -38,11 +38,12 @@ struct ku_aio {
         size_t at, bytes;
     } piece[DEPTH];
 #endif
-    /* Protects the list, its requests, requests in flight, and stop. */
+    /* Protects the list, its requests, requests in flight, stop and moved_bytes. */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     pthread_t thread[N_THREADS];
     int n_threads, stop;
+    uint64_t moved_bytes; /* of all requests */
 };
 
 /* A request is over if no piece is in flight and all bytes are done or it failed. */
@@ -52,20 +53,31 @@ static bool is_over(const struct ku_aio_op *op)
 }
 
 /*
- * Takes the next piece of the first request. Returns its bytes; 0: the list is empty.
+ * Takes the next piece of the first request. Returns its bytes; 0: the list is empty. A piece that
+ * KU_FAULT_HANG takes stays in flight for ever.
  */
 static size_t take_piece(struct ku_aio *a, struct ku_aio_op **op, size_t *at)
 {
-    struct ku_aio_op *o = *op = a->first;
-    if (o == NULL)
-        return 0;
-    size_t left = o->bytes - o->asked, n = left < PIECE_BYTES ? left : PIECE_BYTES;
-    if (n == left)
-        a->first = o->next;
-    *at = o->asked;
-    o->asked += n;
-    o->n_busy++;
+    size_t n;
+    do {
+        struct ku_aio_op *o = *op = a->first;
+        if (o == NULL)
+            return 0;
+        const size_t left = o->bytes - o->asked;
+        n = left < PIECE_BYTES ? left : PIECE_BYTES;
+        if (n == left)
+            a->first = o->next;
+        *at = o->asked;
+        o->asked += n;
+        o->n_busy++;
+    } while (ku_fault_is_due(KU_FAULT_HANG));
     return n;
+}
+
+static void add_moved(struct ku_aio *a, struct ku_aio_op *op, size_t bytes)
+{
+    op->done += bytes;
+    a->moved_bytes += bytes;
 }
 
 /*
@@ -74,7 +86,7 @@ static size_t take_piece(struct ku_aio *a, struct ku_aio_op **op, size_t *at)
 static void end_piece(struct ku_aio *a, struct ku_aio_op *op, size_t bytes, int why)
 {
     op->n_busy--;
-    op->done += why ? 0 : bytes;
+    add_moved(a, op, why ? 0 : bytes);
     op->why = op->why ? op->why : why;
     struct ku_aio_op *before = NULL;
     for (struct ku_aio_op *o = a->first; why && o; before = o, o = o->next)
@@ -193,7 +205,7 @@ static void reap(struct ku_aio *a, struct io_uring_cqe *cqe)
     /* Interrupted or short: submit the remaining bytes again. */
     if (n == -EINTR || n == -EAGAIN || (n > 0 && (size_t)n < x->bytes)) {
         size_t moved = n > 0 ? (size_t)n : 0;
-        x->op->done += moved;
+        add_moved(a, x->op, moved);
         x->at += moved;
         x->bytes -= moved;
         submit(a, x);
@@ -208,7 +220,7 @@ static int wait_ring(struct ku_aio *a, const struct ku_aio_op *op, int64_t timeo
 {
     struct io_uring_cqe *cqe;
     fill_ring(a);
-    if (!is_over(op) && a->n_flying) {
+    if (!is_over(op)) {
         struct __kernel_timespec t = {.tv_sec = timeout_ns / 1000000000,
                                       .tv_nsec = timeout_ns % 1000000000};
         (void)io_uring_submit(&a->ring);
@@ -336,6 +348,14 @@ void ku_aio_start(struct ku_aio *a, struct ku_aio_op *op)
     pthread_mutex_unlock(&a->lock);
     if (a->is_ring)
         fill_ring(a);
+}
+
+uint64_t ku_aio_moved_bytes(struct ku_aio *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const uint64_t bytes = a->moved_bytes;
+    pthread_mutex_unlock(&a->lock);
+    return bytes;
 }
 
 int ku_aio_wait(struct ku_aio *a, struct ku_aio_op *op, int64_t timeout_ns)

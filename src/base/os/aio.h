@@ -50,5 +50,10 @@ void ku_aio_start(struct ku_aio *aio, struct ku_aio_op *op);
  * early is EIO). Returns 0 after timeout_ns, or when another request made progress.
  */
 int ku_aio_wait(struct ku_aio *aio, struct ku_aio_op *op, int64_t timeout_ns);
+/*
+ * Bytes that all requests have moved so far, counted at the end of each piece of at most 4 MiB;
+ * with io_uring those that a wait has met. A file that hangs moves none.
+ */
+uint64_t ku_aio_moved_bytes(struct ku_aio *aio);
 
 #endif
