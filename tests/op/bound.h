@@ -100,7 +100,8 @@ static inline double act_slope_error(int act, double x, double eps)
     double up = act_half(act, x), down = act_half(act, -x), moved = act_moved(act, x);
     double bump = act == KU_ACT_GELU_TANH || act == KU_ACT_SILU ? 3 * moved * up * down
                                                                 : fabs(x) * 0.4 * exp(-x * x / 2);
-    return eps * (ELEMENTARY * (up + bump) + 8 * moved * (up * down + bump));
+    const double least = 0x1p-126; /* of the logistic function as computed */
+    return eps * (ELEMENTARY * (up + bump) + 8 * moved * (up * down + bump)) + least;
 }
 
 /*

@@ -149,7 +149,7 @@ static inline void fill_bad(struct ku_view *v, char kind, uint32_t stream)
 {
     const int64_t n = count_of(v);
     fill_normal(v, stream, 0);
-    ku_store_f64(v->data, v->dtype, kind == 'n' ? n / 2 : n - 1, (double)NAN);
+    ku_store_f64(v->data, v->dtype, kind == 'b' ? n - 1 : n / 2, kind == 'h' ? -3e38 : (double)NAN);
     if (kind == 'b')
         ku_store_f64(v->data, v->dtype, 1, (double)INFINITY);
 }
@@ -185,6 +185,7 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
         break;
     case 'b':
     case 'n':
+    case 'h':
         fill_bad(v, kind, stream);
         break;
     case 'i':
@@ -233,7 +234,7 @@ static inline enum kumi_dtype dtype_of(char kind, enum kumi_dtype x)
         return KUMI_F32;
     if (strchr("it", kind))
         return KUMI_I32;
-    return strchr("xbnq", kind) ? x : strchr("kwecE", kind) ? KUMI_I64 : KUMI_F64;
+    return strchr("xbnhq", kind) ? x : strchr("kwecE", kind) ? KUMI_I64 : KUMI_F64;
 }
 
 /* "n3t5v70/61": letter, count, seen. A digit is a dim of that name and count (",3"), but 0

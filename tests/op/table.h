@@ -15,11 +15,12 @@
  *
  * Kinds: M, S maximum of operand 0 per row, and xent_sums of it; m, v mean and variance of
  * operand 0 per channel · s batch norm's sums · x float of the dtype at hand (b: with an
- * infinity and a NaN, n: with a NaN in the middle; q: few values, many equal) · f float, f32
- * beside any x (F: f32 always) · p as f, not negative (P: at least 1; y: at most 1/2 in size) ·
- * i<limit> ids below it · t<limit> targets below it, some ignored · k control port · w words · e
- * exact sum, with counts behind it · E exact sums, one after the other · c a count · r report (R:
- * of a skipped update, u: of the first one) · d f64, not negative · L a loss scaler's state.
+ * infinity and a NaN, n: with a NaN in the middle, h: with a huge negative number, in f16 minus
+ * infinity; q: few values, many equal) · f float, f32 beside any x (F: f32 always) · p as f, not
+ * negative (P: at least 1; y: at most 1/2 in size) · i<limit> ids below it · t<limit> targets below
+ * it, some ignored · k control port · w words · e exact sum, with counts behind it · E exact sums,
+ * one after the other · c a count · r report (R: of a skipped update, u: of the first one) · d f64,
+ * not negative · L a loss scaler's state.
  */
 struct op_row {
     const char *op, *attrs, *operands;
@@ -92,6 +93,8 @@ static const struct op_row op_table[] = {
     {"glu", "act=silu", "x:n3t5c7 x:n3t5c7", 1},
     {"glu", "act=silu", "x:n131c129 x:n131c129", 1},
     {"glu", "act=gelu_tanh", "x:n3c37 x:n3c37", 1},
+    {"glu", "act=silu", "h:n3c37 x:n3c37", 1},
+    {"glu", "act=silu", "b:n3c37 x:n3c37", 1},
     {"glu", "act=none", "x:n1 x:n1", 1},
     {"glu", "act=silu", "x:n0c3 x:n0c3", 1},
     {"add", "", "x:n3t5c7 x:n3t5c7", 1},

@@ -279,8 +279,8 @@ INLINE void act_both(int act, vf x, vf *value, vf *slope)
 {
     if (act == KU_ACT_SILU) {
         vf s = logistic(x);
-        *value = x * s;
-        *slope = s + *value * (1.0f - s);
+        *value = zero_if(is_below(x, -100), x, x * s);
+        *slope = s + zero_if(is_magnitude_above(x, 100), x, *value * (1.0f - s));
     } else {
         *value = act_f(act, x);
         *slope = act_slope(act, x);
