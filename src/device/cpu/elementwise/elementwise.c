@@ -481,9 +481,12 @@ static void tile_add_rows_dw(const struct ku_kernel *k, int64_t tile, int thread
         for (int64_t j = 0; j < k->width; j += most) {
             int64_t some = k->width - j < most ? k->width - j : most;
             memset(sum, 0, (size_t)some * sizeof *sum);
-            for (int64_t s = 0; hit && s < n_samples; s++)
+            for (int64_t s = 0; hit && s < n_samples; s++) {
                 k->cpu->ops->sum_into(sum, ku_cpu_at(dy, (s * n_t + t) * k->width + j), dy->dtype,
                                       some);
+                if ((s + 1) % 32 == 0)
+                    ku_pool_poll(k->cpu->pool, thread);
+            }
             k->cpu->ops->finish(ku_cpu_at(dw, row * k->width + j), dw->dtype, sum,
                                 k->call.accumulate, some);
         }

@@ -204,17 +204,28 @@ static int64_t row_of(const struct ku_kernel *k, int64_t part, int64_t r)
     return (r / s->run * s->n + slice) * s->run + r % s->run;
 }
 
+/*
+ * After row `row` of a part: a part of many wide rows takes milliseconds. Polls about every
+ * KU_CPU_TILE_COUNT elements.
+ */
+static void poll_after(const struct ku_kernel *k, int64_t row, int thread)
+{
+    if (row * k->width / KU_CPU_TILE_COUNT != (row + 1) * k->width / KU_CPU_TILE_COUNT)
+        ku_pool_poll(k->cpu->pool, thread);
+}
+
 static void tile_linear_db(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *dy = &k->call.in[0];
     float *sum = part_sum(k, tile, 0);
     int64_t at, end;
-    (void)thread;
     part_range(k, tile, &at, &end);
     memset(sum, 0, (size_t)k->width * sizeof *sum);
-    for (; at < end; at++)
+    for (; at < end; at++) {
         k->cpu->ops->sum_into(sum, ku_cpu_at(dy, row_of(k, tile, at) * k->width), dy->dtype,
                               k->width);
+        poll_after(k, at, thread);
+    }
 }
 int ku_cpu_bind_linear_db(struct ku_kernel *k)
 {
@@ -232,7 +243,6 @@ static void tile_layer_norm_dgb(const struct ku_kernel *k, int64_t tile, int thr
     const float *mean = k->call.in[2].data, *rstd = k->call.in[3].data;
     float *dgain = part_sum(k, tile, 0), *dbias = part_sum(k, tile, 1);
     int64_t at, end;
-    (void)thread;
     part_range(k, tile, &at, &end);
     memset(dgain, 0, (size_t)k->width * sizeof *dgain);
     memset(dbias, 0, (size_t)k->width * sizeof *dbias);
@@ -242,6 +252,7 @@ static void tile_layer_norm_dgb(const struct ku_kernel *k, int64_t tile, int thr
         k->cpu->ops->prod_into(dgain, dy_row, ku_cpu_at(x, r * k->width), dy->dtype, mean[r],
                                rstd[r], k->width);
         k->cpu->ops->sum_into(dbias, dy_row, dy->dtype, k->width);
+        poll_after(k, at, thread);
     }
 }
 int ku_cpu_bind_layer_norm_dgb(struct ku_kernel *k)
@@ -260,13 +271,13 @@ static void tile_rms_norm_dg(const struct ku_kernel *k, int64_t tile, int thread
     const float *rstd = k->call.in[2].data;
     float *dgain = part_sum(k, tile, 0);
     int64_t at, end;
-    (void)thread;
     part_range(k, tile, &at, &end);
     memset(dgain, 0, (size_t)k->width * sizeof *dgain);
     for (; at < end; at++) {
         const int64_t r = row_of(k, tile, at);
         k->cpu->ops->prod_into(dgain, ku_cpu_at(dy, r * k->width), ku_cpu_at(x, r * k->width),
                                dy->dtype, 0, rstd[r], k->width);
+        poll_after(k, at, thread);
     }
 }
 int ku_cpu_bind_rms_norm_dg(struct ku_kernel *k)
