@@ -273,7 +273,12 @@ int ku_proof_wait(struct ku_proof *c)
                 c->held[o->buffer].readers--;
         }
     }
-    if (i->op != KU_X_ALL_REDUCE && i->op != KU_X_BARRIER)
+    const bool is_sync = i->op == KU_X_ALL_REDUCE || i->op == KU_X_BARRIER;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        if (i->axes >> a & 1 && c->entered[a] < began &&
+            (is_sync || (i->op == KU_X_ALL_GATHER && i->group == 0)))
+            c->entered[a] = began;
+    if (!is_sync)
         return KUMI_OK;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
         if (i->axes >> a & 1 && c->synced[a] < began)

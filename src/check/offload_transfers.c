@@ -109,6 +109,8 @@ void ku_proof_offload_end(struct ku_proof *c, const struct ku_instr *i, const st
     *link = c->flight[at - 1].next;
     c->flight[at - 1].next = c->free_flight;
     c->free_flight = at;
+    if (i->op == KU_X_WRITE)
+        c->held[o->buffer].written = c->at + 1;
     if (i->op == KU_X_WRITE && c->held[o->out].readers)
         c->held[o->out].readers--;
 }

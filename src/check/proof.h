@@ -122,13 +122,14 @@ struct ku_proof {
     uint32_t *start;          /* per handle: its start instruction + 1; UINT32_MAX: waited */
     struct ku_flight *flight; /* [n_flights] transfers in flight, and free elements */
     uint32_t n_flights, cap_flights;
-    uint32_t free_flight;       /* the first free element, + 1; 0: none */
-    uint32_t *in_flight;        /* per buffer of an offload target: the last one in flight, + 1 */
-    uint32_t synced[KU_N_AXES]; /* start + 1 of the last complete collective over an axis that
+    uint32_t free_flight;        /* the first free element, + 1; 0: none */
+    uint32_t *in_flight;         /* per buffer of an offload target: the last one in flight, + 1 */
+    uint32_t synced[KU_N_AXES];  /* start + 1 of the last complete collective over an axis that
                                        * no rank leaves before all have entered */
-    uint32_t *first, *last;     /* per buffer: live range from the instructions */
-    uint32_t at;                /* current instruction */
-    int wide;                   /* rank axes of several ranks over which samples are split */
+    uint32_t entered[KU_N_AXES]; /* among the ranks of a host: of all-gathers too */
+    uint32_t *first, *last;      /* per buffer: live range from the instructions */
+    uint32_t at;                 /* current instruction */
+    int wide;                    /* rank axes of several ranks over which samples are split */
     /* Axis pp (transfers.c) */
     struct ku_wires *wires; /* between the coordinates; NULL: there is one */
     bool is_blocked;        /* the current wait needs an instruction of another coordinate */

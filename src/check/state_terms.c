@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "check/proof.h"
+#include "ir/state.h"
 
 /* Axes over which the ranks own chunks of a state tensor, each stored on its owner alone. */
 static int stored_shards(const struct ku_program *p, const struct ku_program_state *x)
@@ -160,6 +161,20 @@ static int finish_state(struct ku_proof *c, ku_id b, uint32_t s)
     return KUMI_OK;
 }
 
+/* Once the step is over, ranks read the state in the arenas of other ranks of the host: digests,
+ * checkpoints. */
+static int check_readers(struct ku_proof *c, ku_id b, int arena)
+{
+    const struct ku_mesh *m = &c->p->mesh;
+    const bool is_read = arena == KU_AR_SHARD || ku_arena_is_offload(arena);
+    const int axes = is_read && ku_state_owner_axes(m) ? ku_mesh_wide(m, KU_DP_AXES) : 0;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        if (axes >> a & 1 && c->entered[a] < c->held[b].written)
+            return ku_proof_refuse(c, b,
+                                   "no collective orders the write before other ranks read it");
+    return KUMI_OK;
+}
+
 /* The term of a port; of one with rows, of those of a micro-batch. 0: the model does not say it. */
 static uint64_t port_of(const struct ku_proof *c, const char *name, int micro)
 {
@@ -213,6 +228,9 @@ int ku_proof_finish(struct ku_proof *c)
     for (ku_id b = 1; b < p->n_buffers; b++)
         if (c->state_of[b])
             KU_TRY(finish_state(c, b, c->state_of[b] - 1));
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (c->state_of[b])
+            KU_TRY(check_readers(c, b, p->buffer[b].arena));
     for (uint32_t i = 0; i < p->n_outputs; i++)
         KU_TRY(ku_cut_is(c, KU_CHECK_WORKER) ? ku_cut_finish(c, &p->output[i])
                                              : finish_port(c, &p->output[i]));

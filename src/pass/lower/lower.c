@@ -461,6 +461,30 @@ static bool is_left_in_parts(const struct ku_graph *g, ku_id tensor)
 }
 
 /*
+ * Whether a rank writes state that the other ranks of its host read from its arena, and no gather
+ * of all data-parallel ranks starts after the write: averages, which follow all updates; a replica
+ * of shards. Offloaded state is written back after the computation (offload_stream.c).
+ */
+static bool is_written_last(const struct ku_lower *l, int dp)
+{
+    const struct ku_program *p = l->p;
+    bool is_ordered = false;
+    for (uint32_t at = p->n_instrs; at-- > 0;) {
+        const struct ku_instr *i = &p->instr[at];
+        is_ordered = is_ordered || (i->kind == KU_START && i->op == KU_X_ALL_GATHER &&
+                                    i->group == 0 && (i->axes & dp) == dp);
+        for (uint32_t k = i->n_in; i->kind == KU_COMPUTE && k < (uint32_t)i->n_in + i->n_out; k++) {
+            const ku_id b = p->operand[i->operand + k].buffer;
+            const int arena = p->buffer[b].arena;
+            if (b <= p->n_states &&
+                (ku_arena_is_offload(arena) || (arena == KU_AR_SHARD && !is_ordered)))
+                return true;
+        }
+    }
+    return false;
+}
+
+/*
  * The axes over which ranks read state in place that other ranks update: the next step, or after
  * this one a rank that reads the slices of others (digests, checkpoints). Elsewhere the gather
  * after the update orders these accesses. 0: none.
@@ -470,7 +494,9 @@ static int axes_of_shared_state(const struct ku_lower *l)
     const struct ku_graph *g = l->g;
     const int dp = ku_mesh_wide(&g->mesh, KU_DP_AXES),
               tp = ku_mesh_wide(&g->mesh, KU_TP_AXES | 1 << KU_AX_PP);
-    bool is_shared = tp || (ku_state_is_sharded(&g->mesh) && l->o->zero == 3), updates = false;
+    bool is_shared = tp || (ku_state_is_sharded(&g->mesh) && l->o->zero == 3) ||
+                     (ku_state_owner_axes(&g->mesh) && is_written_last(l, dp)),
+         updates = false;
     for (ku_id t = 1; t < g->n_tensors; t++)
         is_shared = is_shared || is_left_in_parts(g, t);
     for (ku_id n = 1; n < g->n_nodes; n++)

@@ -534,6 +534,8 @@ static int weave(struct stream *s)
     for (uint32_t at = 0; at < n; at++) {
         for (; group < s->n_groups && s->group[group].at == at; group++)
             KU_TRY(begin_group(s, group, at));
+        if (s->p->instr[at].kind == KU_START && s->p->instr[at].op == KU_X_BARRIER)
+            KU_TRY(settle_groups(s, at, INT64_MAX)); /* other ranks read the state after it */
         KU_TRY(add_made(s, &s->p->instr[at]));
         KU_TRY(end_live_ranges(s, at, group));
     }
