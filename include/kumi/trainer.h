@@ -133,7 +133,7 @@ KUMI_API int kumi_trainer_evaluate(struct kumi_trainer *trainer, const struct ku
  *
  *   is_eval   0: of the last step; 1: of the last evaluation
  *
- * Errors: KUMI_EINVAL: no such metric.
+ * Errors: KUMI_EINVAL: no such metric, or no step so far.
  */
 KUMI_API int kumi_trainer_metric(const struct kumi_trainer *trainer, const char *name, int is_eval,
                                  double *value);

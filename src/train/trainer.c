@@ -896,6 +896,7 @@ int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report)
     const struct ku_range made = ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_REPORT);
     if (made.bytes) /* a worker gets it from the servers */
         KU_TRY(read_port(made, t->report, sizeof t->report));
+    KU_TRY(ku_trainer_take_metrics(t));
     *report = t->report;
     return KUMI_OK;
 }

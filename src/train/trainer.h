@@ -66,13 +66,16 @@ struct ku_trainer_shape {
     double *metric_count; /* [n_metrics] elements of the global batch that the metric covers */
 };
 
-/* A metric of the graph (enum kumi_metric) and its sum over the evaluation. */
+/* A metric of the graph (enum kumi_metric): of the last step, and over the evaluation. */
 struct ku_trainer_metric {
     char *port;       /* name of the program's port */
     const char *name; /* the user's name, points into port */
-    int kind, n_runs;
-    struct ku_exact sum;
-    double max, count;
+    int kind;
+    struct ku_trainer_total {
+        int n_runs;
+        struct ku_exact sum;
+        double max, count;
+    } total[2]; /* by is_eval */
 };
 
 struct ku_trainer {
@@ -97,7 +100,7 @@ struct ku_trainer {
     int n_params;
     struct ku_exact eval_sum;
     int64_t eval_tokens;
-    struct ku_trainer_metric *metric; /* of the graph, over the evaluation */
+    struct ku_trainer_metric *metric; /* of the graph */
     int n_metrics;
     int64_t compile_ns;
     struct ku_trainer_scaler {
@@ -281,7 +284,7 @@ double ku_trainer_eval_loss(const struct ku_trainer *t);
 
 /*
  * A metric of the last step (is_eval 0) or of the evaluation so far; names are in t->metric.
- * KUMI_EINVAL: no such metric.
+ * KUMI_EINVAL: no such metric, or no step so far.
  */
 KU_STATUS ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval,
                             double *value);
@@ -290,8 +293,9 @@ void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_res
 /* Such a port in the program of the current shape; an empty range: it has none. */
 struct ku_range ku_trainer_step_port(const struct ku_trainer *t, enum ku_trainer_program p,
                                      enum ku_step_port port);
-/* For ku_trainer_create, eval_run and destroy. */
+/* For ku_trainer_create, step, eval_run and destroy. */
 KU_STATUS ku_trainer_note_metrics(struct ku_trainer *t, struct ku_graph *const *graph);
+KU_STATUS ku_trainer_take_metrics(struct ku_trainer *t);
 KU_STATUS ku_trainer_eval_add(struct ku_trainer *t);
 void ku_trainer_drop_metrics(struct ku_trainer *t);
 /* *name: of the first parameter with a non-finite gradient in the last step, or NULL. */

@@ -91,10 +91,11 @@ void ku_trainer_drop_metrics(struct ku_trainer *t)
     ku_free(t->metric);
 }
 
-/* Add the result of a program's last run to m, which is metric i. */
+/* Add the result of metric i in a program's last run. */
 static int add_run(const struct ku_trainer *t, enum ku_trainer_program program, int i,
-                   struct ku_trainer_metric *m)
+                   struct ku_trainer_total *m)
 {
+    const int kind = t->metric[i].kind;
     const struct ku_trainer_shape *s = &t->shape[t->shape_at];
     const struct ku_range port[2] = {ku_exec_port_at(t->exec[program], s->metric[program][i]),
                                      ku_trainer_step_port(t, program, KU_PORT_LOSS_VALID)};
@@ -102,34 +103,45 @@ static int add_run(const struct ku_trainer *t, enum ku_trainer_program program, 
     KU_TRY(ku_ranges_map(port, 2, KU_ACCESS_READ, map));
     KU_ASSERT(map[0].data != NULL);
     const int64_t *n_valid = map[1].data; /* NULL: the graph has no loss */
-    if (m->kind == KUMI_METRIC_MAX) {
+    if (kind == KUMI_METRIC_MAX) {
         double x;
         memcpy(&x, map[0].data, sizeof x);
         m->max = m->n_runs == 0 || x > m->max || x != x ? x : m->max;
     } else {
         ku_exact_merge(&m->sum, map[0].data);
     }
-    if (m->kind == KUMI_METRIC_MEAN)
+    if (kind == KUMI_METRIC_MEAN)
         m->count += s->metric_count[i];
-    else if (m->kind == KUMI_METRIC_PER_TARGET)
+    else if (kind == KUMI_METRIC_PER_TARGET)
         m->count += n_valid ? (double)*n_valid : 0;
     m->n_runs++;
     return ku_ranges_unmap(map, 2);
 }
 
-static void clear(struct ku_trainer_metric *m)
+static void clear(struct ku_trainer_total *m)
 {
     ku_exact_zero(&m->sum);
     m->count = m->max = 0;
     m->n_runs = 0;
 }
 
-static double value_of(const struct ku_trainer_metric *m)
+static double value_of(int kind, const struct ku_trainer_total *m)
 {
-    if (m->kind == KUMI_METRIC_MAX)
+    if (kind == KUMI_METRIC_MAX)
         return m->max;
-    double divisor = m->kind == KUMI_METRIC_SUM ? 1 : m->count;
+    double divisor = kind == KUMI_METRIC_SUM ? 1 : m->count;
     return ku_exact_round(&m->sum) / (divisor > 0 ? divisor : 1);
+}
+
+/* The ports lie in memory that other programs use too. */
+int ku_trainer_take_metrics(struct ku_trainer *t)
+{
+    for (int i = 0; i < t->n_metrics; i++) {
+        clear(&t->metric[i].total[0]);
+        if (t->shape[t->shape_at].metric[KU_PROG_TRAIN][i]) /* a worker pushes the parts of it */
+            KU_TRY(add_run(t, KU_PROG_TRAIN, i, &t->metric[i].total[0]));
+    }
+    return KUMI_OK;
 }
 
 void ku_trainer_eval_begin(struct ku_trainer *t)
@@ -137,7 +149,7 @@ void ku_trainer_eval_begin(struct ku_trainer *t)
     ku_exact_zero(&t->eval_sum);
     t->eval_tokens = 0;
     for (int i = 0; i < t->n_metrics; i++)
-        clear(&t->metric[i]);
+        clear(&t->metric[i].total[1]);
 }
 
 int ku_trainer_eval_add(struct ku_trainer *t)
@@ -150,7 +162,7 @@ int ku_trainer_eval_add(struct ku_trainer *t)
     t->eval_tokens += *(const int64_t *)map[1].data;
     KU_TRY(ku_ranges_unmap(map, 2));
     for (int i = 0; i < t->n_metrics; i++)
-        KU_TRY(add_run(t, KU_PROG_EVAL, i, &t->metric[i]));
+        KU_TRY(add_run(t, KU_PROG_EVAL, i, &t->metric[i].total[1]));
     return KUMI_OK;
 }
 
@@ -162,14 +174,12 @@ double ku_trainer_eval_loss(const struct ku_trainer *t)
 int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval, double *value)
 {
     for (int i = 0; i < t->n_metrics; i++) {
-        struct ku_trainer_metric m = t->metric[i];
-        if (strcmp(m.name, name) != 0)
+        const struct ku_trainer_metric *m = &t->metric[i];
+        if (strcmp(m->name, name) != 0)
             continue;
-        if (!is_eval) {
-            clear(&m);
-            KU_TRY(add_run(t, KU_PROG_TRAIN, i, &m));
-        }
-        *value = value_of(&m);
+        if (!is_eval && m->total[0].n_runs == 0)
+            return KU_ERR(KUMI_EINVAL, "trainer: metric %s: no step has been made yet", name);
+        *value = value_of(m->kind, &m->total[is_eval != 0]);
         return KUMI_OK;
     }
     return KU_ERR(KUMI_EINVAL, "trainer: metric %s: the graph has no metric of this name", name);

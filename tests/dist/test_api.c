@@ -452,6 +452,8 @@ static int metric_main(void *arg)
     if (status == 0)
         status = kumi_trainer_create(
             world, g, &(struct kumi_trainer_options){.lr = 1e-30, .virtual_shards = 4}, &t);
+    if (status == 0 && kumi_trainer_metric(t, "sum", 0, &loss) != KUMI_EINVAL)
+        status = 4;                              /* no step yet */
     for (int i = 0; i < 2 && status == 0; i++) { /* nothing is left of the batch before */
         const struct kumi_batch batch[] = {{"x", x[i]}, {"y", y}};
         status = kumi_trainer_evaluate(t, batch, 2, &loss);
@@ -462,6 +464,12 @@ static int metric_main(void *arg)
         if (status == 0)
             status = expect_metrics(t, 1, sum[i], i ? -1 : 0x1p60);
     }
+    if (status == 0) /* the evaluation of another batch leaves the step's */
+        status = kumi_trainer_evaluate(t, (struct kumi_batch[]){{"x", x[0]}, {"y", y}}, 2, &loss);
+    if (status == 0)
+        status = expect_metrics(t, 0, sum[1], -1);
+    if (status == 0)
+        status = expect_metrics(t, 1, sum[0], 0x1p60);
     if (status < 0)
         fprintf(stderr, "%s\n", kumi_last_error()->text);
     kumi_trainer_destroy(t);
