@@ -279,8 +279,8 @@ KUMI_API int kumi_loss_smoothed(struct kumi_graph *graph, kumi_value logits, kum
 KUMI_API int kumi_graph_output(struct kumi_graph *graph, const char *name, kumi_value value);
 
 /*
- * Add a metric over all elements of `value`, over all micro-batches and ranks. Sums are exact, so
- * the result does not depend on the parallel layout.
+ * Add a metric over all elements of `value` without padding, over all micro-batches and ranks. Sums
+ * are exact, so the result does not depend on the parallel layout.
  */
 enum kumi_metric {
     KUMI_METRIC_SUM,

@@ -171,16 +171,6 @@ int kumi_trainer_metric(const struct kumi_trainer *t, const char *name, int is_e
     return ku_trainer_metric(t->s.t, name, is_eval, value);
 }
 
-static bool is_padding(const struct ku_shape *s, int64_t element)
-{
-    for (int d = s->ndim - 1; d > 0; d--) {
-        if (element % s->dim[d].count >= s->dim[d].seen)
-            return 1;
-        element /= s->dim[d].count;
-    }
-    return 0;
-}
-
 int kumi_trainer_output(const struct kumi_trainer *t, const char *name, float *out, int64_t count,
                         int64_t *first)
 {
@@ -212,9 +202,11 @@ int kumi_trainer_output(const struct kumi_trainer *t, const char *name, float *o
                       "%lld elements",
                       name, (long long)n, (long long)row, (long long)count);
     KU_TRY(ku_range_map(ku_exec_port(t->s.t->exec[KU_PROG_EVAL], 0, name), KU_ACCESS_READ, &rows));
-    for (int64_t i = 0, from = 0; i < count; from++)
-        if (!is_padding(shape, from))
+    for (int64_t i = 0, from = 0; i < count;) {
+        const int64_t run = ku_shape_seen_run(shape, &from, INT64_MAX);
+        for (const int64_t end = from + run; from < end && i < count; from++)
             out[i++] = (float)ku_load_f64(rows.data, (enum kumi_dtype)port->dtype, from);
+    }
     KU_TRY(ku_range_unmap(&rows));
     if (first)
         *first = begin;

@@ -51,6 +51,27 @@ int64_t ku_shape_seen(const struct ku_shape *s)
     return n;
 }
 
+int64_t ku_shape_seen_run(const struct ku_shape *s, int64_t *at, int64_t end)
+{
+    while (*at < end) {
+        int64_t inner = 1, to = end;
+        int d = s->ndim - 1;
+        for (; d >= 0; d--) {
+            const int64_t row = inner * s->dim[d].count, begin = *at / row * row;
+            const int64_t padding = begin + inner * s->dim[d].seen;
+            if (*at >= padding) {
+                *at = begin + row;
+                break;
+            }
+            to = s->dim[d].seen < s->dim[d].count && padding < to ? padding : to;
+            inner = row;
+        }
+        if (d < 0)
+            return to - *at;
+    }
+    return 0;
+}
+
 int ku_shape_check(const struct ku_shape *s, const char *what)
 {
     int64_t total = 1;

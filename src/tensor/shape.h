@@ -41,6 +41,11 @@ int ku_shape_find(const struct ku_shape *s, char name); /* the dim's index, or -
 int64_t ku_shape_count(const struct ku_shape *s);
 int64_t ku_shape_seen(const struct ku_shape *s); /* elements without padding */
 /*
+ * Moves *at to the first element at or after it that is no padding, and returns how many elements
+ * without padding follow one another there, in row-major order. 0: none before element `end`.
+ */
+int64_t ku_shape_seen_run(const struct ku_shape *s, int64_t *at, int64_t end);
+/*
  * Returns 0, or KUMI_EINVAL: too many dims, a negative count, seen > count, a name that is repeated
  * or not printable, more than 2^48 elements.
  */

@@ -17,8 +17,8 @@ static const char *const prefix[N_KINDS] = {
     [KUMI_METRIC_PER_TARGET] = "metric.per_target.",
 };
 
-/* Elements of the global batch that a metric covers: those of its sum, of which converts complete
- * the output. */
+/* Elements of the global batch that a metric covers, without padding: those of its sum, of which
+ * converts complete the output. */
 static double count_of(const struct ku_graph *g, const char *port)
 {
     const ku_id output = ku_graph_find_output(g, port);
@@ -26,7 +26,7 @@ static double count_of(const struct ku_graph *g, const char *port)
     while (x->op == KU_OP_convert)
         x = &g->node[g->value[ku_in(g, x, 0)].def];
     return x->op == KU_OP_exact_sum
-               ? (double)ku_shape_count(&g->shape[g->value[ku_in(g, x, 0)].shape])
+               ? (double)ku_shape_seen(&g->shape[g->value[ku_in(g, x, 0)].shape])
                : 1;
 }
 

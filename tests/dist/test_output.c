@@ -28,7 +28,7 @@ static struct shared {
     struct layout layout;
     int micro_batch;
     float logits[N][T][IDS];
-    double loss;
+    double loss, mean, most;
 } * shared;
 
 static kumi_value layer(struct kumi_graph *g, kumi_value x)
@@ -58,6 +58,8 @@ static int build(struct kumi_graph *g)
     x = kumi_linear(g, x, "head", &(struct kumi_linear){.out_in = 1, .weight = ids});
     kumi_graph_output(g, "logits", x);
     kumi_graph_output(g, "shown", kumi_scale(g, x, 2)); /* that nothing else reads */
+    kumi_graph_metric(g, "mean", x, KUMI_METRIC_MEAN);
+    kumi_graph_metric(g, "most", kumi_scale(g, kumi_mul(g, x, x), -1), KUMI_METRIC_MAX);
     return kumi_loss_cross_entropy(g, x, y, -100);
 }
 
@@ -121,6 +123,10 @@ static int rank_main(void *arg)
     if (status == 0)
         status = kumi_trainer_evaluate(t, batch, 2, &shared->loss);
     if (status == 0)
+        status = kumi_trainer_metric(t, "mean", 1, &shared->mean);
+    if (status == 0)
+        status = kumi_trainer_metric(t, "most", 1, &shared->most);
+    if (status == 0)
         status = (arg ? divided : check)(t, kumi_comm_rank(world));
     if (status < 0)
         fprintf(stderr, "%s\n", kumi_last_error()->text);
@@ -143,6 +149,19 @@ static double loss_of(void)
     return loss / (N * T);
 }
 
+/* Metrics cover the logits without their padding: no zero is the max of negative values. */
+static void check_metrics(void)
+{
+    double sum = 0, most = (double)-INFINITY;
+    for (int i = 0; i < N * T * IDS; i++) {
+        const double x = (double)(&shared->logits[0][0][0])[i];
+        sum += x;
+        most = -x * x > most ? -x * x : most;
+    }
+    assert_true(fabs(sum / (N * T * IDS) - shared->mean) < 1e-9);
+    assert_true(most < 0 && fabs(most - shared->most) < 1e-6 * -most);
+}
+
 static void rows_of_all_layouts(void **state)
 {
     static float want[N][T][IDS];
@@ -153,6 +172,7 @@ static void rows_of_all_layouts(void **state)
             if (kumi_launch(rank_main, NULL, layouts[i].n) != 0)
                 fail_msg("layout %d, micro_batch %d", i, micro);
             assert_true(fabs(loss_of() - shared->loss) < 1e-6);
+            check_metrics();
             if (i == 0)
                 memcpy(want, shared->logits, sizeof want);
             assert_memory_equal(want, shared->logits, sizeof want);

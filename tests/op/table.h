@@ -275,6 +275,8 @@ static const struct op_row op_table[] = {
     {"max_all", "", "x:n3t5", 1},
     {"max_all", "", "x:n5c7001", 1},
     {"max_all", "", "x:n0", 1},
+    {"max_all", "", "x:n5v7001/6990", 1}, /* padding is left out */
+    {"max_all", "", "x:v300/7c33", 1},
     {"max_all", "", "b:n3c5", 1},
     {"loss_seed", "shift=9", "", 1},
     {"loss_seed", "shift=9 loss_scale=65536", "L:w8", 1},

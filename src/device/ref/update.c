@@ -36,11 +36,11 @@ void ku_ref_count_valid(const struct ku_call *c, struct ku_ref_poll *poll)
     ku_ref_worked(poll, n);
 }
 
-/* max_all: the max element; NaN if there is one, -infinity without elements */
+/* max_all: the max element, without padding; NaN if there is one, -infinity without elements */
 void ku_ref_max_all(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     double most = (double)-INFINITY;
-    for (int64_t i = 0; i < ku_ref_count(&c->in[0]); i++) {
+    for (int64_t i = 0; ku_shape_seen_run(&c->in[0].shape, &i, ku_ref_count(&c->in[0])) > 0; i++) {
         double x = ku_ref_get(&c->in[0], i);
         most = x > most || isnan(x) ? x : most;
         ku_ref_worked(poll, 1);

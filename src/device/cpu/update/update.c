@@ -274,9 +274,15 @@ static void tile_max(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[0];
     int64_t from, n;
+    double m = (double)-INFINITY;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    ((double *)k->call.workspace)[tile] = k->cpu->ops->max(ku_cpu_at(x, from), x->dtype, n);
+    for (int64_t at = from, run; (run = ku_shape_seen_run(&x->shape, &at, from + n)) > 0;
+         at += run) {
+        const double part = k->cpu->ops->max(ku_cpu_at(x, at), x->dtype, run);
+        m = part > m || part != part ? part : m;
+    }
+    ((double *)k->call.workspace)[tile] = m;
 }
 static void tile_max_last(const struct ku_kernel *k, int64_t tile, int thread)
 {
