@@ -167,7 +167,8 @@ KUMI_API int kumi_trainer_read(const struct kumi_trainer *trainer, const char *n
  * Replace the parameters by their averages (train.ema), for evaluation and reading. No training
  * step may follow.
  *
- * Collective. Errors: KUMI_EINVAL: there are no averages, or no update has been made.
+ * Collective. Errors: KUMI_EINVAL: there are no averages, or no update has been made (the job goes
+ * on). Also the job's root cause.
  */
 KUMI_API int kumi_trainer_take_ema(struct kumi_trainer *trainer);
 /*

@@ -107,32 +107,41 @@ static int copy_tensor(const struct ku_ckpt_tensor *to, const struct ku_ckpt_ten
     return status;
 }
 
-/*
- * Only trained parameters have averages; other parameters and running statistics keep their values.
+/* Only trained parameters have averages; other parameters and running statistics keep their values.
  */
+static const struct ku_ckpt_tensor *average_for(const struct ku_trainer *t, int i)
+{
+    const bool is_model = t->tensor[i].group == KU_CKPT_MODEL;
+    return is_model ? average_of(t, t->tensor[i].name) : NULL;
+}
+
+static int check_averages(const struct ku_trainer *t)
+{
+    const bool is_updated = ku_trainer_update_count(t) > 0;
+    for (int i = 0; i < t->n_tensors && is_updated; i++)
+        if (average_for(t, i))
+            return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL, "ema: %s; train with train.ema above 0",
+                  is_updated ? "this run keeps no averages of its weights"
+                             : "no update has been made, so there are no averages yet");
+}
+
 static int take_averages(struct ku_trainer *t)
 {
-    int n = 0;
-    for (int i = 0; i < t->n_tensors && ku_trainer_update_count(t) > 0; i++) {
-        const struct ku_ckpt_tensor *to = &t->tensor[i], *from = average_of(t, to->name);
-        if (to->group != KU_CKPT_MODEL || from == NULL)
-            continue;
-        KU_TRY(from->owner.n_owners ? ku_trainer_copy_spread(t, to, from) : copy_tensor(to, from));
-        n++;
+    for (int i = 0; i < t->n_tensors; i++) {
+        const struct ku_ckpt_tensor *to = &t->tensor[i], *from = average_for(t, i);
+        if (from)
+            KU_TRY(from->owner.n_owners ? ku_trainer_copy_spread(t, to, from)
+                                        : copy_tensor(to, from));
     }
-    if (n)
-        return KUMI_OK;
-    return KU_ERR(KUMI_EINVAL, "ema: %s; train with train.ema above 0",
-                  ku_trainer_update_count(t) > 0
-                      ? "this run keeps no averages of its weights"
-                      : "no update has been made, so there are no averages yet");
+    return KUMI_OK;
 }
 
 int ku_trainer_take_ema(struct ku_trainer *t)
 {
     const int is_reader = ku_trainer_n_readers(t) == 1 || t->job->local_rank == 0 ||
                           ku_trainer_is_spread(t->program[KU_PROG_TRAIN], t->job);
-    KU_TRY(ku_agree(t->job, KUMI_OK)); /* other ranks may still read it */
+    KU_TRY(ku_agree_worst(t->job, check_averages(t))); /* other ranks may still read it */
     KU_TRY(ku_agree(t->job, is_reader ? take_averages(t) : KUMI_OK));
     return ku_trainer_derive(t);
 }

@@ -414,40 +414,60 @@ static void visibility(void **state)
     ku_graph_destroy(graph);
 }
 
-/* Averages that are asked for are there; of none the trainer says so. */
-static void averages(void **state)
+#define MUST(x)                                                                                    \
+    do {                                                                                           \
+        if (!(x)) {                                                                                \
+            fprintf(stderr, "%s: %s\n", #x, kumi_last_error()->text);                              \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* Averages that are asked for are there, and each rank reads those of all; of none the trainer says
+ * so, and goes on. arg: a setting of private state, or NULL. */
+static int averages_main(void *arg)
 {
-    static const char *const set[] = {"train.ema=0.5", "optimizer.lr=1e-2", NULL};
+    const char *const set[] = {"train.ema=0.5", "optimizer.lr=1e-2",
+                               arg ? "parallel.host_state=private" : NULL, arg, NULL};
     static int32_t tokens[N * T], targets[N * T];
     const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", targets}};
     struct kumi_comm *world;
     struct kumi_trainer *trainer;
     float weight[2][12], average[12];
     double loss[2];
-    (void)state;
     for (int i = 0; i < N * T; i++)
         tokens[i] = i * 5 % VOCAB, targets[i] = (i * 5 + 5) % VOCAB;
-    assert_int_equal(kumi_comm_join(NULL, &world), 0);
-    assert_int_equal(create(world, &(struct kumi_trainer_options){.set = set}, &trainer), 0);
-    assert_int_equal(kumi_trainer_take_ema(trainer), KUMI_EINVAL); /* before the first update */
+    MUST(kumi_comm_join(NULL, &world) == 0);
+    MUST(create(world, &(struct kumi_trainer_options){.set = set}, &trainer) == 0);
+    MUST(kumi_trainer_take_ema(trainer) == KUMI_EINVAL); /* before the first update */
     for (int step = 0; step < 3; step++)
-        assert_int_equal(kumi_trainer_step(trainer, batch, 2, NULL), 0);
-    assert_int_equal(kumi_trainer_evaluate(trainer, batch, 2, &loss[0]), 0);
-    assert_int_equal(kumi_trainer_read(trainer, "ln_f.weight", weight[0], 12), 0);
-    assert_int_equal(kumi_trainer_read(trainer, "ln_f.weight.ema", average, 12), 0);
-    assert_int_equal(kumi_trainer_take_ema(trainer), 0);
-    assert_int_equal(kumi_trainer_read(trainer, "ln_f.weight", weight[1], 12), 0);
-    assert_memory_equal(weight[1], average, sizeof average);
-    assert_memory_not_equal(weight[1], weight[0], sizeof average);
-    assert_int_equal(kumi_trainer_evaluate(trainer, batch, 2, &loss[1]), 0);
-    assert_true(loss[0] != loss[1]);
+        MUST(kumi_trainer_step(trainer, batch, 2, NULL) == 0);
+    MUST(kumi_trainer_evaluate(trainer, batch, 2, &loss[0]) == 0);
+    MUST(kumi_trainer_read(trainer, "ln_f.weight", weight[0], 12) == 0);
+    MUST(kumi_trainer_read(trainer, "ln_f.weight.ema", average, 12) == 0);
+    MUST(kumi_trainer_take_ema(trainer) == 0);
+    MUST(kumi_trainer_read(trainer, "ln_f.weight", weight[1], 12) == 0);
+    MUST(memcmp(weight[1], average, sizeof average) == 0);
+    MUST(memcmp(weight[1], weight[0], sizeof average) != 0);
+    MUST(kumi_trainer_evaluate(trainer, batch, 2, &loss[1]) == 0);
+    MUST(loss[0] != loss[1]);
     kumi_trainer_destroy(trainer);
-    assert_int_equal(create(world, NULL, &trainer), 0);
-    assert_int_equal(kumi_trainer_step(trainer, batch, 2, NULL), 0);
-    assert_int_equal(kumi_trainer_take_ema(trainer), KUMI_EINVAL);
-    assert_non_null(strstr(kumi_last_error()->text, "train.ema"));
+    MUST(create(world, &(struct kumi_trainer_options){.set = &set[2]}, &trainer) == 0);
+    MUST(kumi_trainer_step(trainer, batch, 2, NULL) == 0);
+    MUST(kumi_trainer_take_ema(trainer) == KUMI_EINVAL);
+    MUST(strstr(kumi_last_error()->text, "train.ema") != NULL);
+    MUST(kumi_trainer_step(trainer, batch, 2, NULL) == 0);
     kumi_trainer_destroy(trainer);
     kumi_comm_leave(world);
+    return 0;
+}
+
+static void averages(void **state)
+{
+    static char sharded[] = "parallel.zero=2";
+    (void)state;
+    assert_int_equal(kumi_launch(averages_main, NULL, 1), 0);
+    assert_int_equal(kumi_launch(averages_main, NULL, 2), 0);
+    assert_int_equal(kumi_launch(averages_main, sharded, 2), 0);
 }
 
 /* What lies in a file or in blocks reads as what lies in memory. */
