@@ -63,10 +63,11 @@ struct kumi_trainer_options {
      *      "optimizer.groups=[{\"match\": \"*.bias\", \"weight_decay\": 0}]", NULL}
      *
      * Allowed are all keys of optimizer, schedule (in steps), precision, memory and parallel except
-     * those for joining the job (transport, timeout_s); and of train: micro_batch, accumulation,
-     * virtual_shards, steps (the length of a schedule without an end of its own), threads, seed,
-     * clip_norm, label_smoothing, freeze, ema and ema_warmup. Keys that the configuration marks as
-     * layout change no bit of the results.
+     * those for joining the job (transport, timeout_s) and for a run directory
+     * (gather_16bit_on_save); and of train: micro_batch, accumulation, virtual_shards, steps (the
+     * length of a schedule without an end of its own), threads, seed, clip_norm, label_smoothing,
+     * freeze, ema and ema_warmup. Keys that the configuration marks as layout change no bit of the
+     * results.
      */
     const char *const *set;
 };

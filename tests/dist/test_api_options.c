@@ -241,6 +241,8 @@ static void refuses(void **state)
                                "those that kumi/trainer.h names"},
         {"parallel.transport=thread",
          "trainer: set: parallel.transport=thread: not a key of a trainer"},
+        {"parallel.gather_16bit_on_save=true",
+         "trainer: set: parallel.gather_16bit_on_save=true: not a key of a trainer"},
         {"data.seq_len=5", "not a key of a trainer"},
         {"checkpoint.every=5", "not a key of a trainer"},
         {"optimizer", "not a key of a trainer"},
