@@ -177,7 +177,8 @@ KUMI_API int kumi_trainer_take_ema(struct kumi_trainer *trainer);
  *
  *   text   out: 72 bytes
  *
- * Collective if parallel.shard goes beyond a host, else any rank may call it alone.
+ * Collective if ranks of several hosts divide one copy of the state (parallel.shard or parallel.tp
+ * beyond a host, parallel.pp above 1), else any rank may call it alone.
  */
 KUMI_API int kumi_trainer_digest(const struct kumi_trainer *trainer, char *text);
 
