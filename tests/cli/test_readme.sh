@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The commands of README and of the guide's first training, one after the other as they stand there, on smaller models and fewer
+# The commands of README and of the guide's first training and scaling up, one after the other as they stand there, on smaller models and fewer
 # steps: each does something, the digests of README's first four runs are equal, and the digest of the run that 4 ranks began and 2 went
 # on with is that of 2 ranks alone.
 set -u
@@ -45,8 +45,8 @@ while IFS= read -r line; do
     *'ckpt digest'*) cp out digest ;;
     *--picture*) [ -s "$(echo "$command" | sed 's/.*--picture \([^ ]*\).*/\1/')" ] || grep -q cairo err || say "$line: no picture" ;;
     esac
-done < <(sed -n 's/^    \(build\/kumi .*\)/\1/p' "$source/README.md" "$source/docs/guide/first-training.md")
-[ "$n" -ge 18 ] || say "only $n commands ran"
+done < <(sed -n 's/^    \(build\/kumi .*\)/\1/p' "$source/README.md" "$source/docs/guide/first-training.md" "$source/docs/guide/scaling-up.md")
+[ "$n" -ge 25 ] || say "only $n commands ran"
 for run in one four hosts run; do build/kumi ckpt digest runs/$run >"digest-$run"; done
 cmp digest-one digest-four && cmp digest-one digest-hosts && cmp digest-one digest-run || say "README's digests differ"
 # shellcheck disable=SC2086
