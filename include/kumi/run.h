@@ -377,15 +377,15 @@ KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, 
 KUMI_API int kumi_program_text(const struct kumi_settings *settings, int n_ranks, int rank,
                                char **text);
 /*
- * Compile the programs of a configuration, prove them (docs/internals/check.md) and print what was
- * proved.
+ * Compile the programs of a configuration, those of every batch shape, prove them
+ * (docs/internals/check.md) and print what was proved.
  *
  * Errors: KUMI_EPLAN names instruction, tensor, module and the rule that is violated.
  */
 KUMI_API int kumi_check_text(const struct kumi_settings *settings, int n_ranks, char **text);
 /*
  * The same of the programs of files, as kumi_graph_text prints them: one file per program and class
- * of ranks.
+ * of ranks, of the largest batch shape.
  *
  *   path   [n] files
  *

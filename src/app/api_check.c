@@ -87,32 +87,26 @@ static int prove_files(struct subject *x, const struct ku_graph *model,
     return KUMI_OK;
 }
 
-/* Compiles the programs of a batch shape and checks them, or those of files in their place. */
-static int prove(struct ku_session *s, int shape, struct subject *x)
+/* Compiles the programs `which` of a batch shape and checks them, or those of files in their place.
+ */
+static int prove_shape(struct ku_session *s, int shape, unsigned which,
+                       const struct ku_compile_opts *o, struct subject *x)
 {
-    const unsigned which = s->remote.update_by == KU_UPDATE_HERE ? KU_ALL_PROGS : KU_TRAIN_PROGS;
-    struct ku_target target = ku_session_target(s);
+    const struct ku_target target = ku_session_target(s);
     struct ku_check_report report[KU_N_PROGS];
-    struct ku_compile_opts o;
     struct ku_graph *g = NULL, *model = NULL;
     struct ku_program *p[KU_N_PROGS] = {NULL};
     uint64_t hash[KU_MAX_PP * KU_N_PROGS];
     int status;
-    KU_TRY(ku_session_compile_opts(s, &o));
-    KU_TRY(ku_session_plan_pipeline(s, &o));
-    KU_TRY(ku_session_solve_recompute(s, &target, &o));
     KU_TRY(ku_session_graph(s, shape, &g));
     KU_TRY_OUT(ku_graph_copy(g, &model));
-    KU_TRY_OUT(ku_trainer_plan(g, &o, &target, which, p));
+    KU_TRY_OUT(ku_trainer_plan(g, o, &target, which, p));
     for (int i = 0; i < KU_N_PROGS; i++)
         x->program[i] = p[i];
-    if (x->path && o.mesh.extent[KU_AX_PP] > 1)
-        KU_TRY_OUT(
-            KU_ERR(KUMI_EINVAL, "check: --program with parallel.pp above 1 is not supported"));
     if (x->path)
-        KU_TRY_OUT(prove_files(x, model, &o, &target));
+        KU_TRY_OUT(prove_files(x, model, o, &target));
     else
-        KU_TRY_OUT(ku_trainer_prove_job(model, &o, &target, which, x->program, hash, report));
+        KU_TRY_OUT(ku_trainer_prove_job(model, o, &target, which, x->program, hash, report));
     for (int i = 0; i < KU_N_PROGS && x->path == NULL; i++)
         if (p[i])
             print(name_of[i], &report[i], x->out);
@@ -122,6 +116,32 @@ out:
     ku_graph_destroy(model);
     ku_graph_destroy(g);
     return status;
+}
+
+/* The programs of all batch shapes; files are those of the largest. */
+static int prove(struct ku_session *s, struct subject *x)
+{
+    const bool evaluates = s->remote.update_by == KU_UPDATE_HERE;
+    const struct ku_batch_source_ops *ops = s->source->ops;
+    const struct ku_target target = ku_session_target(s);
+    struct ku_compile_opts o;
+    KU_TRY(ku_session_compile_opts(s, &o));
+    KU_TRY(ku_session_plan_pipeline(s, &o));
+    KU_TRY(ku_session_solve_recompute(s, &target, &o));
+    if (x->path && o.mesh.extent[KU_AX_PP] > 1)
+        return KU_ERR(KUMI_EINVAL, "check: --program with parallel.pp above 1 is not supported");
+    if (x->path)
+        return prove_shape(s, ops->largest_shape(s->source), KU_ALL_PROGS, &o, x);
+    for (int i = 0; i < ops->n_shapes(s->source); i++) {
+        const struct ku_batch_shape shape = ops->shape(s->source, i);
+        const unsigned once = i == 0 ? KU_TRAIN_PROGS : 1u << KU_PROG_TRAIN;
+        if (ops->has_shapes)
+            ku_str_add(x->out, "%s batches of %lld rows, %lld and %lld tokens\n",
+                       shape.split == KU_SPLIT_VAL ? "validation" : "training",
+                       (long long)shape.rows, (long long)shape.src_len, (long long)shape.tgt_len);
+        KU_TRY(prove_shape(s, i, evaluates ? once | 1u << KU_PROG_EVAL : once, &o, x));
+    }
+    return KUMI_OK;
 }
 
 static void print_head(struct ku_str *out)
@@ -150,7 +170,7 @@ static int check_remote(const struct kumi_settings *settings, struct subject *x)
         s.watch = ku_compile_line_start(&line);
         int status = ku_session_open_shapes(&s);
         if (status == KUMI_OK)
-            status = prove(&s, s.source->ops->largest_shape(s.source), x);
+            status = prove(&s, x);
         ku_compile_line_end(&line);
         ku_session_fini(&s);
         KU_TRY(status);
@@ -183,7 +203,7 @@ static int check(const struct kumi_settings *settings, int n_ranks, struct subje
                s.cfg.parallel_pp > 1 ? "es" : "");
     print_head(&out);
     s.watch = ku_compile_line_start(&line);
-    status = prove(&s, s.source->ops->largest_shape(s.source), x);
+    status = prove(&s, x);
     ku_compile_line_end(&line);
     KU_TRY_OUT(status);
     status = ku_text_take(&out, text);

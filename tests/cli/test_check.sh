@@ -49,4 +49,21 @@ expect 3 "$dir/name.txt: program walk; the name must be train, eval, init or der
 expect 3 "program text: $dir/none.txt: No such file or directory" check $config "$@" --program "$dir/none.txt"
 expect 2 'kumi check: --program: give files after CONFIG' check $config --program
 expect 2 'texts of programs need --program' check $config "$dir/train.txt"
+
+# a parallel corpus: the programs of every batch shape, of training and of validation
+for i in {1..60}; do printf 'e%.0s ' $(seq $((i % 6 + 1))); echo; done >"$dir/en"
+for i in {1..60}; do printf 'j%.0s ' $(seq $((i % 9 + 1))); echo; done >"$dir/ja"
+cat >"$dir/pairs.json" <<J
+{ "model": {"model_type": "transformer", "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "ffn_dim": 16, "max_positions": 16},
+  "data": {"train": "$dir/en", "train_target": "$dir/ja", "val": "$dir/en", "val_target": "$dir/ja", "tokenizer": "word",
+           "target_tokenizer": "word", "batch_tokens": 60, "shapes": 3, "last_batch": "short", "max_source_len": 12, "max_target_len": 12},
+  "train": {"steps": 1, "threads": 1} }
+J
+expect 0 'accepted: 1 rank' check "$dir/pairs.json"
+"$kumi" check "$dir/pairs.json" >"$dir/table"
+for split in training validation; do [ "$(grep -c "^$split batches of " "$dir/table")" -ge 2 ] || { cat "$dir/table"; failed=1; }; done
+for program in train eval; do
+    [ "$(grep -c "^$program " "$dir/table")" = "$(grep -c ' batches of ' "$dir/table")" ] || { echo "$program: $(cat "$dir/table")"; failed=1; }
+done
+[ "$(grep -c '^init ' "$dir/table")" = 1 ] || { cat "$dir/table"; failed=1; }
 exit $failed
