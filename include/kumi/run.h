@@ -402,6 +402,7 @@ KUMI_API char *kumi_config_help(int as_markdown);
  * (docs/reference/deepspeed.md): value, source, kumi's key, and whether it is applied, has no
  * effect or is refused.
  *
+ *   n_ranks  1 to 2^20
  *   is_all   include keys that are not given; JSON always includes them
  *
  * Errors: those of the configuration. *text is also set where keys are refused or inconsistent.

@@ -7,7 +7,6 @@
 #include "base/err.h"
 #include "base/json/json.h"
 #include "base/str.h"
-#include "job/segment.h"
 #include "train/configure.h"
 #include "train/ineffective_keys.h"
 #include "config/deepspeed.h"
@@ -55,9 +54,9 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
     struct ku_str out = {0};
     json_t *keys = NULL;
     KU_TRY(ku_settings_check(settings));
-    if (n_ranks < 1 || n_ranks > KU_MAX_LOCAL)
+    if (n_ranks < 1 || n_ranks > KU_MAX_PLANNED)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
-                      KU_MAX_LOCAL);
+                      KU_MAX_PLANNED);
     KU_TRY(ku_config_open(settings->config, settings->set, settings->n_sets, ku_model_hidden_size,
                           cfg));
     if (cfg->deepspeed == NULL) {

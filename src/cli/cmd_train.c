@@ -88,7 +88,7 @@ static int explain(const struct kumi_settings *settings, const char *n_text, con
         return cli_usage("kumi train: --explain-deepspeed=%.60s: give --explain-deepspeed or "
                          "--explain-deepspeed=all",
                          what);
-    int status = n_text ? kumi_launch_parse_n(n_text, &n) : KUMI_OK;
+    int status = n_text ? cli_planned_ranks("-n", n_text, &n) : KUMI_OK;
     if (status == KUMI_OK)
         status = kumi_deepspeed_text(settings, n, *what != '\0', as_json, &text);
     return cli_print(status, &text);

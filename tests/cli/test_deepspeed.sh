@@ -131,6 +131,10 @@ expect "json: $dir/bad.json:1:20: hjson's unquoted strings are not supported" "$
 put '{train_batch_size: 8, "optimizer": {"type": "Adam", "params": {"lr": 0.1}}}'
 expect 'it contradicts optimizer.lr: 3' "${bad[@]}" --set optimizer.lr=3
 expect "json: $dir/none.json: cannot be read" train "$dir/bare.json" --deepspeed "$dir/none.json"
+# more ranks than one host can have: nothing is started
+put '{train_batch_size: 4096, train_micro_batch_size_per_gpu: 2}'
+got=$("$kumi" train "$dir/bare.json" --deepspeed "$dir/bad.json" --set train.virtual_shards=1024 -n 1024 --explain-deepspeed 2>&1) || say "1024 ranks: $got"
+printf '%s' "$got" | grep -qF 'batch: train_batch_size 4096 = train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 2 x 1024 ranks' || say "1024 ranks: $got"
 expect 'no DeepSpeed configuration in it; give --deepspeed FILE, or a key "deepspeed"' train "$dir/bare.json" --explain-deepspeed
 expect 'kumi train: --explain-deepspeed=some: give --explain-deepspeed or --explain-deepspeed=all' train $config --explain-deepspeed=some
 expect 'kumi train: --explain-deepspeed needs only the number of ranks; give -n' train $config -H a:2,b:2 --explain-deepspeed
