@@ -569,8 +569,8 @@ static void test_mlp(void **state)
     assert_int_equal(ku_model_read(&c, &m), KUMI_OK);
     assert_int_equal(m.properties.n_classes, 7);
     assert_int_equal(m.properties.max_positions, 0);
-    assert_true(m.properties.image[0] == 1 && m.properties.image[1] == 4 &&
-                m.properties.image[2] == 3);
+    assert_true(m.properties.image[0] == 4 && m.properties.image[1] == 3 &&
+                m.properties.image[2] == 1);
     assert_int_equal(ku_model_graph(&m, &(struct kumi_shape_of_batch){.n = 5}, &g), KUMI_OK);
     assert_int_equal(ku_graph_n_params(g), 13 * 20 + 21 * 9 + 10 * 20 + 21 * 7);
     assert_true(ku_graph_find_output(g, "metric.per_target.accuracy") != 0);
