@@ -7,7 +7,8 @@
 
 /*
  * A pipeline schedule in time: schedule_table.c prints it, schedule_picture.c draws it. A unit of
- * time is the mean cost of an F; with unit costs that of each F, I and W.
+ * time is the mean cost of an F; with unit costs that of each F, I and W. Transfers take no time.
+ * The optimizer begins on all coordinates at the makespan; its time is not modelled.
  */
 struct ku_plan_schedule {
     const struct ku_pp_schedule *s;
@@ -15,6 +16,7 @@ struct ku_plan_schedule {
     const int *layers;                /* [n_stages] */
     const struct ku_stage_cost *cost; /* [n_stages] in units; NULL: unit costs */
     double *begin, *end;              /* per block of the schedule */
+    int64_t *reader;                  /* per block: on another coordinate, or KU_NO_BLOCK */
     double *idle;                     /* [n_ranks] share of the span */
     double makespan, span;
     double bubble, joint_bubble; /* shares of the span, and of the makespan */

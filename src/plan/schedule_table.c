@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pipeline of a configuration in time: a row per coordinate of axis pp. F, I and W take what
- * the model's nodes cost, or one unit each and B two; transfers take none, and the optimizer is
- * left out. The shortest block is as wide as the longest label.
+ * the model's nodes cost, or one unit each and B two; transfers take none. The shortest block is as
+ * wide as the longest label.
  *
- *     pp 0  F0 F1 .  .  B0    F2 .  .  B1
- *     pp 1  .  F0 B0    F1 B1    ..
+ *     pp 0  F0>F1>.  .  B0    .  B1    O
+ *     pp 1  .  F0 B0<   F1 B1<   .  .  O
+ *
+ * After a label, > is a transfer of activations to the next stage on another coordinate, < one of
+ * gradients to the stage before. O is the optimizer, which begins after the last block of all.
  */
 #include <math.h>
 #include <stdio.h>
@@ -49,26 +52,36 @@ static void print_at(struct ku_str *out, int *column, int at, const char *text)
     *column = at + (int)strlen(text);
 }
 
+/* "." in every free place of a row up to the next block or the row's end. */
+static void print_idle(struct ku_str *out, int *column, int at, int to, int width)
+{
+    for (; at + 1 < to; at += width)
+        print_at(out, column, SIDE + at, ".");
+}
+
 /* per_unit: characters of a unit of time; width: of the shortest block. */
 static void print_row(const struct ku_plan_schedule *t, int r, double per_unit, int width,
                       struct ku_str *out)
 {
     const struct ku_pp_schedule *s = t->s;
+    const int last = (int)lround(t->makespan * per_unit), limit = MAX_COLUMNS - SIDE;
     char label[LABEL_BYTES];
     int column = 0, at = 0;
     snprintf(label, sizeof label, "pp %d", r);
     print_at(out, &column, 0, label);
     for (uint32_t i = s->first[r]; i < s->first[r + 1]; i++) {
         const int from = (int)lround(t->begin[i] * per_unit);
-        if (from > MAX_COLUMNS - SIDE - width)
+        print_idle(out, &column, at, from < limit ? from : limit, width);
+        at = (int)lround(t->end[i] * per_unit);
+        if (from > limit - width)
             break;
-        for (; at + 1 < from; at += width)
-            print_at(out, &column, SIDE + at, ".");
         ku_schedule_label(s, &s->block[i], label);
         print_at(out, &column, SIDE + from, label);
-        at = (int)lround(t->end[i] * per_unit);
+        if (t->reader[i] != KU_NO_BLOCK)
+            print_at(out, &column, column, s->block[i].kind == KU_BL_F ? ">" : "<");
     }
-    ku_str_add(out, t->makespan * per_unit > MAX_COLUMNS - SIDE ? " ..\n" : "\n");
+    print_idle(out, &column, at, last < limit ? last : limit, width);
+    print_at(out, &column, SIDE + (last < limit ? last : limit), last > limit ? " .. O\n" : "O\n");
 }
 
 /* Time of the shortest block. */
@@ -80,6 +93,15 @@ static double shortest(const struct ku_plan_schedule *t)
         min = own > 0 && own < min ? own : min;
     }
     return min;
+}
+
+/* What a coordinate sends to others. */
+static int n_transfers(const struct ku_plan_schedule *t, int r)
+{
+    int n = 0;
+    for (uint32_t i = t->s->first[r]; i < t->s->first[r + 1]; i++)
+        n += t->reader[i] != KU_NO_BLOCK;
+    return n;
 }
 
 /* "F 0.98, I 1.10, W 0.97" of the stages of a coordinate. */
@@ -115,16 +137,16 @@ static void find_balance(const struct ku_plan_schedule *t, double *least, double
 static void print_coordinates(const struct ku_plan_schedule *t, struct ku_str *out)
 {
     const struct ku_pp_schedule *s = t->s;
-    ku_str_add(out, "\n%-12s %-28s %14s %10s%s\n", "coordinate", "layers of its stages",
-               "micro-batches", "idle", t->cost ? "    units of F, I and W" : "");
-    ku_str_add(out, "%-12s %-28s %14s\n", "", "", "in flight");
+    ku_str_add(out, "\n%-12s %-28s %14s %10s %10s%s\n", "coordinate", "layers of its stages",
+               "micro-batches", "transfers", "idle", t->cost ? "    units of F, I and W" : "");
+    ku_str_add(out, "%-12s %-28s %14s %10s\n", "", "", "in flight", "sent");
     for (int r = 0; r < s->n_ranks; r++) {
         struct ku_str layers = {0};
         for (int k = 0; k < s->n_stages; k++)
             if (s->rank_of[k] == r)
                 ku_str_add(&layers, "%s%d", layers.bytes ? ", " : "", t->layers[k]);
-        ku_str_add(out, "%-12d %-28s %14d %8.1f %%", r, ku_str_get(&layers),
-                   ku_pp_schedule_peak(s, r), 100 * t->idle[r]);
+        ku_str_add(out, "%-12d %-28s %14d %10d %8.1f %%", r, ku_str_get(&layers),
+                   ku_pp_schedule_peak(s, r), n_transfers(t, r), 100 * t->idle[r]);
         if (t->cost)
             print_costs(t, r, out);
         ku_str_add(out, "\n");
@@ -152,6 +174,8 @@ static int print(const struct ku_plan_schedule *t, char **text)
                s->n_stages, s->n_micro, ku_schedule_units(t));
     for (int r = 0; r < s->n_ranks; r++)
         print_row(t, r, per_unit, width, &out);
+    ku_str_add(&out, "> activations to the next stage, < gradients to the stage before, on another "
+                     "coordinate; O the optimizer\n");
     if (t->makespan > fit)
         ku_str_add(&out, "the first %.0f of %.0f units; --csv and --picture have all\n", fit,
                    t->makespan);
@@ -174,9 +198,10 @@ static int print_json(const struct ku_plan_schedule *t, char **text)
                     json_array_append_new(costs, json_pack("{s:f, s:f, s:f}", "f", t->cost[k].f,
                                                            "i", t->cost[k].i, "w", t->cost[k].w));
             }
-        json_array_append_new(list, json_pack("{s:o, s:o, s:o*, s:i, s:f}", "stages", stages,
+        json_array_append_new(list, json_pack("{s:o, s:o, s:o*, s:i, s:i, s:f}", "stages", stages,
                                               "layers", layers, "costs", costs, "in_flight",
-                                              ku_pp_schedule_peak(s, r), "idle", t->idle[r]));
+                                              ku_pp_schedule_peak(s, r), "transfers",
+                                              n_transfers(t, r), "idle", t->idle[r]));
     }
     double work[2] = {0};
     if (t->cost)
@@ -206,6 +231,7 @@ static void schedule_fini(struct ku_plan_schedule *t, struct ku_stage_cost *cost
     ku_free(cost);
     ku_free(t->begin);
     ku_free(t->end);
+    ku_free(t->reader);
     ku_free(t->idle);
 }
 
@@ -249,12 +275,15 @@ static int schedule_init(const struct ku_session *session, const struct ku_stage
         .cost = cost};
     t->begin = ku_calloc(n, sizeof *t->begin);
     t->end = ku_calloc(n, sizeof *t->end);
+    t->reader = ku_calloc(n, sizeof *t->reader);
     t->idle = ku_calloc((size_t)s->n_ranks, sizeof *t->idle);
-    if (!t->begin || !t->end || !t->idle) {
+    if (!t->begin || !t->end || !t->reader || !t->idle) {
         schedule_fini(t, NULL);
         return KUMI_ENOMEM;
     }
     int status = ku_pp_schedule_run(s, &unit, t->begin, t->end, &t->makespan, NULL);
+    if (status == KUMI_OK)
+        status = ku_pp_schedule_readers(s, t->reader);
     if (status == KUMI_OK)
         status = ku_pp_schedule_bubble(s, &unit, 0, &t->bubble);
     if (status == KUMI_OK)

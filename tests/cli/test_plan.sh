@@ -122,15 +122,30 @@ assert json.load(sys.stdin) == {"ranks": 8, "mesh": [{"axes": ["replicate"], "ra
 # The schedule: what it prints, and that its file is read as the schedule that it came from.
 pipeline=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=32 --set train.virtual_shards=2 --set train.micro_batch=4 --set parallel.pp=2)
 "$kumi" "${pipeline[@]}" --schedule --unit-costs --picture "$dir/schedule.svg" >"$dir/out" 2>"$dir/err" || say "--schedule: $(cat "$dir/err")"
-grep -qx 'pp 0   F0 F1 .  .  B0    F2 .  B1    F3 .  B2    .  B3' "$dir/out" || grep -q '^pp 1   .  F0 B0    F1 B1    F2 B2    F3 B3' "$dir/out" || say "--schedule: $(cat "$dir/out")"
+grep -qx 'pp 0   F0>F1>.  .  B0    F2>B1    F3>B2    .  B3    O' "$dir/out" && grep -qx 'pp 1   .  F0 B0<   F1 B1<   F2 B2<   F3 B3<   .  .  O' "$dir/out" || say "--schedule: $(cat "$dir/out")"
 grep -q '^bubble 20.0 % from' "$dir/out" && grep -q '</svg>' "$dir/schedule.svg" || say "--schedule: $(cat "$dir/out")"
 for name in gpipe 1f1b interleaved zb-h1 zb-h2 zb-v v-half v-min; do
     "$kumi" "${pipeline[@]}" --schedule --csv --set parallel.pp_schedule=$name >"$dir/$name.csv" 2>"$dir/err" || say "$name --csv: $(cat "$dir/err")"
     "$kumi" "${pipeline[@]}" --schedule --csv --set parallel.pp_schedule="$dir/$name.csv" 2>"$dir/err" | cmp -s - "$dir/$name.csv" || say "$name read back: $(cat "$dir/err")"
+    # Every row ends with the optimizer. Arrows and marks are the edges of the CSV between coordinates; the legend has an arrow of each kind.
+    "$kumi" "${pipeline[@]}" --schedule --unit-costs --picture "$dir/$name.svg" --set parallel.pp_schedule=$name >"$dir/$name.txt" 2>"$dir/err" || say "$name: $(cat "$dir/err")"
+    python3 - "$dir/$name" <<'P' || say "$name: transfers: $(cat "$dir/$name.txt")"
+import re, sys
+csv, svg, text = (open(sys.argv[1] + x).read() for x in (".csv", ".svg", ".txt"))
+blocks = [(int(k), x, r) for r, row in enumerate(csv.splitlines()) for k, x in re.findall(r"(\d+)([FBIW])\d+", row)]
+rank, last = {k: r for k, _, r in blocks}, max(k for k, _, _ in blocks)
+sends = lambda k, x: x != "W" and 0 <= (to := k + 1 if x == "F" else k - 1) <= last and rank[to] != rank[k]
+want = [sum(sends(k, x) and r == own for k, x, r in blocks) for own in (0, 1)]
+assert len(re.findall(r'<path [^>]*stroke:rgb', svg)) == sum(want) + 2 > 2, (want, svg.count("stroke:rgb"))
+rows = re.findall("^pp [01]  .*", text, re.M)
+assert len(rows) == 2 and all(row.endswith("O") for row in rows), rows
+assert [int(x) for x in re.findall(r"^[01]  .* (\d+) +[\d.]+ %", text, re.M)] == want, want
+assert any(row.endswith(".. O") for row in rows) or [row.count(">") + row.count("<") for row in rows] == want, want
+P
 done
 "$kumi" "${pipeline[@]}" --schedule --unit-costs --json | python3 -c 'import json, sys
 o = json.load(sys.stdin)
-assert [o["pp"], o["n_micro"], o["bubble"], o["step_bubble"]] == [2, 4, 0.2, 0.2] and [c["in_flight"] for c in o["coordinates"]] == [2, 1], o' || say '--schedule --json'
+assert [o["pp"], o["n_micro"], o["bubble"], o["step_bubble"]] == [2, 4, 0.2, 0.2] and [(c["in_flight"], c["transfers"]) for c in o["coordinates"]] == [(2, 4), (1, 4)], o' || say '--schedule --json'
 # Activations by the published formulas, and what tensor parallelism divides of the state.
 "$kumi" plan configs/plan/gpt3-175b.json -n 64 --activations --json --set parallel.tp=8 --set parallel.pp=8 --set parallel.zero=0 --set train.global_batch=64 | python3 -c '
 import json, sys

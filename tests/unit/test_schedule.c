@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -83,6 +84,39 @@ static void in_flight(void **state)
             ku_pp_schedule_destroy(g);
             ku_pp_schedule_destroy(o);
         }
+}
+
+/* Both ways of every micro-batch between neighbouring stages on two ranks, each once. */
+static void transfers(void **state)
+{
+    enum { P = 4, M = 8 };
+    (void)state;
+    for (const char *const *name = ku_pp_schedule_names(); *name; name++) {
+        struct ku_pp_schedule *s = make(*name, P, 2, M);
+        const uint32_t n = s->first[s->n_ranks];
+        double *begin = calloc(n, sizeof *begin), *end = calloc(n, sizeof *end), makespan;
+        int64_t *reader = calloc(n, sizeof *reader);
+        int want = 0, got = 0;
+        assert_true(begin && end && reader);
+        assert_int_equal(ku_pp_schedule_run(s, &unit, begin, end, &makespan, NULL), KUMI_OK);
+        assert_int_equal(ku_pp_schedule_readers(s, reader), KUMI_OK);
+        for (int k = 1; k < s->n_stages; k++)
+            want += s->rank_of[k] != s->rank_of[k - 1] ? 2 * M : 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (reader[i] == KU_NO_BLOCK)
+                continue;
+            const struct ku_block *b = &s->block[i], *to = &s->block[reader[i]];
+            assert_int_equal(to->micro, b->micro);
+            assert_int_equal(to->stage, b->stage + (b->kind == KU_BL_F ? 1 : -1));
+            assert_int_equal(to->kind, b->kind);
+            assert_int_not_equal(s->rank_of[to->stage], s->rank_of[b->stage]);
+            assert_true(begin[reader[i]] >= end[i]);
+            got++;
+        }
+        assert_int_equal(got, want);
+        free(begin), free(end), free(reader);
+        ku_pp_schedule_destroy(s);
+    }
 }
 
 /*
@@ -294,9 +328,10 @@ static void without_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bubbles),   cmocka_unit_test(in_flight),     cmocka_unit_test(v_shapes),
-        cmocka_unit_test(published), cmocka_unit_test(lists),         cmocka_unit_test(round_trips),
-        cmocka_unit_test(refusals),  cmocka_unit_test(without_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles),       cmocka_unit_test(in_flight),
+                                       cmocka_unit_test(transfers),     cmocka_unit_test(v_shapes),
+                                       cmocka_unit_test(published),     cmocka_unit_test(lists),
+                                       cmocka_unit_test(round_trips),   cmocka_unit_test(refusals),
+                                       cmocka_unit_test(without_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

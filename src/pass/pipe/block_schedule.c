@@ -66,6 +66,16 @@ static size_t index_of(const struct ku_pp_schedule *s, int kind, int stage, int 
            (size_t)micro;
 }
 
+/* The kind and the stage of the block whose result another stage's block reads; W reads none. */
+static bool find_input(const struct ku_pp_schedule *s, const struct ku_block *b, int *kind,
+                       int *stage)
+{
+    const bool is_forward = b->kind == KU_BL_F;
+    *kind = is_forward ? KU_BL_F : KU_BL_I;
+    *stage = is_forward ? b->stage - 1 : b->stage + 1;
+    return b->kind != KU_BL_W && *stage >= 0 && *stage < s->n_stages;
+}
+
 /*
  * When a block may begin: the end of the blocks that it depends on, and the transfer from other
  * ranks. < 0: one has not run. end: per instance, -1 = not run; B counts as I and as W.
@@ -73,27 +83,17 @@ static size_t index_of(const struct ku_pp_schedule *s, int kind, int stage, int 
 static double ready(const struct ku_pp_schedule *s, const struct ku_block *b, double comm,
                     const double *end)
 {
-    const int own = s->rank_of[b->stage];
-    const double f = end[index_of(s, KU_BL_F, b->stage, b->micro)];
-    int before = b->stage - 1, kind = KU_BL_F;
-    double at = 0;
+    int stage, kind;
     if (b->kind == KU_BL_W)
         return end[index_of(s, KU_BL_I, b->stage, b->micro)];
-    if (b->kind != KU_BL_F) {
-        if (f < 0)
-            return -1;
-        at = f;
-        before = b->stage + 1, kind = KU_BL_I;
-        if (before == s->n_stages)
-            return at;
-    }
-    if (before < 0)
-        return at;
-    const double other = end[index_of(s, kind, before, b->micro)];
+    const double own = b->kind == KU_BL_F ? 0 : end[index_of(s, KU_BL_F, b->stage, b->micro)];
+    if (own < 0 || !find_input(s, b, &kind, &stage))
+        return own;
+    const double other = end[index_of(s, kind, stage, b->micro)];
     if (other < 0)
         return -1;
-    const double arrived = other + (s->rank_of[before] == own ? 0 : comm);
-    return arrived > at ? arrived : at;
+    const double arrived = other + (s->rank_of[stage] == s->rank_of[b->stage] ? 0 : comm);
+    return arrived > own ? arrived : own;
 }
 
 double ku_block_cost(const struct ku_block_cost *c, int stage, int kind)
@@ -149,6 +149,28 @@ int ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cos
     if (status == KUMI_OK)
         *makespan = most;
     return status;
+}
+
+int ku_pp_schedule_readers(const struct ku_pp_schedule *s, int64_t *reader)
+{
+    const size_t n = (size_t)KU_N_BLOCK_KINDS * (size_t)s->n_stages * (size_t)s->n_micro;
+    uint32_t *at = ku_calloc(n, sizeof *at); /* block of each instance */
+    if (at == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t i = 0; i < s->first[s->n_ranks]; i++) {
+        const struct ku_block *b = &s->block[i];
+        const int kind = b->kind == KU_BL_B ? KU_BL_I : b->kind;
+        at[index_of(s, kind, b->stage, b->micro)] = i;
+        reader[i] = KU_NO_BLOCK;
+    }
+    for (uint32_t i = 0; i < s->first[s->n_ranks]; i++) {
+        const struct ku_block *b = &s->block[i];
+        int kind, stage;
+        if (find_input(s, b, &kind, &stage) && s->rank_of[stage] != s->rank_of[b->stage])
+            reader[at[index_of(s, kind, stage, b->micro)]] = i;
+    }
+    ku_free(at);
+    return KUMI_OK;
 }
 
 double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, const double *end)

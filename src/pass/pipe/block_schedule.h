@@ -104,6 +104,16 @@ double ku_block_cost(const struct ku_block_cost *cost, int stage, int kind);
  */
 KU_STATUS ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
                              double *begin, double *end, double *makespan, uint32_t *stuck);
+enum { KU_NO_BLOCK = -1 };
+/*
+ * Find the transfers of a step: the block of another rank that reads the result of each block,
+ * activations of F and gradients of I or B.
+ *
+ *   reader   out, per block: the index of that block; KU_NO_BLOCK: none, or one of the same rank
+ *
+ * Errors: ENOMEM.
+ */
+KU_STATUS ku_pp_schedule_readers(const struct ku_pp_schedule *s, int64_t *reader);
 /* The longest time from a rank's first block to its last. */
 double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, const double *end);
 /*
