@@ -151,10 +151,14 @@ int ku_run_timeout_ns(const struct kumi_settings *set, int64_t *timeout_ns)
     return KUMI_OK;
 }
 
-static int check_server(const struct ku_job *job, const struct joining *j)
+static int check_server(const struct ku_job *job, const struct joining *j,
+                        const struct kumi_settings *set)
 {
-    if (j->n_workers == 0)
+    struct ku_remote_engine_opts engine;
+    if (j->n_workers == 0) {
+        KU_TRY(ku_run_remote_of(set, &engine)); /* joining_of reports no error */
         return KU_ERR(KUMI_EINVAL, "ps.workers: null; set the number of workers");
+    }
     if (job->n > KU_REMOTE_MAX_SERVERS)
         return KU_ERR(KUMI_EINVAL, "ps: %d servers; at most %d", job->n, KU_REMOTE_MAX_SERVERS);
     return KUMI_OK;
@@ -168,7 +172,7 @@ int ku_run_server_rank(const struct kumi_train_options *options, struct ku_run_s
     KU_TRY(ku_comm_join(&j.opts, &job));
     server->n_workers = j.n_workers;
     server->engine = j.engine;
-    int status = check_server(job, &j);
+    int status = check_server(job, &j, &options->settings);
     if (status < 0) {
         status = ku_job_fail(job);
         result->is_reported = 1;

@@ -89,7 +89,7 @@ refused 2 "the key is missing" serve --vector 3 --cert "$proto"
 refused 2 "--threads: 99" serve --vector 3 --threads 99
 refused 2 "--max-connections: -1; give 1 to 1048576" serve --vector 3 --max-connections -1
 refused 2 "more than 8 addresses" serve --vector 3 --listen a,a,a,a,a,a,a,a,a
-refused 2 "--out: a,b: the servers' sockets are in this directory" run none.json -n 1 --out a,b
+refused 2 "--out: a,b: the servers' sockets are in this directory" run configs/shakespeare-fast.json -n 1 --out a,b
 refused 2 "ps serf: unknown; did you mean ps serve" serf
 
 for package in "" some.package; do

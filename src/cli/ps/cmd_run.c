@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@
 #include "cli/ps/ps.h"
 #include "kumi/launch.h"
 #include "ps/remote/link.h"
+#include "ps/run_directory.h"
 
 struct run {
     struct cli *c;
@@ -37,6 +39,7 @@ struct run {
     char **worker;
     uint32_t n_serve, n_worker;
     char *workers, *list, number[16]; /* workers: the setting */
+    char own_out[KU_RUN_PATH_BYTES];  /* of the directory that was not given */
     pid_t servers, *pid;              /* of the launcher; [n_workers]; 0: ended */
     int n_alive, n_done;              /* workers; those that have seen the end of the training */
 };
@@ -63,19 +66,16 @@ static int add_all(char ***argv, uint32_t *n, const char *const *text)
 static int make_lines(struct run *r)
 {
     struct cli *c = r->c;
-    r->workers = ku_asprintf("ps.workers=%lld", (long long)r->n_workers);
     struct ku_str list = {0};
     for (int64_t s = 0; s < r->n_servers; s++)
         ku_str_add(&list, "%sunix:%s/server-%lld.sock", s ? "," : "", r->train.out, (long long)s);
     r->list = ku_strdup(ku_str_get(&list));
     ku_str_fini(&list);
-    if (r->workers == NULL || r->list == NULL)
+    if (r->list == NULL)
         return KUMI_ENOMEM;
-    const char *const serve[] = {"/proc/self/exe", "serve", c->arg[0],  "--out",
-                                 r->train.out,     "--set", r->workers, NULL};
-    const char *const worker[] = {"/proc/self/exe", "worker",   c->arg[0],    "--servers",
-                                  r->list,          "--worker", r->number,    "--set",
-                                  r->workers,       "--out",    r->train.out, NULL};
+    const char *const serve[] = {"/proc/self/exe", "serve", c->arg[0], "--out", r->train.out, NULL};
+    const char *const worker[] = {"/proc/self/exe", "worker",  c->arg[0], "--servers",  r->list,
+                                  "--worker",       r->number, "--out",   r->train.out, NULL};
     KU_TRY(add_all(&r->serve, &r->n_serve, serve));
     KU_TRY(add_all(&r->worker, &r->n_worker, worker));
     for (int i = 0; i < c->n_list; i++) {
@@ -258,15 +258,60 @@ static int run_all(struct run *r)
     return status < 0 ? cli_end(status, 0) : code;
 }
 
+/* The servers' sockets are in the run directory. */
+static int check_out(const struct run *r)
+{
+    enum { MAX_PATH = sizeof((struct sockaddr_un *)0)->sun_path - 1 };
+    char name[32];
+    const int n = snprintf(name, sizeof name, "/server-%lld.sock", (long long)r->n_servers - 1);
+    if (strchr(r->train.out, ','))
+        return KU_ERR(KUMI_EINVAL,
+                      "kumi ps run: --out: %.200s: the servers' sockets are in this directory, and "
+                      "a list of addresses has commas between them; give a path without one",
+                      r->train.out);
+    if (strlen(r->train.out) > (size_t)(MAX_PATH - n))
+        return KU_ERR(KUMI_EINVAL,
+                      "kumi ps run: --out: %.60s..: %zu bytes; the servers' sockets are in this "
+                      "directory, and the path of a socket is short: give one of at most %d",
+                      r->train.out, strlen(r->train.out), (int)MAX_PATH - n);
+    return KUMI_OK;
+}
+
+/* What the configuration and the options say is checked once, before there are processes. */
+static int prepare(struct run *r)
+{
+    struct cli *c = r->c;
+    struct kumi_settings settings;
+    struct ku_remote_engine_opts engine;
+    char threads[16];
+    const int share = ku_os_n_cpus() / (int)r->n_workers;
+    r->workers = ku_asprintf("ps.workers=%lld", (long long)r->n_workers);
+    if (r->workers == NULL)
+        return KUMI_ENOMEM;
+    c->list[c->n_list++] = r->workers;
+    if (!cli_settings(c, NULL, 0, &settings))
+        return KUMI_EINVAL;
+    KU_TRY(ku_run_remote_of(&settings, &engine));
+    if (r->train.out == NULL) {
+        KU_TRY(ku_ps_directory_make(c->arg[0], r->own_out));
+        r->train.out = r->own_out;
+    }
+    KU_TRY(check_out(r));
+    snprintf(threads, sizeof threads, "%d", share > 0 ? share : 1);
+    KU_TRY(ku_env_default("KUMI_THREADS", threads));
+    return make_lines(r);
+}
+
 int ps_cmd_run(struct cli *c)
 {
     struct run r = {.c = c, .n_servers = 1, .restarts = 3};
-    char threads[16];
     const struct cli_option option[] = {
         {"n", CLI_INT, "workers", &r.n_workers},
         {"s", CLI_INT, "servers (default 1)", &r.n_servers},
         {"set", CLI_LIST, "section.key=value, overrides the file; repeatable", NULL},
-        {"out", CLI_TEXT, "run directory; a run that is there continues", &r.train.out},
+        {"out", CLI_TEXT,
+         "run directory; a run that is there continues (default: runs/<config>-<time>)",
+         &r.train.out},
         {"restarts", CLI_INT, "times that servers are started again (default 3)", &r.restarts},
         {"worker-restarts", CLI_INT, "times that workers are started again (default 0)",
          &r.worker_restarts},
@@ -276,12 +321,6 @@ int ps_cmd_run(struct cli *c)
     };
     if (!CLI_PARSE(c, option, 1, 1))
         return c->code;
-    if (r.train.out == NULL)
-        return cli_usage("kumi ps run: --out: give the run directory");
-    if (strchr(r.train.out, ','))
-        return cli_usage("kumi ps run: --out: %.200s: the servers' sockets are in this directory, "
-                         "and a list of addresses has commas between them; give a path without one",
-                         r.train.out);
     if (r.n_workers < 1 || r.n_workers > KU_REMOTE_MAX_WORKERS || r.n_servers < 1 ||
         r.n_servers > KU_REMOTE_MAX_SERVERS)
         return cli_usage("kumi ps run: -n %lld, -s %lld; give 1 to %d workers and 1 to %d servers",
@@ -289,13 +328,11 @@ int ps_cmd_run(struct cli *c)
                          KU_REMOTE_MAX_SERVERS);
     if (r.restarts < 0 || r.worker_restarts < 0)
         return cli_usage("kumi ps run: --restarts, --worker-restarts: give 0 or more");
-    const int share = ku_os_n_cpus() / (int)r.n_workers;
-    snprintf(threads, sizeof threads, "%d", share > 0 ? share : 1);
     r.pid = ku_calloc((size_t)r.n_workers, sizeof *r.pid);
-    int status = r.pid ? ku_env_default("KUMI_THREADS", threads) : KUMI_ENOMEM;
-    if (status == KUMI_OK)
-        status = make_lines(&r);
+    const int status = r.pid ? prepare(&r) : KUMI_ENOMEM;
     const int code = status < 0 ? cli_end(status, 0) : run_all(&r);
+    if (r.train.out == r.own_out && code != 0)
+        ku_ps_directory_drop(r.own_out);
     ku_free(r.serve);
     ku_free(r.worker);
     ku_free(r.workers);

@@ -15,15 +15,15 @@ const struct cli_command cli_commands[] = {
      "kumi ps serve --vector N [--optimizer TYPE] [--lr X] [--set optimizer.key=value]..\n"
      "              [--package NAME] [--listen ADDRESS,..] [--threads T] [--max-connections C]\n"
      "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]\n"
-     "       kumi ps serve CONFIG --out DIR [--shard I/N] [--journal-sync every|group:MS|none]\n"
-     "              [--keep-journal] [--set key=value].. [--listen ADDRESS] ..",
+     "       kumi ps serve CONFIG [--out DIR] [--shard I/N] [--journal-sync every|group:MS|none]\n"
+     "              [--keep-journal] [--set key=value].. [--listen ADDRESS,..] ..",
      ps_cmd_serve},
     {"ps worker", "a worker of a training with a parameter server",
      "kumi ps worker CONFIG --servers ADDRESS,.. [--worker W] [--set key=value].. [--out DIR]\n"
      "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]",
      ps_cmd_worker},
     {"ps run", "workers and servers of a training on this host",
-     "kumi ps run CONFIG -n WORKERS -s SERVERS --out DIR [--set key=value]..\n"
+     "kumi ps run CONFIG -n WORKERS -s SERVERS [--out DIR] [--set key=value]..\n"
      "              [--restarts R] [--worker-restarts R] [--journal-sync every|group:MS|none]\n"
      "              [--keep-journal]",
      ps_cmd_run},

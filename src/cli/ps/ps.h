@@ -45,7 +45,8 @@ struct ps_train_options {
     int keeps;
 };
 #define PS_TRAIN_OPTIONS(o)                                                                        \
-    {"out", CLI_TEXT, "run directory; a run that is there continues", &(o).out},                   \
+    {"out", CLI_TEXT,                                                                              \
+     "run directory; a run that is there continues (default: runs/<config>-<time>)", &(o).out},    \
         {"shard", CLI_TEXT, "I/N: this process is server I of N", &(o).shard},                     \
         {"journal-sync", CLI_TEXT, "when pushes are on the disk: every (default), group:MS, none", \
          &(o).journal_sync},                                                                       \

@@ -50,21 +50,23 @@ static int take_shard(const char *shard, const char *out)
 
 static void say_listening(void *ctx, struct ku_rpc_server *rpc)
 {
-    (void)ctx;
-    printf("listening on %s\n", ku_rpc_server_address(rpc, 0));
+    const struct ku_rpc_server_opts *o = ctx;
+    const int n = o->n_listen ? o->n_listen : 1; /* one by default */
+    for (int i = 0; i < n; i++)
+        printf("listening on %s\n", ku_rpc_server_address(rpc, i));
     fflush(stdout);
 }
 
 int ps_serve_training(struct cli *c, const struct ps_train_options *train,
                       const struct ps_server_options *server)
 {
-    struct ku_ps_server_opts o = {.listening = say_listening};
+    struct ku_ps_server_opts o = {.listening = say_listening, .ctx = &o.rpc};
     struct kumi_train_options t = {.out = train->out, .resume = 2};
     struct kumi_train_result result = {0};
     const char *texts[KU_RPC_MAX_LISTEN];
     char *copy = NULL;
-    if (train->out == NULL)
-        return cli_usage("kumi ps serve: --out: give the run directory");
+    if (train->out == NULL && train->shard)
+        return cli_usage("kumi ps serve: --out: give the run directory, the same for all shards");
     if (!cli_settings(c, NULL, 0, &t.settings))
         return c->code;
     int status = train->shard ? take_shard(train->shard, train->out) : KUMI_OK;
@@ -74,6 +76,8 @@ int ps_serve_training(struct cli *c, const struct ps_train_options *train,
         status = ps_server_opts(server, "", texts, &copy, &o.rpc);
     if (server->listen == NULL)
         o.rpc.n_listen = 0;
+    if (status == KUMI_OK) /* the run may read data and repeat a journal before it listens */
+        status = ku_rpc_server_check(&o.rpc);
     o.spreads = train->shard == NULL;
     o.service.keeps = train->keeps != 0;
     if (status == KUMI_OK)

@@ -26,7 +26,7 @@ struct ku_ps_server_opts {
 /*
  * Serve a run: the rank of the servers' job that the environment describes.
  *
- *   options   of the run; out is given. A run that was killed continues
+ *   options   of the run; a run that was killed continues in `out`
  *
  * Blocks until the training is complete or stopped. Errors: those of a run.
  */

@@ -183,6 +183,11 @@ struct ku_rpc_server_opts {
  * KUMI_ESTORAGE (no socket); KUMI_ENOMEM. Nothing is left behind.
  */
 KU_STATUS ku_rpc_server_create(const struct ku_rpc_server_opts *o, struct ku_rpc_server **server);
+/*
+ * Addresses and files as ku_rpc_server_create checks them, without listening: for a server that has
+ * much to do before it listens. n_listen may be 0. Errors: KUMI_EINVAL, likewise.
+ */
+KU_STATUS ku_rpc_server_check(const struct ku_rpc_server_opts *o);
 /* The i-th address, as clients can use it, with the actual port: "127.0.0.1:41234". Borrowed. */
 const char *ku_rpc_server_address(const struct ku_rpc_server *s, int i);
 /*

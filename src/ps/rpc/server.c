@@ -179,6 +179,21 @@ static int check_opts(const struct ku_rpc_server_opts *o)
     return KUMI_OK;
 }
 
+int ku_rpc_server_check(const struct ku_rpc_server_opts *o)
+{
+    struct ku_rpc_secrets secrets;
+    struct ku_rpc_address address;
+    KU_TRY(ku_rpc_secrets_init(&secrets, &o->security));
+    int status = KUMI_OK;
+    for (int i = 0; i < o->n_listen && status == KUMI_OK; i++) {
+        status = ku_rpc_address_parse(o->listen[i], &address);
+        if (status == KUMI_OK)
+            status = ku_rpc_check_open(&address, &secrets);
+    }
+    ku_rpc_secrets_fini(&secrets);
+    return status;
+}
+
 int ku_rpc_server_create(const struct ku_rpc_server_opts *o, struct ku_rpc_server **server)
 {
     const int n_threads = o->n_threads ? o->n_threads : 2;

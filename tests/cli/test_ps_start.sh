@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The start of kumi ps serve and run: what is refused, before anything is made.
+. "$2/tests/cli/begin.sh"
+[ -x "$kumi-ps" ] || exit 77
+python3 - "$dir" <<'P'
+import json, random, sys
+dir, r = sys.argv[1], random.Random(1)
+open(f"{dir}/t.txt", "w").write("".join(r.choice("abcdefgh ") for _ in range(20000)))
+gpt2 = {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 256}
+json.dump({"model": gpt2, "data": {"train": f"{dir}/t.txt", "seq_len": 16}, "parallel": {"timeout_s": 60},
+           "train": {"steps": 4, "global_batch": 16, "micro_batch": 2, "virtual_shards": 4, "threads": 1}}, open(f"{dir}/c.json", "w"))
+open(f"{dir}/broken.json", "w").write('{"model"')
+P
+cd "$dir" || exit 1
+no() { # exit code, text, command..: one line, and no folder is left
+    local code=$1 text=$2 got is
+    shift 2
+    got=$(timeout 60 "$kumi" ps "$@" 2>&1 >/dev/null)
+    is=$?
+    [ $is = "$code" ] && [[ $got == "kumi: error: "*"$text"* ]] && [ "$(printf '%s\n' "$got" | wc -l)" = 1 ] && [ ! -e o ] && [ ! -e runs ] && return
+    printf 'kumi ps %s\n  wanted %s: %s\n  got    %s: %s\n  in %s\n' "$*" "$code" "$text" $is "$got" "$(echo *)"
+    rm -rf o runs
+    failed=1
+}
+
+# a configuration that cannot be read, once and by its cause
+for command in "serve" "run -n 2 -s 2"; do
+    no 2 "json: nosuch.json: cannot be read: No such file or directory" $command nosuch.json --out o
+    no 2 "json: broken.json:1:8: " $command broken.json --out o
+    no 2 "ps.modus: unknown key; see" $command c.json --out o --set ps.modus=async
+done
+no 2 "ps.workers: null; set the number of workers" serve c.json --out o
+
+# addresses, secrets and the length of the directory, before data are read
+no 2 "0.0.0.0:7777: not on this host, and neither TLS" serve c.json --out o --set ps.workers=1 --listen 0.0.0.0:7777
+no 2 "no port of 0 to 65535" serve c.json --out o --set ps.workers=1 --listen here
+no 2 "rpc: token: none: No such file or directory" serve c.json --out o --set ps.workers=1 --token-file none
+no 2 "rpc: tls: the key is missing" serve c.json --out o --set ps.workers=1 --cert c.json
+no 2 "--out: give the run directory, the same for all shards" serve c.json --set ps.workers=1 --shard 0/2
+long=$(printf '%096d' 0)
+no 2 "96 bytes; the servers' sockets are in this directory, and the path of a socket is short: give one of at most 93" run c.json -n 2 --out "$long"
+
+# runs/CONFIG-TIME by default, which does not stay if no run has begun; every address is printed
+timeout 60 "$kumi" ps run c.json -n 1 --set data.train=t.none 2>err
+[ $? = 3 ] && grep -q '^kumi: error: data: t.none: No such file or directory' err && rmdir runs || say "no data: $(cat err; ls runs)"
+digest() { sed -n 's/^digest: //p'; }
+want=$("$kumi" train c.json --out all -n 2 2>/dev/null | digest)
+got=$(timeout 60 "$kumi" ps run c.json -n 2 2>err | digest)
+[ -n "$got" ] && [ "$got" = "$want" ] && [ -e runs/c-*/summary.json ] || say "a run without --out: $got, wanted $want: $(cat err; ls runs)"
+rm -rf runs
+"$kumi" ps serve c.json --set ps.workers=2 --listen "unix:$dir/socket,127.0.0.1:0" >out 2>err &
+server=$!
+has_two() { [ "$(grep -c '^listening on ' out)" = 2 ]; }
+await has_two || say "addresses: $(cat out err)"
+i=0
+for address in $(sed -n 's/^listening on //p' out); do
+    timeout 60 "$kumi" ps worker c.json --set ps.workers=2 --worker $i --servers "$address" 2>"worker-$i" || say "worker $i: $(cat "worker-$i")" &
+    i=$((i + 1))
+done
+wait $server
+got=$(digest <out)
+[ "$got" = "$want" ] && [ -e runs/c-*/summary.json ] || say "a server without --out: $got, wanted $want: $(cat out err worker-*)"
+wait
+
+exit $failed
