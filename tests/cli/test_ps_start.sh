@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The start of kumi ps serve and run: what is refused, before anything is made.
+# The start of kumi ps serve and run: what is refused, before anything is made; and the exit code where no worker is left.
 . "$2/tests/cli/begin.sh"
 [ -x "$kumi-ps" ] || exit 77
 python3 - "$dir" <<'P'
@@ -62,5 +62,15 @@ wait $server
 got=$(digest <out)
 [ "$got" = "$want" ] && [ -e runs/c-*/summary.json ] || say "a server without --out: $got, wanted $want: $(cat out err worker-*)"
 wait
+
+# no worker is left: the state is saved, and the code is that of the first worker
+"$kumi" ps run c.json -n 1 --out o --set train.steps=1000000 >out 2>err &
+run=$!
+has_update() { "$kumi" ps status --servers unix:o/server-0.sock --json 2>/dev/null | grep -q '"updates": [1-9]'; }
+await has_update || say "no update: $(cat err)"
+kill -KILL "$(pgrep -P $run -f 'worker .*--worker 0')" || say "no worker"
+wait $run
+is=$?
+[ $is = 6 ] && grep -q '^kumi: no worker is left; the servers are stopped' err && grep -q '^stopped: [1-9]' out || say "no worker: exit $is: $(cat out err)"
 
 exit $failed

@@ -42,6 +42,7 @@ struct run {
     char own_out[KU_RUN_PATH_BYTES];  /* of the directory that was not given */
     pid_t servers, *pid;              /* of the launcher; [n_workers]; 0: ended */
     int n_alive, n_done;              /* workers; those that have seen the end of the training */
+    int failed;                       /* code of the first worker that ended for good; 0: none */
 };
 
 static int add(char ***argv, uint32_t *n, const char *text)
@@ -162,6 +163,8 @@ static int reap_worker(struct run *r, int w, int status, const sigset_t *old)
         r->worker_restarts--;
         return start_worker(r, w, old);
     }
+    if (r->failed == 0)
+        r->failed = WIFSIGNALED(status) ? -KUMI_EPEER : code_of(status);
     return KUMI_OK;
 }
 
@@ -207,18 +210,19 @@ static int supervise(struct run *r, const sigset_t *stops, const sigset_t *old)
 {
     const struct timespec slice = {.tv_nsec = 50000000};
     int code = 0;
-    bool is_asked = false;
+    bool is_asked = false, is_deserted = false;
     while (reap(r, old, &code)) {
         int sig = sigtimedwait(stops, NULL, &slice);
         if (sig <= 0 && r->n_alive + r->n_done == 0 && !is_asked) {
             KU_MESSAGE(WARN, "kumi: no worker is left; the servers are stopped");
             sig = SIGTERM;
+            is_deserted = true;
         }
         is_asked |= sig > 0 && sig != SIGCHLD;
         if (sig > 0 && sig != SIGCHLD && r->servers)
             kill(r->servers, sig);
     }
-    return code;
+    return is_deserted && code == -KUMI_ESTOPPED ? r->failed : code;
 }
 
 /* Workers end by themselves once the servers have told them so. */
