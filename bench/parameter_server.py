@@ -43,9 +43,14 @@ def all_reduce(b, config, batch, updates, sets):
     return rates(out, batch, 2)
 
 
+def is_single(mode):
+    """An update of async and ssp has the samples of one worker."""
+    return not mode.startswith("sync")
+
+
 def server(b, config, batch, updates, sets, mode):
-    """Two workers and a server, processes of this host. An update of async and ssp has the samples of one worker."""
-    out, single = f"{b.work}/run", "sync" not in mode
+    """Two workers and a server, processes of this host."""
+    out, single = f"{b.work}/run", is_single(mode)
     updates, batch = (updates * WORKERS, batch / WORKERS) if single else (updates, batch)
     sets = (f"train.steps={updates}", *sets, *MODES[mode])
     shutil.rmtree(out, ignore_errors=True)
@@ -85,7 +90,7 @@ def throughput(b):
 
 def learn(kumi, config, folder, out, mode, epochs, seed, limit_s=None):
     """The validation accuracy after so many epochs' samples: with async and ssp twice the updates, each of half the batch at half the rate."""
-    single = mode != "sync"
+    single = is_single(mode)
     each = TRAIN_IMAGES // BATCH * (WORKERS if single else 1)
     rate = json.load(open(config))["optimizer"]["lr"] / (WORKERS if single else 1)
     sets = (f"ps.workers={WORKERS}", f"train.steps={round(epochs * each)}", "train.epochs=null", f"schedule.warmup_steps={min(each, round(epochs * each / 4)) or 1}",

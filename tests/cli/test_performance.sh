@@ -11,7 +11,7 @@ cd "$source" || exit 1
 python3 -B - "$dir" <<'P'
 import json, os, shutil, sys
 sys.path.insert(0, "bench")
-import measure, performance, table
+import measure, parameter_server, performance, table
 
 folder = sys.argv[1]
 os.environ.pop("KUMI_CACHE", None)
@@ -65,6 +65,9 @@ assert table.cell_of(table.figure("y", 2.0)) == "y 2.00"
 table.ROWS, kept = [("r", lambda r: [half]), ("s", lambda r: [half, table.at_most("z", 1, 2)]), ("t", lambda r: [half, table.at_most("z", 3, 2)])], table.ROWS
 assert [verdict for _, _, verdict in table.lines_of(None)] == ["disturbed", "met where undisturbed", "**missed**"]
 table.ROWS = kept
+
+# samples of an update of a parameter server: of all workers, or of one
+assert [mode for mode in parameter_server.MODES if parameter_server.is_single(mode)] == ["async", "ssp:2"]
 
 for cpu, isa, kind in (("Intel(R) Xeon(R) Processor", "amx", "intel-xeon-amx"), ("AMD EPYC", "avx512bf16", "amd-epyc-avx512bf16"),
                        ("AMD EPYC 9R14 96-Core Processor", "avx2", "amd-epyc-9r14-avx2"), ("Intel(R) Core(TM) i7-8550U CPU @ 1.80GHz", "avx2", "intel-core-i7-8550u-avx2")):
