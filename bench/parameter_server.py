@@ -20,6 +20,7 @@ from measure import GPT2, Failed, images_like_cifar10, spread
 
 RESNET20 = "configs/resnet20-cifar10.json"
 WORKERS, TRAIN_IMAGES, BATCH = 2, 50000, 128
+MODELS = "GPT-2 124M", "ResNet-20"
 MODES = {"sync": (), "async": ("ps.mode=async",), "ssp:2": ("ps.mode=ssp", "ps.staleness=2"), "sync int8": ("ps.compression=int8",),
          "sync topk": ("ps.compression=topk",)}
 
@@ -124,6 +125,31 @@ def ps(b):
     return {"throughput": throughput(b), "calls": calls, "convergence": convergence(b)}
 
 
+def moved(row):
+    """Bytes of a worker's step."""
+    return (row.get("push_bytes") or 0) + (row.get("pull_bytes") or 0)
+
+
+def modes(r, where):
+    """Bytes and samples a second of every mode beside all-reduce: the lines of a table."""
+    from table import ratio
+    speed = r.of("ps").get("throughput") or {}
+    if not speed:
+        return None
+    rate_of = lambda row: (row.get("samples_per_s") or {}).get("median")
+    out = [f"Two workers of one thread and one server on two cores, which the server shares with the workers: {where}; {r.sections['ps']['date']}, `--journal-sync none`. MB: what a worker "
+           "pushes and pulls in a step. Samples a second, and beside all-reduce between two ranks. Other kinds of CPU differ.", "",
+           "| | " + " | ".join(f"{name}, MB | samples/s | × all-reduce" for name in MODELS) + " |", "|---" + "|--:" * 3 * len(MODELS) + "|"]
+    for mode in "all-reduce", *MODES:
+        cells = []
+        for name in MODELS:
+            row, whole = (speed.get(f"{name}, {key}") or {} for key in (mode, "all-reduce"))
+            figures = moved(row) and f"{moved(row) / 1e6:,.1f}", rate_of(row) and (f"{rate_of(row):,.0f}" if rate_of(row) >= 100 else f"{rate_of(row):.2f}"), rate_of(whole) and rate_of(row) and f"{ratio(rate_of(row), rate_of(whole)):.2f}"
+            cells += [figure or "–" for figure in figures]
+        out.append(f"| {mode} | " + " | ".join(cells) + " |")
+    return out
+
+
 def checks(r):
     """Targets, in the form of table.py's rows."""
     from table import at_least, at_most, figure, ratio
@@ -137,14 +163,13 @@ def checks(r):
         out.append(at_least(f"stream over a {name} × gRPC's echo" if name != "TCP" else "stream over TCP × gRPC's echo", ratio(own, echo), 0.9))
     pulled = first(unix, "stream_bytes_per_cpu_s")
     out.append(at_least("pulled per core, GB/s", pulled and pulled / 1e9, 2))
-    for name in "GPT-2 124M", "ResNet-20":
+    for name in MODELS:
         whole = ((speed.get(f"{name}, all-reduce") or {}).get("samples_per_s") or {}).get("median")
         for mode in MODES:
             row = speed.get(f"{name}, {mode}")
             if row is None:
                 continue
-            moved = (row.get("push_bytes") or 0) + (row.get("pull_bytes") or 0)
-            out.append(figure(f"{name}, {mode} × all-reduce ({moved / 1e6:.1f} MB a step of a worker)", ratio((row.get("samples_per_s") or {}).get("median"), whole)))
+            out.append(figure(f"{name}, {mode} × all-reduce ({moved(row) / 1e6:.1f} MB a step of a worker)", ratio((row.get("samples_per_s") or {}).get("median"), whole)))
     mean = lambda mode: statistics.mean(x["accuracy"] for x in learned[mode]) if learned.get(mode) else None
     for mode in "async", "ssp:2":
         if mean("sync") is not None and mean(mode) is not None:

@@ -5,7 +5,7 @@
     bench/performance.sh                   every section
     bench/performance.sh comm gpt2         these sections anew; the table keeps the others as they were
     bench/performance.sh --table           the tables anew from what they hold
-    bench/performance.sh --readme          the same, and README shows the table of this kind of CPU
+    bench/performance.sh --readme          the same, and README and the guide show blocks of the table of this kind of CPU
 
 A kind of CPU is its model and best instruction set. Its table is docs/internals/performance/KIND.md; KIND.json beside it holds what the table shows, by
 section, so that later runs on such a machine complete or replace sections. bench/results/KIND has every figure of the last run of a section.
@@ -34,12 +34,13 @@ TORCH = "torch==2.15.*"
 TABLES = "docs/internals/performance"
 INDEX = {"README.md": "docs/internals/performance", "docs/reference/performance.md": "../internals/performance"} # pages with links to all tables
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-COMPARISON = re.compile(r"<!-- measured:comparison-([\w-]+) -->\n.*?<!-- /measured -->", re.S) # README's copy of a table's block
+COPIES = {"README.md": "comparison", "docs/guide/parameter-server.md": "parameter-server"} # pages with a block of a table
 LINKS = re.compile(r"<!-- tables -->\n.*?<!-- /tables -->", re.S)
 
 
 measure.SECTIONS["hosts"] = hosts.hosts, 9
 measure.SECTIONS["ps"] = parameter_server.ps, 30
+table.BLOCKS["parameter-server"] = parameter_server.modes
 table.ROWS.append(("Parameter server, 2 workers and 1 server", parameter_server.checks))
 table.ROWS.append(("Two hosts in network namespaces", hosts.checks))
 
@@ -157,11 +158,21 @@ def write_table(folder, kind):
     print(f"{path} has the table")
 
 
+def copy_block(path, name, kind=None):
+    """A page's block as the table has it, of the kind that the page shows or of another one whose table has the block."""
+    block = re.compile(rf"<!-- measured:{name}-([\w-]+) -->\n.*?<!-- /measured -->", re.S)
+    shown = block.search(open(path).read()).group(1)
+    for of in [kind, shown]:
+        found = of and block.search(open(f"{TABLES}/{of}.md").read())
+        if found:
+            replace_in(path, block, found.group(0))
+            return
+
+
 def write_pages(kind=None):
-    """Links to all tables; README's comparison as its table has it, or of another kind."""
-    shown = kind or COMPARISON.search(open("README.md").read()).group(1)
-    block = next(m for m in COMPARISON.finditer(open(f"{TABLES}/{shown}.md").read()) if m.group(1) == shown)
-    replace_in("README.md", COMPARISON, block.group(0))
+    """Links to all tables; blocks of tables."""
+    for path, name in COPIES.items():
+        copy_block(path, name, kind)
     pages = sorted(name for name in os.listdir(TABLES) if name.endswith(".md"))
     for path, folder in INDEX.items():
         titles = [open(f"{TABLES}/{name}").readline().lstrip("# ").strip() for name in pages]
@@ -183,7 +194,7 @@ def main():
     p.add_argument("--mask-amx", action="store_true", help="measure a CPU with AMX as if it had none, kumi and its peers alike: many clouds mask it")
     p.add_argument("--quick", action="store_true", help="try everything with few steps; figures mean nothing, and their table stays in --results")
     p.add_argument("--table", action="store_true", help="write the tables from what they hold")
-    p.add_argument("--readme", action="store_true", help="README shows the table of this kind of CPU")
+    p.add_argument("--readme", action="store_true", help="README and the guide show blocks of the table of this kind of CPU")
     p.add_argument("--tables", help=f"the folder of the tables (default: {TABLES})")
     a = p.parse_args()
     a.tables = a.tables or (a.results + "/quick" if a.quick else TABLES)

@@ -355,7 +355,11 @@ def markdown(kind, store, order):
            f"Turns discarded because the machine was disturbed: {discarded}."]
     if any(s["quick"] for s in r.sections.values()):
         out.append("**A trial of the scripts with few steps: these figures mean nothing.**")
-    out += ["", comparison(kind, store), "", "| | measured (target) | |", "|---|---|---|"]
+    for name, block in BLOCKS.items():
+        lines = block(r, title(store))
+        if lines:
+            out += ["", f"<!-- measured:{name}-{kind} -->", *lines, "<!-- /measured -->"]
+    out += ["", "| | measured (target) | |", "|---|---|---|"]
     for name, checks, verdict in lines_of(r):
         out.append(f"| {name} | {'; '.join(map(cell_of, checks))} | {verdict} |")
     lacks = [f"{name}: {note}" for name in order for note in r.sections.get(name, {"not_measured": []})["not_measured"]]
@@ -364,12 +368,10 @@ def markdown(kind, store, order):
     return "\n".join(out) + "\n" + details(r)
 
 
-def comparison(kind, store):
-    """Tokens per second beside PyTorch: a block of its own, which README repeats for one kind of CPU."""
-    r = Results(store)
+def comparison(r, where):
+    """Tokens per second beside PyTorch."""
     dates = sorted({r.sections[s]["date"] for s in ("gpt2", "nanogpt") if s in r.sections}) or ["not measured yet"]
-    out = [f"<!-- measured:comparison-{kind} -->",
-           f"Two cores of this machine: {title(store)}; {' and '.join(dates)}, PyTorch {versions(r).get('PyTorch', 'none')}. PyTorch's figures are the better of "
+    out = [f"Two cores of this machine: {where}; {' and '.join(dates)}, PyTorch {versions(r).get('PyTorch', 'none')}. PyTorch's figures are the better of "
            "eager and compiled. Other kinds of CPU differ.", "",
            "| tokens a second | kumi, 2 ranks × 1 thread | PyTorch DDP over Gloo, 2 × 1 | PyTorch, 1 process × 2 threads |",
            "|---|--:|--:|--:|"]
@@ -377,7 +379,10 @@ def comparison(kind, store):
         for dtype in "f32", "bf16":
             cells = [r.tps(section, f"kumi 2x1 {dtype}"), r.best(section, "2x1", dtype), r.best(section, "1x2", dtype)]
             out.append(f"| {name}, {dtype} | " + " | ".join(f"{c:,.0f}" if c else "–" for c in cells) + " |")
-    return "\n".join(out + ["<!-- /measured -->"])
+    return out
+
+
+BLOCKS = {"comparison": comparison} # marked parts of a table, which a page repeats for one kind of CPU: lines, None where nothing was measured
 
 
 def versions(r):

@@ -171,16 +171,17 @@ def measured(pages):
 
 
 def tables(pages):
-    """README and the performance page link to the table of every kind of CPU; README's comparison names the kind that it is of."""
+    """README and the performance page link to the table of every kind of CPU; a block of a table names the kind that it is of."""
     kinds = {path: text.splitlines()[0].lstrip("# ") for path, text in pages.items() if path.startswith("docs/internals/performance/")}
     for path in "README.md", "docs/reference/performance.md":
         linked = {os.path.normpath(os.path.join(os.path.dirname(path), to)) for to in re.findall(r"\]\(([^)\s#]+)", pages[path])}
         for missing in sorted(set(kinds) - linked):
             yield f"{path}: no link to {missing}"
-    for name, block in BLOCK.findall(pages["README.md"]):
-        kind = kinds.get(f"docs/internals/performance/{name.removeprefix('comparison-')}.md")
-        if name.startswith("comparison") and (kind is None or kind not in block.splitlines()[0]):
-            yield f"README.md: measured:{name}: its first line does not name {kind or 'a kind of CPU that has a table'}"
+    for path, name, block in ((path, *found) for path, text in pages.items() if path == "README.md" or path.startswith("docs/guide/") for found in BLOCK.findall(text)):
+        of = re.fullmatch("(?:comparison|parameter-server)-(.*)", name)
+        kind = of and kinds.get(f"docs/internals/performance/{of.group(1)}.md")
+        if of and (kind is None or kind not in block.splitlines()[0]):
+            yield f"{path}: measured:{name}: its first line does not name {kind or 'a kind of CPU that has a table'}"
 
 
 def complete(pages):
@@ -233,9 +234,10 @@ assert [re.sub(":.*: batch", ": batch", line) for line in plans("    $ kumi plan
     "kumi plan configs/gpt2-124m.json -n auto: batch: train.global_batch: 4 is less than virtual_shards = 6; give at least 6, or fewer ranks"]
 assert unreached(TREE) == ["docs/c.md: no page links to it", "docs/reference/p.md: no page links to it"]
 assert [line.split(": ")[1] for line in measured(TREE)] == ["measured:m", "7 tokens/s"]
-COMPARED = {"README.md": "[a](docs/internals/performance/a-b.md)\n<!-- measured:comparison-a-b -->\nof A\n<!-- /measured -->\n",
+COMPARED = {"docs/guide/g.md": "<!-- measured:parameter-server-c -->\nof A\n<!-- /measured -->\n", "README.md": "[a](docs/internals/performance/a-b.md)\n<!-- measured:comparison-a-b -->\nof A\n<!-- /measured -->\n",
             "docs/reference/performance.md": "", "docs/internals/performance/a-b.md": "# A, b\n"}
 assert [line.split(": ", 1)[1] for line in tables(COMPARED)] == ["no link to docs/internals/performance/a-b.md",
+                                                                 "measured:parameter-server-c: its first line does not name a kind of CPU that has a table",
                                                                  "measured:comparison-a-b: its first line does not name A, b"]
 assert len(KEYS) > 100 and len(OPTIONS) > 12, (KEYS, OPTIONS)
 

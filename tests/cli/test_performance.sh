@@ -94,6 +94,21 @@ with open(folder + "/k.md", "a") as f:
 performance.write_table(folder, "k")
 assert open(folder + "/k.md").read() == page + "A note.\n"
 
+# a page repeats the block of a table, of another kind only where that one has it
+block = lambda kind, text: f"<!-- measured:m-{kind} -->\n{text}\n<!-- /measured -->\n"
+for kind, text in (("a-b", block("a-b", 1)), ("c", "")):
+    with open(f"{folder}/{kind}.md", "w") as f:
+        f.write("# X\n" + text)
+tables, performance.TABLES = performance.TABLES, folder
+for kind, more, want in ((None, "", 1), ("c", "", 1), ("c", block("c", 2), 2)):
+    with open(folder + "/c.md", "a") as f:
+        f.write(more)
+    with open(folder + "/page", "w") as f:
+        f.write("before\n" + block("a-b", 0) + "after\n")
+    performance.copy_block(folder + "/page", "m", kind)
+    assert open(folder + "/page").read() == "before\n" + block("a-b" if want == 1 else "c", want) + "after\n", (kind, want)
+performance.TABLES = tables
+
 for name in os.listdir(performance.TABLES):
     if name.endswith(".json"):
         kind = name.removesuffix(".json")
