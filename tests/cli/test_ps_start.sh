@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The start of kumi ps serve and run: what is refused, before anything is made; and the exit code where no worker is left.
+# The start of kumi ps serve and run: what is refused, before anything is made; directories, addresses and hosts; a run without workers.
 . "$2/tests/cli/begin.sh"
 [ -x "$kumi-ps" ] || exit 77
 python3 - "$dir" <<'P'
@@ -62,6 +62,26 @@ wait $server
 got=$(digest <out)
 [ "$got" = "$want" ] && [ -e runs/c-*/summary.json ] || say "a server without --out: $got, wanted $want: $(cat out err worker-*)"
 wait
+
+# servers and workers as jobs of kumi run on two hosts: server I adds I to the port, a worker has the number of its rank
+port=$(python3 -c '
+import socket
+while True:
+    with socket.socket() as a, socket.socket() as b:
+        a.bind(("127.0.0.1", 0))
+        try:
+            b.bind(("127.0.0.1", a.getsockname()[1] + 1))
+        except OSError:
+            continue
+        print(a.getsockname()[1])
+        break')
+hosts() { timeout 60 "$kumi" run -H h0:1,h1:1 --rsh none -- "$kumi-ps" "$@" --set ps.workers=2; }
+hosts serve c.json --out hosts --listen "127.0.0.1:$port" >out 2>err &
+server=$!
+hosts worker c.json --servers "127.0.0.1:$port,127.0.0.1:$((port + 1))" >workers 2>&1 || say "workers on two hosts: $(cat workers)"
+wait $server
+is=$?
+[ $is = 0 ] && [ "$(digest <out)" = "$want" ] || say "servers on two hosts: exit $is, wanted $want: $(cat out err)"
 
 # no worker is left: the state is saved, and the code is that of the first worker
 "$kumi" ps run c.json -n 1 --out o --set train.steps=1000000 >out 2>err &
