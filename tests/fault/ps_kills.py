@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kill servers and workers of kumi ps run at seeded moments: the digest is that of an undisturbed run.
+"""Kill servers and workers of kumi ps run at seeded moments, also both at once: the digest is that of an undisturbed run.
 
     ps_kills.py KUMI N SEED [MODE..]
 
 In mode sync the digest is that of an all-reduce run, in modes int8 and topk (ps.compression) that of kumi train with as
 many workers, as in mode call, where a server kills itself in place of its n-th
 system call. In the other modes the journal is replayed: the digest is that of the replay, so no acknowledged update
-was lost and none was applied twice.
+was lost and none was applied twice. A journal that lost its end would replay as well: the servers that are started again
+have the updates that `kumi ps status` showed before the kill.
 """
 import json
 import os
@@ -51,20 +52,48 @@ def children(pid):
     return found
 
 
-def kill_one(run, what, r):
-    """Kill one server or worker by its number; servers are the leaves below their launcher."""
-    alive = children(run.pid)
-    if what == "worker":
-        pids = [pid for pid, line in alive if len(line) > 1 and line[1] == "worker"]
-    else:
-        pids = [pid for pid, line in alive if len(line) > 1 and line[1] == "serve"]
-    if pids:
-        try:
-            os.kill(r.choice(pids), signal.SIGKILL)
-            return 1
-        except ProcessLookupError:
-            pass
-    return 0
+def kill_some(run, what, r):
+    """Kill a process of each kind; servers are the leaves below their launcher. Returns the number of kills."""
+    alive, kills = children(run.pid), 0
+    for pids in [[pid for pid, line in alive if len(line) > 1 and line[1] == kind] for kind in what]:
+        if pids:
+            try:
+                os.kill(r.choice(pids), signal.SIGKILL)
+                kills += 1
+            except ProcessLookupError:
+                pass
+    return kills
+
+
+def shown(kumi, out):
+    """The updates that server 0 reports, and the length of the run's log then; None: it does not answer."""
+    done = subprocess.run([f"{kumi}-ps", "status", "--json", "--servers", f"unix:{out}/server-0.sock"], capture_output=True, text=True)
+    return (json.loads(done.stdout)["updates"], os.path.getsize(f"{out}.err")) if done.returncode == 0 else None
+
+
+def await_updates(run, kumi, out, n):
+    """What is shown once there are n updates, or after a second."""
+    end, now = time.monotonic() + 1, shown(kumi, out)
+    while (now is None or now[0] < n) and time.monotonic() < end and run.poll() is None:
+        now = shown(kumi, out) or now
+    return now
+
+
+def recovered(log):
+    """The update with which servers that were started again begin."""
+    update, is_open = 0, False
+    for line in log.splitlines():
+        found = re.search("repeating updates [0-9]+ to ([0-9]+) from the journal|resumed .* at step ([0-9]+)$", line)
+        if found:
+            update = max(update, int(found.group(1) or found.group(2)))
+        is_open |= line.startswith("kumi: gpt2: ")
+        if is_open and line.startswith("step "):
+            break
+    return update
+
+
+assert recovered("kumi: r: repeating updates 8 to 9 from the journal\nkumi: gpt2: 1\nkumi: resumed r at step 7\nstep 8/9\nkumi: resumed r at step 9") == 9
+assert recovered("step 3/9\nkumi: gpt2: 1\nkumi: resumed r at step 7\nstep 8/9\nkumi: r: repeating updates 8 to 9 from the journal") == 7
 
 
 def has_begun(out):
@@ -75,6 +104,7 @@ def has_begun(out):
 
 
 COMPRESSED = ("int8", "topk")
+COMPARED = []  # updates that were shown before a kill, and those after the restart
 
 
 def in_process(kumi, folder, n, mode, known={}):
@@ -103,13 +133,16 @@ def one(kumi, folder, seed, mode, want):
         line += ["--set", f"ps.mode={mode}"]
     with open(f"{out}.out", "w") as o, open(f"{out}.err", "w") as e:
         run = subprocess.Popen(line, stdout=o, stderr=e)
-        kills = 0
+        kills, seen = 0, []
         while not has_begun(out) and run.poll() is None:
             time.sleep(0.002)
         for _ in range(r.randint(1, 3)):
             time.sleep(r.random() ** 2 * 0.25)
             if run.poll() is None:
-                kills += kill_one(run, r.choice(["server", "worker"]), r)
+                what = r.choice([["serve"], ["worker"], ["serve", "worker"]])
+                if "serve" in what:
+                    seen.append(await_updates(run, kumi, out, r.choice([0, r.randrange(STEPS)])))
+                kills += kill_some(run, what, r)
         try:
             code = run.wait(timeout=240)
         except subprocess.TimeoutExpired:
@@ -119,10 +152,15 @@ def one(kumi, folder, seed, mode, want):
     if mode not in ("sync", *COMPRESSED):
         again = subprocess.run([f"{kumi}-ps", "replay", out], capture_output=True, text=True, timeout=240)
         want = digest(again.stdout) or again.stderr
-    if code == 0 and got and got == want:
+    log = open(f"{out}.err").read()
+    again = [(update, recovered(log[begin:])) for update, begin in filter(None, seen) if "the servers are started again" in log[begin:]]
+    lost = [(before, after) for before, after in again if after < before]
+    COMPARED.extend(again)
+    if code == 0 and got and got == want and not lost:
         return kills
+    print(*(f"seed {seed}: update {before} was shown, and the servers began again with update {after}" for before, after in lost), sep="\n")
     print(f"seed {seed}, mode {mode}, {n} workers, {s} servers, {kills} kills: exit {code}, {got}, wanted {want}")
-    print(open(f"{out}.err").read()[-3000:])
+    print(log[-3000:])
     return -1
 
 
@@ -163,7 +201,7 @@ def main():
             failed |= done < 0
             kills += max(done, 0)
             i += 1
-    print(f"{kills} kills in {i} runs")
+    print(f"{kills} kills in {i} runs; {len(COMPARED)} restarts compared with what was shown before, after {sum(x for x, _ in COMPARED)} updates")
     return failed
 
 
