@@ -175,9 +175,9 @@ static int verify_all(const struct place *p, struct ku_str *out, struct kumi_err
         const int status = ku_ckpt_verify(p->path[i], note_damage, &damage);
         const struct kumi_error error = *ku_err_get();
         const bool is_removed = status == KUMI_ENOCKPT && ku_os_is_missing(p->path[i]);
+        const char *const size = ku_text_bytes(p->entry[i].bytes, bytes);
         if (status == KUMI_OK)
-            ku_str_add(out, "%s: intact, %s\n", p->path[i],
-                       ku_text_bytes(p->entry[i].bytes, bytes) + strspn(bytes, " "));
+            ku_str_add(out, "%s: intact, %s\n", p->path[i], size + strspn(size, " "));
         else if (is_removed)
             ku_str_add(out, "%s: removed meanwhile\n", p->path[i]);
         else
