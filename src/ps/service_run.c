@@ -468,10 +468,11 @@ void ku_ps_quiesce(struct ku_ps_service *s)
 static void tell_traffic(const struct ku_ps_service *s)
 {
     char pushed[16], pulled[16];
+    const char *const in = ku_text_bytes(s->state.pushed_bytes, pushed);
+    const char *const out = ku_text_bytes(s->state.pulled_bytes, pulled);
     if (s->server == 0 && s->journal && s->state.pushes + s->state.repeated > 0)
         KU_MESSAGE(INFO, "kumi: ps: server 0 received %s of gradients and sent %s of parameters",
-                   ku_text_bytes(s->state.pushed_bytes, pushed),
-                   ku_text_bytes(s->state.pulled_bytes, pulled));
+                   in + strspn(in, " "), out + strspn(out, " "));
 }
 
 void ku_ps_detach(void *service, struct ku_remote_engine *e)

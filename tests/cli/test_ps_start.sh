@@ -53,12 +53,16 @@ rm -rf runs
 server=$!
 has_two() { [ "$(grep -c '^listening on ' out)" = 2 ]; }
 await has_two || say "addresses: $(cat out err)"
+got=$("$kumi" ps status --servers "unix:none,unix:$dir/socket" 2>err-status)
+is=$?
+[ $is = 6 ] && [[ $got == "server 0 of 1 at unix:$dir/socket: "* ]] && grep -q '^kumi: error: .*unix:none' err-status || say "status with a server that is down: exit $is: $got $(cat err-status)"
 i=0
 for address in $(sed -n 's/^listening on //p' out); do
     timeout 60 "$kumi" ps worker c.json --set ps.workers=2 --worker $i --servers "$address" 2>"worker-$i" || say "worker $i: $(cat "worker-$i")" &
     i=$((i + 1))
 done
 wait $server
+grep -q 'server 0 received [0-9.]* KiB of gradients and sent [0-9.]* KiB of parameters' err || say "traffic: $(cat err)"
 got=$(digest <out)
 [ "$got" = "$want" ] && [ -e runs/c-*/summary.json ] || say "a server without --out: $got, wanted $want: $(cat out err worker-*)"
 wait

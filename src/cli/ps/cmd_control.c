@@ -79,14 +79,17 @@ int ps_cmd_status(struct cli *c)
         {"json", CLI_FLAG, "print one JSON object per server", &as_json}, PS_CLIENT_OPTIONS(o)};
     if (!CLI_PARSE(c, option, 0, 0))
         return c->code;
-    int status = ps_client_servers(c, &o, texts, &n, &copy);
-    for (int s = 0; s < n && status == KUMI_OK; s++) {
-        status = call(texts[s], &o, KU_PS_SERVICE "Status", 10 * KU_RPC_SECOND, field);
-        if (status == KUMI_OK)
-            status = print_state(field, texts[s], as_json);
+    const int status = ps_client_servers(c, &o, texts, &n, &copy);
+    int code = cli_end(status, 0);
+    for (int s = 0; s < n && status == KUMI_OK; s++) { /* also those after one that is down */
+        int answer = call(texts[s], &o, KU_PS_SERVICE "Status", 10 * KU_RPC_SECOND, field);
+        if (answer == KUMI_OK)
+            answer = print_state(field, texts[s], as_json);
+        const int failed = cli_end(answer, 0);
+        code = code ? code : failed;
     }
     ku_free(copy);
-    return cli_end(status, 0);
+    return code;
 }
 
 /* Asks server 0. */
