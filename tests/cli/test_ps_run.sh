@@ -107,7 +107,7 @@ has_more() { [ "$(updates)" -gt $((before + 4)) ]; }
 await has_update || say "no update: $(cat "$dir/err")"
 "$kumi" ps snapshot --servers "$address" >"$dir/snapshot" 2>&1 && grep -q '^checkpoint of update [1-9]' "$dir/snapshot" || say "snapshot: $(cat "$dir/snapshot")"
 grep -q 'sync, [0-9]* updates, checkpoint [0-9]*, 1 of 1 workers' <("$kumi" ps status --servers "$address" 2>&1) || say "status: $("$kumi" ps status --servers "$address" 2>&1)"
-"$kumi" ps status --servers "$address" --json | python3 -c 'import json, sys; x = json.load(sys.stdin); assert x["address"] == sys.argv[1] and x["mode"] == "sync" and x["pushed_bytes"] > 0 and len(x) == 13, x' "$address" || say "status --json"
+"$kumi" ps status --servers "$address" --json | python3 -c 'import json, sys; x = json.load(sys.stdin); assert x["address"] == sys.argv[1] and x["mode"] == "sync" and x["pushed_bytes"] > 0 and x["dropped"] == 0 and len(x) == 14, x' "$address" || say "status --json"
 before=$(updates)
 await has_more || say "no update after the snapshot: $(tail -5 "$dir/err")"
 kill -KILL $server

@@ -54,7 +54,8 @@ static const char *const state[KU_PS_N_STATE] = {[KU_PS_S_SERVER] = "server",
                                                  [KU_PS_S_REFUSED] = "refused",
                                                  [KU_PS_S_PUSHED_BYTES] = "pushed_bytes",
                                                  [KU_PS_S_PULLED_BYTES] = "pulled_bytes",
-                                                 [KU_PS_S_JOURNAL_RECORDS] = "journal_records"};
+                                                 [KU_PS_S_JOURNAL_RECORDS] = "journal_records",
+                                                 [KU_PS_S_DROPPED] = "dropped"};
 
 static const struct row {
     const ProtobufCMessageDescriptor *of;

@@ -36,13 +36,14 @@ static KU_STATUS print_json(const uint64_t *x, const char *mode, const char *add
 {
     KU_TRY(ku_utf8_check("--servers", address));
     json_t *o = json_pack(
-        "{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "server",
+        "{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "server",
         (json_int_t)x[KU_PS_S_SERVER], "servers", (json_int_t)x[KU_PS_S_N_SERVERS], "address",
         address, "mode", mode, "updates", (json_int_t)x[KU_PS_S_VERSION], "saved",
         (json_int_t)x[KU_PS_S_SAVED], "connected", (json_int_t)x[KU_PS_S_N_CONNECTED], "workers",
         (json_int_t)x[KU_PS_S_N_WORKERS], "pushes", (json_int_t)x[KU_PS_S_PUSHES], "repeated",
-        (json_int_t)x[KU_PS_S_REPEATED], "refused", (json_int_t)x[KU_PS_S_REFUSED], "pushed_bytes",
-        (json_int_t)x[KU_PS_S_PUSHED_BYTES], "pulled_bytes", (json_int_t)x[KU_PS_S_PULLED_BYTES]);
+        (json_int_t)x[KU_PS_S_REPEATED], "refused", (json_int_t)x[KU_PS_S_REFUSED], "dropped",
+        (json_int_t)x[KU_PS_S_DROPPED], "pushed_bytes", (json_int_t)x[KU_PS_S_PUSHED_BYTES],
+        "pulled_bytes", (json_int_t)x[KU_PS_S_PULLED_BYTES]);
     char *text = ku_json_print(o, 0);
     json_decref(o);
     if (text == NULL)
@@ -59,12 +60,12 @@ static KU_STATUS print_state(const uint64_t *x, const char *address, int as_json
     if (as_json)
         return print_json(x, name, address);
     printf("server %lld of %lld at %s: %s, %lld updates, checkpoint %lld, %lld of %lld workers; "
-           "pushes %lld, repeated %lld, refused %lld\n",
+           "pushes %lld, repeated %lld, refused %lld, dropped %lld\n",
            (long long)x[KU_PS_S_SERVER], (long long)x[KU_PS_S_N_SERVERS], address, name,
            (long long)x[KU_PS_S_VERSION], (long long)x[KU_PS_S_SAVED],
            (long long)x[KU_PS_S_N_CONNECTED], (long long)x[KU_PS_S_N_WORKERS],
            (long long)x[KU_PS_S_PUSHES], (long long)x[KU_PS_S_REPEATED],
-           (long long)x[KU_PS_S_REFUSED]);
+           (long long)x[KU_PS_S_REFUSED], (long long)x[KU_PS_S_DROPPED]);
     return KUMI_OK;
 }
 

@@ -66,6 +66,7 @@ enum ku_ps_state_field { /* of StatusReply; SnapshotReply and DrainReply have th
                          KU_PS_S_PUSHED_BYTES,
                          KU_PS_S_PULLED_BYTES,
                          KU_PS_S_JOURNAL_RECORDS,
+                         KU_PS_S_DROPPED,
                          KU_PS_N_STATE
 };
 /*
