@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 
 #include "kumi_ps.pb-c.h"
+#include "ps/remote/layout_message.h"
 #include "ps/remote/service_messages.h"
 #include "ps/util.h"
 
@@ -188,12 +189,67 @@ static void protobuf_c_reads(void **state_)
     }
 }
 
+static void check_tensor(const struct ku_remote_layout *l, bool is_push, uint32_t i,
+                         const Kumi__Ps__V1__Tensor *t)
+{
+    const struct ku_remote_entry *x = is_push ? &l->push[i] : &l->pull[i];
+    const struct ku_remote_part p = ku_remote_part_of(l, is_push, i, 1);
+    assert_string_equal(t->name, x->name);
+    assert_string_equal(t->dtype, kumi_dtype_name(x->wire));
+    assert_int_equal(t->form, x->form);
+    assert_int_equal(t->count, x->count);
+    assert_int_equal(t->begin, p.begin);
+    assert_int_equal(t->end, p.end);
+    assert_int_equal(t->offset, p.offset);
+}
+
+/* Of server 1 of 2, which has no chunk of the second gradient. */
+static void layout(void **state_)
+{
+    struct ku_remote_entry push[] = {
+        {.name = "gradient.0.wte",
+         .dtype = KUMI_F32,
+         .wire = KUMI_BF16,
+         .is_split = true,
+         .count = 20000},
+        {.name = "gradient.0.bias",
+         .dtype = KUMI_F32,
+         .wire = KUMI_F32,
+         .is_split = true,
+         .count = 8},
+        {.name = "loss", .dtype = KUMI_F32, .wire = KUMI_F32, .count = 1}};
+    struct ku_remote_entry pull[] = {
+        {.name = "wte", .dtype = KUMI_F32, .wire = KUMI_F32, .is_split = true, .count = 20000}};
+    const struct ku_remote_layout l = {.n_workers = 1,
+                                       .n_servers = 2,
+                                       .n_push = 3,
+                                       .n_pull = 1,
+                                       .push = push,
+                                       .pull = pull,
+                                       .checksum = UINT64_MAX};
+    struct ku_rpc_buf b;
+    (void)state_;
+    assert_int_equal(ku_ps_layout_put(&l, 1, &b), 0);
+    Kumi__Ps__V1__LayoutReply *r = kumi__ps__v1__layout_reply__unpack(NULL, b.bytes, b.data);
+    assert_non_null(r);
+    assert_true(r->checksum == UINT64_MAX);
+    assert_int_equal(r->server, 1);
+    assert_int_equal(r->n_push, 2);
+    assert_int_equal(r->n_pull, 1);
+    check_tensor(&l, true, 0, r->push[0]);
+    check_tensor(&l, true, 2, r->push[1]);
+    check_tensor(&l, false, 0, r->pull[0]);
+    kumi__ps__v1__layout_reply__free_unpacked(r, NULL);
+    ku_rpc_buf_fini(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names),
         cmocka_unit_test(kumi_reads),
         cmocka_unit_test(protobuf_c_reads),
+        cmocka_unit_test(layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -295,9 +295,13 @@ static void refused(void **state)
 /* A step is applied once: sent again, by a later incarnation, and after the server was killed. */
 static void once(void **state)
 {
+    const uint64_t none[1] = {0};
+    uint64_t layout[3]; /* checksum, server; then the tensors (test_messages.c) */
     (void)state;
     assert_int_equal(send_step(5, 0, 0), 0);
     await_version(1);
+    assert_int_equal(call(KU_PS_SERVICE "Layout", none, 1, layout, 3), 0);
+    assert_true(layout[1] == welcome[KU_PS_R_LAYOUT] && layout[2] == 0);
     const uint64_t pushes = state_of(KU_PS_S_PUSHES);
     assert_int_equal(send_step(5, 0, 1), 0); /* acknowledged, other bytes and all */
     assert_int_equal(state_of(KU_PS_S_PUSHES), pushes);

@@ -13,10 +13,11 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "ps/remote/layout_message.h"
 #include "ps/remote/service_messages.h"
 #include "ps/rpc/rpc_limits.h"
 
-enum { CONNECT, PUSH, PULL, STATUS, SNAPSHOT, DRAIN, N_METHODS };
+enum { CONNECT, LAYOUT, PUSH, PULL, STATUS, SNAPSHOT, DRAIN, N_METHODS };
 enum { AHEAD = 4 /* frames of a pull that wait to be sent: enough to keep a connection busy */ };
 #define GRACE_NS (30 * INT64_C(1000000000)) /* for workers to read the last frames and the status */
 
@@ -48,6 +49,7 @@ struct server {
     struct ku_ps_service *service;
     struct ku_rpc_server *rpc;
     struct ku_rpc_method method[N_METHODS];
+    const struct ku_remote_layout *layout; /* the engine's */
     size_t pull_bytes;
     int server, n_servers;
     char *out;            /* directory of the run */
@@ -447,6 +449,16 @@ static int on_connect(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
     return reply(call, out, KU_PS_N_REPLY, KU_PS_R_NUMERICS, w.numerics);
 }
 
+static int on_layout(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
+{
+    const struct server *s = ctx;
+    struct ku_rpc_buf b;
+    (void)m;
+    KU_TRY(ku_ps_layout_put(s->layout, s->server, &b));
+    ku_rpc_finish(call, KUMI_OK, &b);
+    return KUMI_OK;
+}
+
 static int on_status(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
 {
     const struct server *s = ctx;
@@ -562,9 +574,9 @@ static int on_opened(void *ctx)
 static int attach(void *ctx, const struct ku_run_served *served)
 {
     struct server *s = ctx;
-    s->pull_bytes = ku_remote_engine_layout(served->engine)
-                        ->pull_bytes[ku_remote_engine_server(served->engine)];
+    s->layout = ku_remote_engine_layout(served->engine);
     s->server = ku_remote_engine_server(served->engine);
+    s->pull_bytes = s->layout->pull_bytes[s->server];
     s->n_servers = served->job->n;
     s->out = ku_strdup(served->out);
     if (s->out == NULL)
@@ -666,6 +678,7 @@ static void set_methods(struct server *s)
                                          .close = on_close};
     const struct ku_rpc_method method[N_METHODS] = {
         [CONNECT] = {.path = KU_PS_SERVICE "Connect", .message = on_connect},
+        [LAYOUT] = {.path = KU_PS_SERVICE "Layout", .message = on_layout},
         [PUSH] = stream,
         [PULL] = stream,
         [STATUS] = {.path = KU_PS_SERVICE "Status", .message = on_status},
