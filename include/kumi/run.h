@@ -378,6 +378,14 @@ KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, 
 KUMI_API int kumi_program_text(const struct kumi_settings *settings, int n_ranks, int rank,
                                char **text);
 /*
+ * Print a program of one coordinate of a pipeline whole, as kumi_check_programs reads it.
+ *
+ *   program      "train", "eval", "init" or "derive"
+ *   coordinate   0 to parallel.pp - 1
+ */
+KUMI_API int kumi_coordinate_text(const struct kumi_settings *settings, int n_ranks,
+                                  const char *program, int coordinate, char **text);
+/*
  * Compile the programs of a configuration, those of every batch shape, prove them
  * (docs/internals/check.md) and print what was proved.
  *
@@ -385,10 +393,10 @@ KUMI_API int kumi_program_text(const struct kumi_settings *settings, int n_ranks
  */
 KUMI_API int kumi_check_text(const struct kumi_settings *settings, int n_ranks, char **text);
 /*
- * The same of the programs of files, as kumi_graph_text prints them: one file per program and class
- * of ranks, of the largest batch shape.
+ * The same of the programs of files, as kumi_coordinate_text prints them, of the largest batch
+ * shape. A program is given for all coordinates of a pipeline or for none.
  *
- *   path   [n] files
+ *   path   [n] files, in any order
  *
  * Errors: also KUMI_EINPUT, a file cannot be read or parsed, with line and column.
  */

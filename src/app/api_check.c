@@ -3,6 +3,7 @@
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/progress_line.h"
 #include "base/str.h"
 #include "config/deepspeed.h"
@@ -20,13 +21,6 @@ struct subject {
     struct ku_str *out;                           /* the table of what was proved */
 };
 
-static const char *const name_of[KU_N_PROGS] = {
-    [KU_PROG_TRAIN] = "train",
-    [KU_PROG_EVAL] = "eval",
-    [KU_PROG_INIT] = "init",
-    [KU_PROG_DERIVE] = "derive",
-};
-
 static void print(const char *name, const struct ku_check_report *r, struct ku_str *out)
 {
     ku_str_add(out, "%-8s %12u %12u %9u %10u %9u %14u %6.1f ms\n", name, r->n_instrs,
@@ -34,17 +28,16 @@ static void print(const char *name, const struct ku_check_report *r, struct ku_s
                (double)r->ns * 1e-6);
 }
 
-/* Reads a program; *which is its KU_PROG_*. All ranks are in one class, so files of one name must
- * agree in what the ranks do together. */
-static int read_program(const struct subject *x, const char *path, uint64_t hash[KU_N_PROGS],
-                        struct ku_program **program, int *which)
+/* Reads a program into its place. Ranks of one class have one program, so files of the same program
+ * and coordinate must be equal. */
+static int read_program(const struct subject *x, const char *path, struct ku_program **given)
 {
     struct ku_program *p;
-    int i = 0, status = KUMI_OK;
+    int status = KUMI_OK;
     KU_TRY(ku_program_read(path, &p));
-    while (i < KU_N_PROGS && strcmp(name_of[i], p->name) != 0)
-        i++;
-    if (i == KU_N_PROGS)
+    const int i = ku_trainer_program_find(p->name);
+    struct ku_program **at = NULL;
+    if (i < 0)
         status = KU_ERR(KUMI_EINPUT,
                         "program text: %.200s: program %s; the name must be train, eval, init or "
                         "derive",
@@ -52,39 +45,63 @@ static int read_program(const struct subject *x, const char *path, uint64_t hash
     else if (memcmp(&p->mesh, &x->program[i]->mesh, sizeof p->mesh) != 0)
         status = KU_ERR(KUMI_EPLAN,
                         "check: program %s of %.200s: the mesh is not that of the configuration; "
-                        "give its -n",
+                        "give its -n and parallel layout",
                         p->name, path);
-    else if (hash[i] && hash[i] != ku_program_hash(p))
+    else if (p->pp >= p->mesh.extent[KU_AX_PP])
+        status = KU_ERR(KUMI_EPLAN, "check: program %s of %.200s: at_pp=%d; axis pp has %d ranks",
+                        p->name, path, p->pp, p->mesh.extent[KU_AX_PP]);
+    else if (*(at = &given[p->pp * KU_N_PROGS + i]) && ku_program_hash(*at) != ku_program_hash(p))
         status = KU_ERR(KUMI_EPLAN,
-                        "check: program %s of %.200s: ranks of one class have different programs",
-                        p->name, path);
-    if (status < 0) {
+                        "check: program %s of %.200s: ranks of one class have different programs; "
+                        "another file has coordinate %d of axis pp too",
+                        p->name, path, p->pp);
+    if (status < 0 || *at) {
         ku_program_destroy(p);
         return status;
     }
-    hash[i] = ku_program_hash(p);
-    *program = p;
-    *which = i;
+    *at = p;
+    return KUMI_OK;
+}
+
+/* The coordinates of axis pp are executed together, so a program is given for all or for none. */
+static int check_complete(struct ku_program *const *given, int n_pp)
+{
+    bool is_given[KU_N_PROGS] = {false};
+    for (int at = 0; at < n_pp * KU_N_PROGS; at++)
+        is_given[at % KU_N_PROGS] |= given[at] != NULL;
+    for (int at = 0; at < n_pp * KU_N_PROGS; at++) {
+        const char *name = ku_trainer_program_name(at % KU_N_PROGS);
+        const int k = at / KU_N_PROGS;
+        if (is_given[at % KU_N_PROGS] && given[at] == NULL)
+            return KU_ERR(KUMI_EINVAL,
+                          "check: --program: program %s of coordinate %d of axis pp is missing; "
+                          "kumi graph --program %s --coordinate %d prints it",
+                          name, k, name, k);
+    }
     return KUMI_OK;
 }
 
 static int prove_files(struct subject *x, const struct ku_graph *model,
                        const struct ku_compile_opts *o, const struct ku_target *target)
 {
-    uint64_t hash[KU_N_PROGS] = {0};
-    for (int k = 0; k < x->n; k++) {
-        struct ku_check_report report[KU_N_PROGS];
-        struct ku_program *p = NULL;
-        int i;
-        KU_TRY(read_program(x, x->path[k], hash, &p, &i));
-        const struct ku_program *one[KU_N_PROGS] = {NULL};
-        one[i] = p;
-        int status = ku_trainer_prove(model, o, target, one, report);
-        ku_program_destroy(p);
-        KU_TRY(status);
-        print(name_of[i], &report[i], x->out);
-    }
-    return KUMI_OK;
+    const int n_pp = o->mesh.extent[KU_AX_PP];
+    struct ku_check_report report[KU_N_PROGS];
+    struct ku_program **given = ku_calloc((size_t)n_pp * KU_N_PROGS, sizeof *given);
+    int status = given ? KUMI_OK : KUMI_ENOMEM;
+    for (int k = 0; k < x->n && status == KUMI_OK; k++)
+        status = read_program(x, x->path[k], given);
+    if (status == KUMI_OK)
+        status = check_complete(given, n_pp);
+    if (status == KUMI_OK)
+        status =
+            ku_trainer_prove(model, o, target, (const struct ku_program *const *)given, report);
+    for (int i = 0; i < KU_N_PROGS && status == KUMI_OK; i++)
+        if (given[i])
+            print(ku_trainer_program_name(i), &report[i], x->out);
+    for (int i = 0; i < n_pp * KU_N_PROGS && given; i++)
+        ku_program_destroy(given[i]);
+    ku_free(given);
+    return status;
 }
 
 /* Compiles the programs `which` of a batch shape and checks them, or those of files in their place.
@@ -109,7 +126,7 @@ static int prove_shape(struct ku_session *s, int shape, unsigned which,
         KU_TRY_OUT(ku_trainer_prove_job(model, o, &target, which, x->program, hash, report));
     for (int i = 0; i < KU_N_PROGS && x->path == NULL; i++)
         if (p[i])
-            print(name_of[i], &report[i], x->out);
+            print(ku_trainer_program_name(i), &report[i], x->out);
 out:
     for (int i = 0; i < KU_N_PROGS; i++)
         ku_program_destroy(p[i]);
@@ -128,8 +145,6 @@ static int prove(struct ku_session *s, struct subject *x)
     KU_TRY(ku_session_compile_opts(s, &o));
     KU_TRY(ku_session_plan_pipeline(s, &o));
     KU_TRY(ku_session_solve_recompute(s, &target, &o));
-    if (x->path && o.mesh.extent[KU_AX_PP] > 1)
-        return KU_ERR(KUMI_EINVAL, "check: --program with parallel.pp above 1 is not supported");
     if (x->path)
         return prove_shape(s, ops->largest_shape(s->source), KU_ALL_PROGS, &o, x);
     for (int i = 0; i < ops->n_shapes(s->source); i++) {

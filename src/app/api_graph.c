@@ -38,7 +38,8 @@ static int check_after(const char *after, int as_dot, int *is_program)
 struct form {
     const char *after; /* NULL: the last pass */
     int is_program, as_dot;
-    int rank; /* of the program; -1: the first rank's sizes */
+    int program, pp; /* KU_PROG_*, of this coordinate of axis pp */
+    int rank;        /* the program of this rank, with its sizes; -1: whole, as it is read */
 };
 
 static int print(struct ku_session *s, const struct form *form, struct ku_str *out)
@@ -46,23 +47,28 @@ static int print(struct ku_session *s, const struct form *form, struct ku_str *o
     struct ku_target target = ku_session_target(s);
     struct ku_compile_opts o;
     struct ku_graph *g = NULL;
-    struct ku_program *p = NULL;
+    struct ku_program *p[KU_N_PROGS] = {NULL};
     int status;
     KU_TRY(ku_session_compile_opts(s, &o));
     KU_TRY(ku_session_plan_pipeline(s, &o));
-    o.pp = ku_mesh_coord(&o.mesh, form->rank < 0 ? 0 : form->rank).at[KU_AX_PP];
+    const struct ku_coord at = ku_mesh_coord(&o.mesh, form->rank < 0 ? 0 : form->rank);
+    o.pp = form->rank < 0 ? form->pp : at.at[KU_AX_PP];
+    if (o.pp < 0 || o.pp >= o.mesh.extent[KU_AX_PP])
+        return KU_ERR(KUMI_EINVAL, "graph: --coordinate: %d; give a number from 0 to %d", o.pp,
+                      o.mesh.extent[KU_AX_PP] - 1);
     KU_TRY(ku_session_solve_recompute(s, &target, &o));
     KU_TRY(ku_session_graph(s, s->source->ops->largest_shape(s->source), &g));
-    KU_TRY_OUT(ku_compile_graph(g, &o, &target, form->is_program ? NULL : form->after));
     if (form->is_program) {
-        KU_TRY_OUT(ku_compile_program(g, "train", &o, &target, &p));
-        const struct ku_coord at = ku_mesh_coord(&p->mesh, form->rank < 0 ? 0 : form->rank);
-        status = ku_program_print(p, form->rank < 0 ? NULL : &at, out);
+        const unsigned which = 1u << KU_PROG_TRAIN | 1u << form->program;
+        KU_TRY_OUT(ku_trainer_plan(g, &o, &target, which, p));
+        status = ku_program_print(p[form->program], form->rank < 0 ? NULL : &at, out);
     } else {
+        KU_TRY_OUT(ku_compile_graph(g, &o, &target, form->after));
         status = form->as_dot ? ku_graph_print_dot(g, out) : ku_graph_print(g, out);
     }
 out:
-    ku_program_destroy(p);
+    for (int i = 0; i < KU_N_PROGS; i++)
+        ku_program_destroy(p[i]);
     ku_graph_destroy(g);
     return status;
 }
@@ -104,4 +110,17 @@ int kumi_program_text(const struct kumi_settings *settings, int n_ranks, int ran
         return KU_ERR(KUMI_EINVAL, "graph: --rank: %d; give a number from 0 to %d", rank,
                       n_ranks > 0 ? n_ranks - 1 : 0);
     return text_of(settings, n_ranks, &(struct form){.is_program = 1, .rank = rank}, text);
+}
+
+int kumi_coordinate_text(const struct kumi_settings *settings, int n_ranks, const char *program,
+                         int coordinate, char **text)
+{
+    struct form form = {.is_program = 1, .pp = coordinate, .rank = -1};
+    KU_GIVEN(text, "text");
+    KU_GIVEN(program, "program");
+    form.program = ku_trainer_program_find(program);
+    if (form.program < 0)
+        return KU_ERR(KUMI_EINVAL, "graph: --program: %.64s; give train, eval, init or derive",
+                      program);
+    return text_of(settings, n_ranks, &form, text);
 }

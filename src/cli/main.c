@@ -53,8 +53,8 @@ const struct cli_command cli_commands[] = {
      "          [--grads P] [--no-master] [--json]",
      cmd_plan},
     {"graph", "the graph or program of a configuration",
-     "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value] "
-     "[--deepspeed FILE]",
+     "kumi graph CONFIG [-n N] [--program NAME] [--coordinate K] [--rank R] [--after PASS]\n"
+     "           [--dot] [--set key=value] [--deepspeed FILE]",
      cmd_graph},
     {"check", "prove the programs of a configuration, without running them",
      "kumi check CONFIG [-n N] [--set key=value] [--deepspeed FILE] [--program FILE..]", cmd_check},

@@ -90,15 +90,18 @@ static int check_live(const struct ku_program *p, const struct ku_compile_opts *
 
 /*
  * With KUMI_PROGRAM_TEXT set, what runs is what the text says: the program is printed, parsed, and
- * replaced by the parsed one; or with the name of a folder by NAME.txt there, if it exists. For
- * tests.
+ * replaced by the parsed one; or with the name of a folder by NAME.txt there, in a pipeline by
+ * NAME.ppK.txt of coordinate K, if it exists. For tests.
  */
 static int through_text(const char *folder, struct ku_program **p)
 {
     struct ku_str text = {0}, path = {0};
     struct ku_program *again = NULL;
     struct stat info;
-    ku_str_add(&path, "%s/%s.txt", folder, (*p)->name);
+    ku_str_add(&path, "%s/%s", folder, (*p)->name);
+    if ((*p)->mesh.extent[KU_AX_PP] > 1)
+        ku_str_add(&path, ".pp%d", (*p)->pp);
+    ku_str_add(&path, ".txt");
     int status = ku_program_print(*p, NULL, &text);
     if (status == KUMI_OK && ku_os_stat(ku_str_get(&path), &info) == 0)
         status = ku_program_read(ku_str_get(&path), &again);

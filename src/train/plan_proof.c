@@ -79,6 +79,17 @@ out:
     return status;
 }
 
+/* One of the programs of coordinate 0 that have all state, if there is one: all but evaluation. */
+static const struct ku_program *with_all_state(const struct ku_program *const *program)
+{
+    static const int order[KU_N_PROGS] = {KU_PROG_TRAIN, KU_PROG_INIT, KU_PROG_DERIVE,
+                                          KU_PROG_EVAL};
+    for (int i = 0; i < KU_N_PROGS; i++)
+        if (program[order[i]])
+            return program[order[i]];
+    return NULL;
+}
+
 int ku_trainer_prove(const struct ku_graph *graph, const struct ku_compile_opts *o,
                      const struct ku_target *target, const struct ku_program *const *program,
                      struct ku_check_report report[KU_N_PROGS])
@@ -86,9 +97,10 @@ int ku_trainer_prove(const struct ku_graph *graph, const struct ku_compile_opts 
     const unsigned eval = 1u << KU_PROG_EVAL;
     struct ku_compile_opts for_eval = *o;
     for_eval.is_training = 0;
-    for (int i = 1; i < o->mesh.extent[KU_AX_PP] * KU_N_PROGS && program[0]; i++)
+    const struct ku_program *first = with_all_state(program);
+    for (int i = 0; i < o->mesh.extent[KU_AX_PP] * KU_N_PROGS; i++)
         if (program[i])
-            KU_TRY(ku_check_same_state(program[0], program[i]));
+            KU_TRY(ku_check_same_state(first, program[i]));
     KU_TRY(prove_of(graph, o, target, KU_ALL_PROGS & ~eval, program, report));
     return program[KU_PROG_EVAL] ? prove_of(graph, &for_eval, target, eval, program, report)
                                  : KUMI_OK;

@@ -39,6 +39,23 @@ static int note_params(const struct ku_graph *g, char ***params, int *n_params)
     return n && name[n - 1] == NULL ? KUMI_ENOMEM : KUMI_OK;
 }
 
+const char *ku_trainer_program_name(int program)
+{
+    static const char *const name[KU_N_PROGS] = {[KU_PROG_TRAIN] = "train",
+                                                 [KU_PROG_EVAL] = "eval",
+                                                 [KU_PROG_INIT] = "init",
+                                                 [KU_PROG_DERIVE] = "derive"};
+    return name[program];
+}
+
+int ku_trainer_program_find(const char *name)
+{
+    for (int i = 0; i < KU_N_PROGS; i++)
+        if (strcmp(ku_trainer_program_name(i), name) == 0)
+            return i;
+    return -1;
+}
+
 /* The programs of one coordinate of axis pp, from compiled graphs; eval may be NULL. */
 static int lower(const struct ku_graph *graph, const struct ku_graph *eval,
                  const struct ku_compile_opts *o, const struct ku_target *target, unsigned which,

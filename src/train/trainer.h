@@ -34,6 +34,8 @@ enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DER
 #define KU_ALL_PROGS ((1u << KU_N_PROGS) - 1)
 /* Those of a worker or server of a parameter server, which do not evaluate. */
 #define KU_TRAIN_PROGS (KU_ALL_PROGS & ~(1u << KU_PROG_EVAL))
+const char *ku_trainer_program_name(int program); /* "train" .. of KU_PROG_TRAIN .. */
+int ku_trainer_program_find(const char *name);    /* KU_PROG_*; -1: no such name */
 
 struct ku_trainer_opts {
     struct ku_compile_opts compile; /* is_training 0: evaluation only, without optimizer state */

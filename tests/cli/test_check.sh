@@ -18,10 +18,15 @@ expect() { # code text command..
     fi
 }
 for zero in 0 3; do
-    set -- -n 2 --set parallel.zero=$zero --set parallel.share_host_state=$([ $zero = 0 ] && echo true || echo false)
+    set -- -n 2 --set train.steps=1 --set parallel.zero=$zero --set parallel.share_host_state=$([ $zero = 0 ] && echo true || echo false)
     "$kumi" graph $config "$@" >"$dir/train.txt" || failed=1
-    for program in train eval init derive; do expect 0 "$program " check $config "$@"; done
+    for program in train eval init derive; do
+        expect 0 "$program " check $config "$@"
+        "$kumi" graph $config "$@" --program $program >"$dir/$program.txt" || failed=1
+        expect 0 "$program " check $config "$@" --program "$dir/$program.txt"
+    done
     expect 0 'accepted: 2 ranks' check $config "$@" --program "$dir/train.txt"
+    expect 0 'derive ' check $config "$@" --program "$dir"/{derive,eval,init,train}.txt
     expect 0 'accepted: 2 ranks' check $config "$@" --program "$dir/train.txt" "$dir/train.txt"
 
     # a wrong program: kumi check and kumi train say the same
@@ -30,7 +35,7 @@ for zero in 0 3; do
     cmp -s "$dir/train.txt" "$dir/wrong/train.txt" && { echo "the text has no eps"; failed=1; }
     says='computes a value that the update does not have'
     expect 12 "$says" check $config "$@" --program "$dir/wrong/train.txt"
-    KUMI_PROGRAM_TEXT=$dir/wrong expect 12 "$says" train $config "$@" --set train.steps=1 --out "$dir/run"
+    KUMI_PROGRAM_TEXT=$dir/wrong expect 12 "$says" train $config "$@" --out "$dir/run"
     [ -e "$dir/run/metrics.jsonl" ] && [ -s "$dir/run/metrics.jsonl" ] && { echo "a refused run made steps"; failed=1; }
     rm -rf "$dir/run"
 done
@@ -38,6 +43,41 @@ done
 sed 's/ all_reduce #\([0-9]*\) shard/ all_reduce #\1 shard group=2/' "$dir/train.txt" >"$dir/other.txt"
 expect 12 'ranks of one class have different programs' check $config "$@" --program "$dir/train.txt" "$dir/other.txt"
 expect 12 'the mesh is not that of the configuration' check $config -n 1 --program "$dir/train.txt"
+
+# a pipeline: a text per program and coordinate
+pipe=(-n 4 --set train.steps=1 --set parallel.pp=2 --set parallel.tp=2)
+mkdir "$dir/pp" "$dir/edit"
+for program in train eval init derive; do
+    for k in 0 1; do "$kumi" graph $config "${pipe[@]}" --program $program --coordinate $k >"$dir/pp/$program.pp$k.txt" || failed=1; done
+    expect 0 "$program " check $config "${pipe[@]}" --program "$dir/pp/$program".pp{1,0}.txt
+done
+cmp <("$kumi" graph $config "${pipe[@]}") "$dir/pp/train.pp0.txt" || failed=1
+expect 0 'accepted: 4 ranks in 2 classes' check $config "${pipe[@]}" --program "$dir"/pp/*.txt
+KUMI_PROGRAM_TEXT=$dir/pp expect 0 '' train $config "${pipe[@]}" --out "$dir/run"
+rm -rf "$dir/run"
+expect 2 'program train of coordinate 0 of axis pp is missing' check $config "${pipe[@]}" --program "$dir/pp/train.pp1.txt"
+expect 2 'program eval of coordinate 1 of axis pp is missing' check $config "${pipe[@]}" --program "$dir"/pp/{train.pp0,train.pp1,eval.pp0}.txt
+expect 12 'the mesh is not that of the configuration' check $config "${pipe[@]}" --program "$dir/train.txt"
+sed '2s/at_pp=1/at_pp=2/' "$dir/pp/train.pp1.txt" >"$dir/beyond.txt"
+expect 12 'beyond.txt: at_pp=2; axis pp has 2 ranks' check $config "${pipe[@]}" --program "$dir/pp/train.pp0.txt" "$dir/beyond.txt"
+# one edit at coordinate 1: of the optimizer, of a message's sender and of its channel
+while IFS='|' read -r edit says; do
+    sed "$edit" "$dir/pp/train.pp1.txt" >"$dir/edit/train.pp1.txt"
+    cmp -s "$dir"/{pp,edit}/train.pp1.txt && { echo "nothing to edit: $edit"; failed=1; }
+    expect 12 "$says" check $config "${pipe[@]}" --program "$dir"/{pp/train.pp0,edit/train.pp1}.txt
+    KUMI_PROGRAM_TEXT=$dir/edit expect 12 "$says" train $config "${pipe[@]}" --out "$dir/run"
+    rm -rf "$dir/run"
+done <<'ROWS'
+/adamw/s/eps=[^ ]*/eps=0.5/|check: program train, ranks of pp 1, instruction
+s/ recv #2 pp peer=0/ recv #2 pp peer=1/|check: program train, ranks of pp 1, instruction 2, recv h.1
+s/ recv #1 pp peer=0 group=3/ recv #1 pp peer=0 group=1/|waits for ever, as do pp 1 at
+ROWS
+expect 12 'another file has coordinate 1 of axis pp too' check $config "${pipe[@]}" --program "$dir"/{pp/train.pp0,pp/train.pp1,edit/train.pp1}.txt
+# the coordinates have one state plan, whatever the programs
+for program in train eval; do
+    sed '/^state .* pp=0$/s/ shard+0 / shard+64 /' "$dir/pp/$program.pp1.txt" >"$dir/moved.txt"
+    expect 12 "check: program $program of coordinate 1 of axis pp places wpe.weight otherwise" check $config "${pipe[@]}" --program "$dir/pp/$program.pp0.txt" "$dir/moved.txt"
+done
 
 # files that are no programs
 sed '3s/^arenas/arenae/' "$dir/train.txt" >"$dir/line.txt"

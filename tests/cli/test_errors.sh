@@ -124,6 +124,11 @@ expect 2 'rank count: --replicate: 0; give a number from 1 to 1048576, or auto' 
 expect 2 'kumi graph: --rank: 2; give a number from 0 to 1' graph $config -n 2 --rank 2
 expect 2 'kumi graph: --rank: -1; give a number from 0 to 0' graph $config --rank=-1
 expect 2 'kumi graph: --rank: the ranks have one graph; omit --dot and --after' graph $config --rank 0 --after build
+expect 2 'kumi graph: --program: prints a whole program; omit --rank' graph $config --program eval --rank 0
+expect 2 'kumi graph: --coordinate: prints a whole program; omit --rank, --dot and --after' graph $config --coordinate 0 --after build
+expect 2 'kumi graph: --coordinate: -1; give a number below parallel.pp' graph $config --coordinate=-1
+expect 2 'graph: --coordinate: 1; give a number from 0 to 0' graph $config -n 2 --coordinate 1
+expect 2 'graph: --program: walk; give train, eval, init or derive' graph $config --program walk
 expect 2 'kumi train: --until: 99999999999999999999: not below 2^63; give a smaller number' train $config --until 99999999999999999999
 expect 2 'rank count: -n: 100000; give a number from 1 to 512, or auto' train $config -n 100000
 expect 2 'train.virtual_shards: 2 on 3 ranks' train $config -n 3 --out "$dir/o"

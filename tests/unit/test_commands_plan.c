@@ -658,6 +658,21 @@ static void test_refuses(void **state)
     assert_null(text); /* handed out on success only */
 }
 
+/* The programs of both coordinates of a pipeline, printed and checked. */
+static void check_fails_allocations(const struct kumi_settings *pipeline, const struct files *f)
+{
+    char path[2][96], *text = NULL;
+    for (int k = 0; k < 2; k++) {
+        snprintf(path[k], sizeof path[k], "%s/%d", f->folder, k);
+        with_faults(kumi_coordinate_text(pipeline, 2, "init", k, &text));
+        file_write(path[k], text, strlen(text));
+        kumi_text_free(text);
+    }
+    with_faults(
+        kumi_check_programs(pipeline, 2, (const char *const[]){path[1], path[0]}, 2, &text));
+    kumi_text_free(text);
+}
+
 static void test_faults(void **state)
 {
     struct kumi_settings s = settings_of(*state, NULL);
@@ -673,6 +688,7 @@ static void test_faults(void **state)
     kumi_text_free(text);
     with_faults(kumi_plan_schedule(&pipeline, 2, NULL, KUMI_PLAN_CSV, 1, &text));
     kumi_text_free(text);
+    check_fails_allocations(&pipeline, *state);
     with_faults(kumi_graph_text(&s, 2, "zero", 0, &text));
     kumi_text_free(text);
     with_faults(kumi_graph_text(&s, 2, "lower", 0, &text));
