@@ -30,6 +30,8 @@ gpt2 2 parallel.zero=1
 gpt2 2 parallel.zero=3 precision.compute=f16 train.clip_norm=1
 llama 2 parallel.zero=2 precision.compute=bf16 parallel.grad_sync=micro
 llama 2 parallel.zero=3 memory.offload.optimizer=host
+gpt2 2 parallel.pp=2 parallel.pp_schedule=zb-h1 precision.compute=bf16
+llama 4 parallel.pp=2 parallel.tp=2 parallel.sp=true
 ROWS
 
 # texts alone: what a parsed program prints is the text of the compiled one
@@ -38,9 +40,13 @@ while read -r model n args; do
     for arg in $args; do set+=(--set "$arg"); done
     for precision in f32 bf16 f16; do
         set -- graph "configs/$model.json" -n "$n" "${set[@]}" --set precision.compute=$precision
-        "$kumi" "$@" >"$dir/compiled" 2>"$dir/err" || fail "kumi $*: $(tail -1 "$dir/err")"
-        KUMI_PROGRAM_TEXT=1 "$kumi" "$@" >"$dir/parsed" 2>"$dir/err" || fail "kumi $*, parsed: $(tail -1 "$dir/err")"
-        cmp "$dir/compiled" "$dir/parsed" >&2 || fail "kumi $*: the texts differ"
+        [[ $args =~ parallel.pp=([0-9]+) ]] && pp=${BASH_REMATCH[1]} || pp=1
+        for ((k = 0; k < pp; k++)); do
+            "$kumi" "$@" --coordinate $k >"$dir/compiled" 2>"$dir/err" || fail "kumi $* --coordinate $k: $(tail -1 "$dir/err")"
+            KUMI_PROGRAM_TEXT=1 "$kumi" "$@" --coordinate $k >"$dir/parsed" 2>"$dir/err" || fail "kumi $* --coordinate $k, parsed: $(tail -1 "$dir/err")"
+            cmp "$dir/compiled" "$dir/parsed" >&2 || fail "kumi $* --coordinate $k: the texts differ"
+            [ "$pp" = 1 ] || grep -q ' start send #' "$dir/compiled" || fail "kumi $* --coordinate $k: no message"
+        done
     done
 done <<'ROWS'
 bert-tiny 1
@@ -51,6 +57,9 @@ gpt2-1.3b-offload 2
 llama-tiny 1 memory.recompute=full
 llama-tiny 4 parallel.zero=2 parallel.share_host_state=false
 llama-tiny 2 parallel.zero=3 parallel.share_host_state=false
+gpt2-124m 2 parallel.pp=2
+gpt2-124m 16 parallel.pp=4 parallel.tp=2 parallel.sp=true parallel.zero=3 parallel.share_host_state=false parallel.pp_schedule=zb-v
+llama-tiny 4 parallel.pp=2 parallel.tp=2 parallel.pp_schedule=zb-h1 memory.recompute=full
 resnet18-cifar10 1
 resnet18-cifar10 2 parallel.zero=1 parallel.share_host_state=false
 ROWS

@@ -21,6 +21,8 @@
 #include "base/str.h"
 #include "nn/builder.h"
 #include "pass/pass.h"
+#include "pass/pipe/block_schedule.h"
+#include "pass/pipe/layer_stages.h"
 #include "program_equal.h"
 
 /* Two blocks: what recomputation calls units. */
@@ -452,6 +454,38 @@ static void sequence_parallel(void **state)
     ku_graph_destroy(g);
 }
 
+/* The programs of both coordinates of a pipeline: sends, receives, and a table of both. */
+static void pipeline(void **state)
+{
+    struct ku_graph *g = blocks(8);
+    struct ku_compile_opts o = options(1, KUMI_F32);
+    struct ku_pp_schedule *schedule;
+    int layers[2];
+    (void)state;
+    o.mesh.extent[KU_AX_PP] = 2;
+    o.mesh.extent[KU_AX_VS] = 1;
+    assert_int_equal(ku_pp_schedule_create("1f1b", 2, 1, 2, &schedule), 0);
+    assert_int_equal(ku_stages_balance(g, NULL, schedule->rank_of, schedule->n_stages, layers), 0);
+    o.schedule = schedule;
+    o.stage_layers = layers;
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+    for (o.pp = 0; o.pp < 2; o.pp++) {
+        const char *name = o.pp ? "program_pipeline_1" : "program_pipeline_0";
+        struct ku_program *p;
+        struct ku_str text = {0};
+        assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
+        assert_int_equal(ku_program_print(p, NULL, &text), 0);
+        assert_non_null(strstr(text.text, " start send #"));
+        assert_non_null(strstr(text.text, " start recv #"));
+        compare(name, &text);
+        check_round_trip(name, p);
+        ku_str_fini(&text);
+        ku_program_destroy(p);
+    }
+    ku_pp_schedule_destroy(schedule);
+    ku_graph_destroy(g);
+}
+
 /* A table of three blocks, read twice: its update comes in pieces. */
 static struct ku_graph *table_of_blocks(int64_t n)
 {
@@ -858,6 +892,7 @@ int main(void)
                                        cmocka_unit_test(recomputation),
                                        cmocka_unit_test(programs),
                                        cmocka_unit_test(sequence_parallel),
+                                       cmocka_unit_test(pipeline),
                                        cmocka_unit_test(offloads),
                                        cmocka_unit_test(plans_do_not_overlap),
                                        cmocka_unit_test(frozen_and_unused),

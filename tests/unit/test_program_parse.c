@@ -89,7 +89,7 @@ static void refusals(void **state)
     }
 }
 
-/* What no program of today has: several stages, names to escape, a wait without a start. */
+/* Several stages, names to escape, a wait without a start. */
 static void round_trips(void **state)
 {
     (void)state;
