@@ -136,6 +136,7 @@ static int take(struct ku_ps_service *s, const struct ku_ps_hello *from,
     else
         KU_TRY(ku_remote_receive(s->engine, from->worker, p->step, p->offset, p->data, p->bytes));
     ku_ps_ledger_note(&s->ledger, from->worker, p->offset, extent);
+    s->present[from->worker].awaited_ns = ku_clock_ns(); /* progress */
     s->state.pushes++;
     s->state.pushed_bytes += p->bytes;
     return KUMI_OK;

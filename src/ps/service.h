@@ -135,7 +135,7 @@ KU_STATUS ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from,
 /*
  * The connection of a worker has come or gone. In mode sync without backup a worker that stays away
  * for the job's deadline ends the run with KUMI_ETIMEDOUT, which names it; so does one that is
- * connected, and for which others wait that long (ku_remote_awaited).
+ * connected, for which others wait (ku_remote_awaited), and that pushes nothing for that long.
  */
 void ku_ps_present(struct ku_ps_service *s, const struct ku_ps_hello *from, bool is_here);
 

@@ -13,7 +13,10 @@ struct ku_ps_presence {
     int count;       /* of its connections */
     int64_t gone_ns; /* since then there is none */
     bool was_here, is_told;
-    /* Server 0: since then it is connected, and others wait for its push of `awaited` */
+    /*
+     * Server 0: since then it is connected, others wait for its push of `awaited`, and no new range
+     * of it has come
+     */
     int64_t awaited_ns, awaited;
 };
 

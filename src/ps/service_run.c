@@ -182,8 +182,9 @@ static int n_away(const struct ku_ps_service *s, int *first)
 }
 
 /*
- * A worker that is connected, and that others have waited for since the deadline; -1: none. A hung
- * process keeps its connection. On server 0, to which a push is completed last. lock is held.
+ * A worker that is connected, and that others have waited for since the deadline, in which no new
+ * range of its push has come; -1: none. A hung process keeps its connection. On server 0, to which
+ * a push is completed last. lock is held.
  */
 static int find_hung(struct ku_ps_service *s)
 {
@@ -238,8 +239,8 @@ static int stopped_for_hung(const struct ku_ps_service *s, int worker, int64_t s
 {
     return KU_ERR(KUMI_ETIMEDOUT,
                   "ps: worker %d is connected, but its push of step %lld, which others wait for, "
-                  "has not been complete for %.1f s (parallel.timeout_s); start it again, and the "
-                  "servers, which continue from there",
+                  "is not complete, and nothing of it has come for %.1f s (parallel.timeout_s); "
+                  "start it again, and the servers, which continue from there",
                   worker, (long long)step, (double)s->timeout_ns * 1e-9);
 }
 

@@ -208,22 +208,23 @@ static int send_one(const struct frame *f)
     return status;
 }
 
-/* A whole step: the push space, gaps between parts included. */
-static int send_all(struct ku_rpc_stream *s, uint64_t incarnation, uint64_t step, float value)
+/* A whole step, of the worker of f, with a pause before each frame; gaps are included. */
+static int send_slowly(struct ku_rpc_stream *s, struct frame f, useconds_t pause_us)
 {
     const size_t all = welcome[KU_PS_R_PUSH_BYTES];
     int status = 0;
-    for (size_t at = 0; at < all && status == 0; at += 4096) {
-        const size_t bytes = all - at < 4096 ? all - at : 4096;
-        status = send_frame(s,
-                            &(struct frame){.incarnation = incarnation,
-                                            .step = step,
-                                            .offset = at,
-                                            .bytes = bytes,
-                                            .value = value},
-                            at + bytes == all);
+    for (f.offset = 0; f.offset < all && status == 0; f.offset += f.bytes) {
+        f.bytes = all - f.offset < 4096 ? all - f.offset : 4096;
+        usleep(pause_us);
+        status = send_frame(s, &f, f.offset + f.bytes == all);
     }
     return status;
+}
+
+static int send_all(struct ku_rpc_stream *s, uint64_t incarnation, uint64_t step, float value)
+{
+    return send_slowly(s, (struct frame){.incarnation = incarnation, .step = step, .value = value},
+                       0);
 }
 
 static int send_step(uint64_t incarnation, uint64_t step, float value)
@@ -512,11 +513,37 @@ static void hung(void **state)
     }
 }
 
+/* A push that takes longer than the deadline, but advances, is waited for. */
+static void slow(void **state)
+{
+    const char *const more[] = {"--set", "ps.workers=2",         "--set", "train.micro_batch=1",
+                                "--set", "parallel.timeout_s=2", NULL};
+    (void)state;
+    aim_at("slow");
+    start_of("slow", more);
+    assert_int_equal(hello(0, 5, 0), 0);
+    const uint64_t layout = welcome[KU_PS_R_LAYOUT];
+    assert_int_equal(hello(1, 5, layout), 0);
+    assert_int_equal(hello(0, 5, layout), 0);
+    struct ku_rpc_stream *one = open_stream(), *other = open_stream();
+    const useconds_t pause_us = 3000000 / (useconds_t)(welcome[KU_PS_R_PUSH_BYTES] / 4096);
+    assert_true(pause_us < 500000);
+    assert_int_equal(send_all(one, 5, 0, 0), 0);
+    if (send_slowly(other, (struct frame){.worker = 1, .incarnation = 5}, pause_us) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    await_version(1);
+    kill(server, SIGKILL);
+    waitpid(server, NULL, 0);
+    server = 0;
+    ku_rpc_stream_destroy(one);
+    ku_rpc_stream_destroy(other);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(once),
-                                       cmocka_unit_test(zeros),   cmocka_unit_test(changes),
-                                       cmocka_unit_test(unread),  cmocka_unit_test(not_finite),
-                                       cmocka_unit_test(goodbye), cmocka_unit_test(hung)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refused), cmocka_unit_test(once),   cmocka_unit_test(zeros),
+        cmocka_unit_test(changes), cmocka_unit_test(unread), cmocka_unit_test(not_finite),
+        cmocka_unit_test(goodbye), cmocka_unit_test(hung),   cmocka_unit_test(slow)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
