@@ -33,6 +33,7 @@ refused 11 "$tcp: in use by pid $pid (kumi-ps)" serve --vector 4 --listen "$tcp"
 refused 11 "s: in use by pid $pid (kumi-ps)" serve --vector 4 --listen "unix:$dir/s"
 python3 "$source/tests/ps/attack.py" "$tcp" "$pid" >"$dir/attacks" 2>&1 || say "$(tail -5 "$dir/attacks")"
 stop 10
+grep -q ": /x??\[31mkumi: error: forged?.*: refused: unknown method" "$dir/err" || say "the path of a call: $(grep forged "$dir/err")"
 grep -q "stopped by SIGTERM after 0 pushes and [0-9]* pulls" "$dir/err" || say "$(tail -1 "$dir/err")"
 [ ! -e "$dir/s" ] || say "the socket file is left"
 

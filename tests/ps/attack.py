@@ -138,6 +138,7 @@ def attacks(address, pid):
                          ("binary", {"x-bin": "*"}), ("upper case", {"X": "x"})):
         yield name, Connection(address).call(headers(**fields), end(message()))
         yield name + " before 40 kB of metadata", Connection(address).call(headers(more=big, **fields), end(message()))
+    yield "lines in a path", Connection(address).call(headers("/x\n\x1b[31mkumi: error: forged\x7f\xff"), end(message()))
     for n in (1, 8, 9, 16, 64, 1000, 20000):
         c = Connection(address)
         c.send(*split(headers(more=[(b"k%d" % i, b"v" * 1000) for i in range(n)])), end(message()))

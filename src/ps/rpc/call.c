@@ -333,12 +333,19 @@ static const struct ku_rpc_method *find_method(const struct ku_rpc_server *s, gr
     return NULL;
 }
 
+/* The path as text for messages. The peer has chosen it, and forges no line of the log with it. */
+static void name_path(struct ku_rpc_call *c)
+{
+    const size_t bytes = GRPC_SLICE_LENGTH(c->details.method);
+    const uint8_t *from = GRPC_SLICE_START_PTR(c->details.method);
+    for (size_t i = 0; i < bytes && i + 1 < sizeof c->path; i++)
+        c->path[i] = from[i] >= ' ' && from[i] < 0x7f ? (char)from[i] : '?';
+}
+
 static void name_call(struct ku_rpc_call *c)
 {
     char *peer = grpc_call_get_peer(c->grpc);
-    size_t bytes = GRPC_SLICE_LENGTH(c->details.method);
-    snprintf(c->path, sizeof c->path, "%.*s", (int)(bytes < 120 ? bytes : 120),
-             (const char *)GRPC_SLICE_START_PTR(c->details.method));
+    name_path(c);
     c->conn = ku_rpc_conn_begin(c->server, peer);
     const bool is_lost = c->conn == NULL && strncmp(peer, "fd:", 3) == 0;
     snprintf(c->peer, sizeof c->peer, "%s",
