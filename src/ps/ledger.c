@@ -47,13 +47,16 @@ static void clear(struct ku_ps_worker *x)
     x->received = 0;
 }
 
-static int check_worker(const struct ku_ps_ledger *l, int worker, uint64_t incarnation)
+int ku_ps_ledger_check_new(const struct ku_ps_ledger *l, int worker, uint64_t incarnation)
 {
     if (worker < 0 || worker >= l->n_workers)
         return KU_ERR(KUMI_EINVAL, "ps: worker %d is unknown; there are %d, from 0", worker,
                       l->n_workers);
     if (incarnation == 0)
         return KU_ERR(KUMI_EINVAL, "ps: worker %d: incarnation 0; give a number above 0", worker);
+    if (incarnation > INT64_MAX) /* the next process takes a larger one */
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d: incarnation %llu; give a number below 2^63",
+                      worker, (unsigned long long)incarnation);
     if (incarnation < l->worker[worker].incarnation)
         return KU_ERR(KUMI_EINVAL,
                       "ps: worker %d: incarnation %llu was replaced by %llu; end the older process",
@@ -62,9 +65,18 @@ static int check_worker(const struct ku_ps_ledger *l, int worker, uint64_t incar
     return KUMI_OK;
 }
 
+int ku_ps_ledger_check_known(const struct ku_ps_ledger *l, int worker, uint64_t incarnation)
+{
+    KU_TRY(ku_ps_ledger_check_new(l, worker, incarnation));
+    if (incarnation != l->worker[worker].incarnation)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d: incarnation %llu has not connected", worker,
+                      (unsigned long long)incarnation);
+    return KUMI_OK;
+}
+
 int ku_ps_ledger_meet(struct ku_ps_ledger *l, int worker, uint64_t incarnation, bool *is_new)
 {
-    KU_TRY(check_worker(l, worker, incarnation));
+    KU_TRY(ku_ps_ledger_check_new(l, worker, incarnation));
     struct ku_ps_worker *x = &l->worker[worker];
     *is_new = incarnation > x->incarnation;
     if (*is_new && !ku_ps_ledger_is_complete(l, worker))
@@ -123,11 +135,8 @@ int ku_ps_ledger_check(struct ku_ps_ledger *l, int worker, uint64_t incarnation,
                        size_t offset, size_t bytes, bool *is_new)
 {
     *is_new = false;
-    KU_TRY(check_worker(l, worker, incarnation));
+    KU_TRY(ku_ps_ledger_check_known(l, worker, incarnation));
     struct ku_ps_worker *x = &l->worker[worker];
-    if (incarnation != x->incarnation)
-        return KU_ERR(KUMI_EINVAL, "ps: worker %d: incarnation %llu has not connected", worker,
-                      (unsigned long long)incarnation);
     KU_TRY(check_range(l, worker, offset, bytes));
     KU_TRY(check_step(l, worker, step));
     if (step < x->next)

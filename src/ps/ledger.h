@@ -58,11 +58,18 @@ bool ku_ps_ledger_is_complete(const struct ku_ps_ledger *l, int worker);
 int64_t ku_ps_ledger_begin(const struct ku_ps_ledger *l, int worker);
 
 /*
+ * Whether a worker may connect with this incarnation, and whether it is the one that has. Errors:
+ * KUMI_EINVAL (no such worker; incarnation 0, or 2^63 and above, after which there would be none;
+ * a later one is known; check_known: it has not connected).
+ */
+KU_STATUS ku_ps_ledger_check_new(const struct ku_ps_ledger *l, int worker, uint64_t incarnation);
+KU_STATUS ku_ps_ledger_check_known(const struct ku_ps_ledger *l, int worker, uint64_t incarnation);
+/*
  * A worker connects. A new incarnation discards what an older one left incomplete.
  *
  *   is_new   out: the incarnation was not known
  *
- * Errors: KUMI_EINVAL (no such worker; incarnation 0; a later one is known).
+ * Errors: those of ku_ps_ledger_check_new.
  */
 KU_STATUS ku_ps_ledger_meet(struct ku_ps_ledger *l, int worker, uint64_t incarnation, bool *is_new);
 /* Discard a push of a step from `begin` on, also a complete one. */

@@ -67,8 +67,8 @@ static int meet(struct ku_ps_service *s, const struct ku_ps_hello *in)
         return KU_ERR(KUMI_EINVAL,
                       "ps: worker %d begins at step %lld; server 0 decides the step, give -1",
                       in->worker, (long long)in->begin);
-    if (in->worker >= 0 && in->worker < l->n_workers &&
-        in->incarnation > l->worker[in->worker].incarnation)
+    KU_TRY(ku_ps_ledger_check_new(l, in->worker, in->incarnation));
+    if (in->incarnation > l->worker[in->worker].incarnation)
         KU_TRY(ku_ps_journal_worker(s->journal, in->worker, in->incarnation, in->begin));
     KU_TRY(ku_ps_ledger_meet(l, in->worker, in->incarnation, &is_new));
     if (!is_new)
@@ -173,18 +173,12 @@ int ku_ps_sync(struct ku_ps_service *s, uint64_t number)
     return ku_ps_journal_sync(s->journal, number, false);
 }
 
-static int check_pull(struct ku_ps_service *s, const struct ku_ps_hello *from)
+/* A run that ends still answers pulls. lock is held. */
+static int check_from(const struct ku_ps_service *s, const struct ku_ps_hello *from)
 {
     if (s->engine == NULL || !s->is_open)
         return check_open(s);
-    if (from->worker < 0 || from->worker >= s->ledger.n_workers)
-        return KU_ERR(KUMI_EINVAL, "ps: worker %d; there are %d", from->worker,
-                      s->ledger.n_workers);
-    if (from->incarnation != s->ledger.worker[from->worker].incarnation)
-        return KU_ERR(KUMI_EINVAL, "ps: worker %d: incarnation %llu is not the current one, %llu",
-                      from->worker, (unsigned long long)from->incarnation,
-                      (unsigned long long)s->ledger.worker[from->worker].incarnation);
-    return KUMI_OK;
+    return ku_ps_ledger_check_known(&s->ledger, from->worker, from->incarnation);
 }
 
 static int read_part(struct ku_ps_service *s, int worker, struct ku_ps_pulled *x, void *data)
@@ -206,7 +200,7 @@ int ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from, struct k
                void *data)
 {
     pthread_mutex_lock(&s->lock);
-    const int status = check_pull(s, from);
+    const int status = check_from(s, from);
     s->state.refused += status < 0;
     pthread_mutex_unlock(&s->lock);
     KU_TRY(status);
@@ -218,16 +212,24 @@ int ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from, struct k
     return KUMI_OK;
 }
 
-void ku_ps_present(struct ku_ps_service *s, const struct ku_ps_hello *from, bool is_here)
+int ku_ps_join(struct ku_ps_service *s, const struct ku_ps_hello *from)
 {
     pthread_mutex_lock(&s->lock);
-    if (s->present && from->worker >= 0 && from->worker < s->ledger.n_workers) {
-        struct ku_ps_presence *x = &s->present[from->worker];
-        x->count += is_here ? 1 : -1;
-        x->was_here = true;
-        if (x->count == 0)
-            x->gone_ns = ku_clock_ns();
+    const int status = check_from(s, from);
+    if (status == KUMI_OK) {
+        s->present[from->worker].count++;
+        s->present[from->worker].was_here = true;
     }
+    s->state.refused += status < 0;
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+void ku_ps_leave(struct ku_ps_service *s, const struct ku_ps_hello *from)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->present && --s->present[from->worker].count == 0)
+        s->present[from->worker].gone_ns = ku_clock_ns();
     pthread_mutex_unlock(&s->lock);
 }
 

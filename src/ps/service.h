@@ -133,11 +133,14 @@ struct ku_ps_pulled {
 KU_STATUS ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from,
                      struct ku_ps_pulled *x, void *data);
 /*
- * The connection of a worker has come or gone. In mode sync without backup a worker that stays away
+ * A stream of a worker has come, or gone. In mode sync without backup a worker that stays away
  * for the job's deadline ends the run with KUMI_ETIMEDOUT, which names it; so does one that is
  * connected, for which others wait (ku_remote_awaited), and that pushes nothing for that long.
+ *
+ * Errors: KUMI_EINVAL (ku_ps_ledger_check_known), EPEER (not ready); nothing has come.
  */
-void ku_ps_present(struct ku_ps_service *s, const struct ku_ps_hello *from, bool is_here);
+KU_STATUS ku_ps_join(struct ku_ps_service *s, const struct ku_ps_hello *from);
+void ku_ps_leave(struct ku_ps_service *s, const struct ku_ps_hello *from);
 
 /* Ask for a checkpoint of the next update, or of the last one. Server 0. */
 void ku_ps_want_saving(struct ku_ps_service *s);

@@ -10,7 +10,7 @@
 
 /* The connection of one worker. */
 struct ku_ps_presence {
-    int count;       /* of its connections */
+    int count;       /* of its streams */
     int64_t gone_ns; /* since then there is none */
     bool was_here, is_told;
     /*

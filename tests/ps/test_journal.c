@@ -184,6 +184,7 @@ static void once(void **state)
         {2, 2, 5, 0, 64, KUMI_EINVAL, false, "worker 2 is unknown; there are 2"},
         {-1, 2, 5, 0, 64, KUMI_EINVAL, false, "worker -1 is unknown"},
         {1, 0, 5, 0, 64, KUMI_EINVAL, false, "incarnation 0"},
+        {1, 1ull << 63, 5, 0, 64, KUMI_EINVAL, false, "give a number below 2^63"},
     };
     bool is_new;
     (void)state;
@@ -203,6 +204,7 @@ static void once(void **state)
     assert_int_equal(ledger.worker[0].n_ranges, 1);
     assert_int_equal(ku_ps_ledger_meet(&ledger, 0, 3, &is_new), 0); /* keeps what is complete */
     assert_true(is_new && ku_ps_ledger_begin(&ledger, 0) == 6);
+    assert_int_equal(ku_ps_ledger_meet(&ledger, 0, UINT64_MAX, &is_new), KUMI_EINVAL);
     ku_ps_ledger_discard(&ledger, 0, 5);
     assert_int_equal(ku_ps_ledger_begin(&ledger, 0), 5);
     assert_int_equal(ku_ps_ledger_meet(&ledger, 0, 2, &is_new), KUMI_EINVAL);

@@ -281,6 +281,8 @@ static void refused(void **state)
     assert_int_equal(hello(0, 5, layout + 1), KUMI_EMISMATCH);
     assert_non_null(strstr(ku_err_get()->text, "differ from the servers' (layout "));
     assert_int_equal(hello(9, 5, layout), KUMI_EINVAL);
+    assert_int_equal(hello(0, UINT64_MAX, layout), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "give a number below 2^63"));
     assert_int_equal(hello_at(0, 9, layout, 0), KUMI_EINVAL);
     assert_non_null(strstr(ku_err_get()->text, "begins at step 0; server 0 decides the step"));
     assert_int_equal(hello(0, 5, layout), 0);
@@ -335,15 +337,21 @@ static void zeros(void **state)
     await_version(3);
 }
 
-static int ask(struct ku_rpc_stream *s, uint64_t step, bool asks_changes)
+static int ask_as(struct ku_rpc_stream *s, uint64_t incarnation, uint64_t step, bool asks_changes)
 {
-    const uint64_t request[KU_PS_N_FRAME] = {
-        [KU_PS_F_INCARNATION] = 7, [KU_PS_F_STEP] = step, [KU_PS_F_SPARSE] = asks_changes};
+    const uint64_t request[KU_PS_N_FRAME] = {[KU_PS_F_INCARNATION] = incarnation,
+                                             [KU_PS_F_STEP] = step,
+                                             [KU_PS_F_SPARSE] = asks_changes};
     struct ku_rpc_buf b;
     assert_int_equal(ku_ps_message_put(request, KU_PS_N_FRAME, 0, 0, &b, NULL), 0);
     const int status = ku_rpc_stream_send(s, &b, 30 * SECOND);
     ku_rpc_buf_fini(&b);
     return status;
+}
+
+static int ask(struct ku_rpc_stream *s, uint64_t step, bool asks_changes)
+{
+    return ask_as(s, 7, step, asks_changes);
 }
 
 /* Pulls the parameters of `step`; returns the bytes of data, and how many frames were sparse. */
@@ -425,6 +433,25 @@ static void changes(void **state)
     ku_free(image);
     ku_free(before);
     ku_free(is);
+}
+
+/* A stream of an incarnation that has not connected is refused, and ends none of the worker's. */
+static void stranger(void **state)
+{
+    unsigned char *image = ku_calloc(welcome[KU_PS_R_PULL_BYTES], 1);
+    struct ku_rpc_stream *s = open_pull(), *other = open_pull();
+    struct ku_rpc_msg none = {0};
+    int n_sparse;
+    bool is_end;
+    (void)state;
+    pull(s, 4, false, image, &n_sparse);
+    assert_int_equal(ask_as(other, 999, 4, false), 0);
+    assert_int_equal(ku_rpc_stream_recv(other, &none, &is_end, 30 * SECOND), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "incarnation 999 has not connected"));
+    pull(s, 4, false, image, &n_sparse);
+    ku_rpc_stream_destroy(s);
+    ku_rpc_stream_destroy(other);
+    ku_free(image);
 }
 
 /*
@@ -541,9 +568,10 @@ static void slow(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refused), cmocka_unit_test(once),   cmocka_unit_test(zeros),
-        cmocka_unit_test(changes), cmocka_unit_test(unread), cmocka_unit_test(not_finite),
-        cmocka_unit_test(goodbye), cmocka_unit_test(hung),   cmocka_unit_test(slow)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(refused),    cmocka_unit_test(once),
+                                       cmocka_unit_test(zeros),      cmocka_unit_test(changes),
+                                       cmocka_unit_test(stranger),   cmocka_unit_test(unread),
+                                       cmocka_unit_test(not_finite), cmocka_unit_test(goodbye),
+                                       cmocka_unit_test(hung),       cmocka_unit_test(slow)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

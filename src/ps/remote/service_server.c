@@ -104,7 +104,7 @@ static void on_close(void *ctx, struct ku_rpc_call *call, int status)
     *at = x->next;
     pthread_mutex_unlock(&s->lock);
     if (x->is_known)
-        ku_ps_present(s->service, &x->from, false);
+        ku_ps_leave(s->service, &x->from);
     ku_free(x);
 }
 
@@ -138,12 +138,12 @@ static int identify(struct stream *x, const uint64_t *field)
                       "incarnation %llu",
                       x->from.worker, (unsigned long long)x->from.incarnation, from.worker,
                       (unsigned long long)from.incarnation);
+    KU_TRY(ku_ps_join(x->server->service, &from)); /* before it ends a stream of the worker */
     pthread_mutex_lock(&x->server->lock);
     end_older(x, &from);
     x->from = from;
     x->is_known = true;
     pthread_mutex_unlock(&x->server->lock);
-    ku_ps_present(x->server->service, &from, true);
     return KUMI_OK;
 }
 
