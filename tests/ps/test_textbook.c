@@ -14,6 +14,7 @@
 #include "parameter_server.pb-c.h"
 #include "ps/serve/vector_service.h"
 #include "ps/util.h"
+#include "sample.h"
 
 enum { COUNT = 10000 };
 #define PUSH "/ParameterServer/PushGradients"
@@ -237,13 +238,34 @@ static void test_bad_input(void **state)
     ku_free(bad);
 }
 
+/* A push that is larger than the default memory of gRPC's buffers. */
+static void test_large(void **state)
+{
+    const size_t count = 140 << 20, bytes = count * sizeof(float);
+    struct ku_rpc_buf b;
+    struct ku_rpc_msg m = {0};
+    struct pair p;
+    (void)state;
+    if (!sample_is_all()) {
+        print_message("2 GiB of memory: with KUMI_TEST_ALL=1\n");
+        return;
+    }
+    assert_true(bytes > KU_RPC_MEMORY_BYTES);
+    pair_open(&p, (struct ku_ps_vector_service_opts){.vector = {.count = (int64_t)count, .lr = 1}});
+    assert_int_equal(ku_rpc_buf_init(&b, ku_proto_n_bytes(1, bytes)), 0);
+    memset(ku_proto_put_head(b.data, 1, bytes), 0, bytes);
+    if (ku_rpc_unary(p.channel, PUSH, &b, LONG, false, &m) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    ku_rpc_msg_fini(&m);
+    pair_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_textbook),
-        cmocka_unit_test(test_optimizers),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_textbook), cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_options),  cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_large),
     };
     if (cannot_run())
         return 77;

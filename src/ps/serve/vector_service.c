@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "ps/rpc/rpc_limits.h"
 
 enum { PUSH, PULL, N_METHODS };
 enum { MAX_PACKAGE = 80 };
@@ -96,6 +97,9 @@ int ku_ps_vector_serve(const struct ku_ps_vector_service_opts *o, struct ku_ps_v
         const size_t bytes = 10 * (size_t)o->vector.count + (64 << 10);
         rpc.limits.message_bytes = bytes < INT32_MAX ? bytes : INT32_MAX;
     }
+    /* A message is in gRPC's buffers until it is whole; beyond its quota gRPC ends the call. */
+    if (rpc.limits.memory_bytes == 0 && rpc.limits.message_bytes > KU_RPC_MEMORY_BYTES / 2)
+        rpc.limits.memory_bytes = 2 * rpc.limits.message_bytes;
     rpc.method = s->method;
     rpc.n_methods = N_METHODS;
     rpc.ctx = s;
