@@ -411,6 +411,8 @@ static int note_saved(struct run *r, int64_t step, int status, int is_final)
         return status;
     if (is_first(r))
         KU_LOG(CKPT, WARN, "%s; training continues", ku_err_get()->text);
+    if (r->server && r->server->not_saved)
+        r->server->not_saved(r->server->ctx, step);
     return KUMI_OK;
 }
 

@@ -510,6 +510,36 @@ static void goodbye(void **state)
     ku_rpc_stream_destroy(s);
 }
 
+static void kill_server(void)
+{
+    kill(server, SIGKILL);
+    waitpid(server, NULL, 0);
+    server = 0;
+}
+
+/* A checkpoint that cannot be written: the snapshot says so, and the run goes on. */
+static void no_snapshot(void **state)
+{
+    const uint64_t none[1] = {0};
+    uint64_t reply[KU_PS_N_STATE];
+    char path[96];
+    (void)state;
+    aim_at("no-snapshot");
+    start_of("no-snapshot", NULL);
+    assert_int_equal(hello(0, 5, 0), 0);
+    assert_int_equal(hello(0, 5, welcome[KU_PS_R_LAYOUT]), 0);
+    assert_int_equal(send_step(5, 0, 0), 0);
+    await_version(1);
+    snprintf(path, sizeof path, "%s/no-snapshot/checkpoints", dir);
+    assert_int_equal(ku_os_rmtree(path), 0);
+    assert_int_equal(ku_os_replace(path, "", 0), 0);
+    assert_int_equal(call(KU_PS_SERVICE "Snapshot", none, 1, reply, KU_PS_N_STATE), KUMI_ESTORAGE);
+    assert_non_null(strstr(ku_err_get()->text, path));
+    assert_int_equal(send_step(5, 1, 0), 0);
+    await_version(2);
+    kill_server();
+}
+
 /* A worker that is connected and does not push, while another waits, ends the run by its name. */
 static void hung(void **state)
 {
@@ -559,19 +589,17 @@ static void slow(void **state)
     if (send_slowly(other, (struct frame){.worker = 1, .incarnation = 5}, pause_us) < 0)
         fail_msg("%s", ku_err_get()->text);
     await_version(1);
-    kill(server, SIGKILL);
-    waitpid(server, NULL, 0);
-    server = 0;
+    kill_server();
     ku_rpc_stream_destroy(one);
     ku_rpc_stream_destroy(other);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(refused),    cmocka_unit_test(once),
-                                       cmocka_unit_test(zeros),      cmocka_unit_test(changes),
-                                       cmocka_unit_test(stranger),   cmocka_unit_test(unread),
-                                       cmocka_unit_test(not_finite), cmocka_unit_test(goodbye),
-                                       cmocka_unit_test(hung),       cmocka_unit_test(slow)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refused),    cmocka_unit_test(once),     cmocka_unit_test(zeros),
+        cmocka_unit_test(changes),    cmocka_unit_test(stranger), cmocka_unit_test(unread),
+        cmocka_unit_test(not_finite), cmocka_unit_test(goodbye),  cmocka_unit_test(no_snapshot),
+        cmocka_unit_test(hung),       cmocka_unit_test(slow)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -347,6 +347,7 @@ static void on_sent(void *ctx, struct ku_rpc_call *call, int n_queued)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Ends the snapshots whose checkpoint is complete; all when the run ends. lock is held. */
 static void end_snapshots(struct server *s)
 {
     struct ku_ps_state state;
@@ -662,6 +663,20 @@ static void saved(void *ctx, int64_t version)
     on_changed(s);
 }
 
+/* Ends the snapshots that wait for a checkpoint up to this one, with the error record. */
+static void not_saved(void *ctx, int64_t version)
+{
+    struct server *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    for (struct stream *x = s->stream; x; x = x->next) {
+        if (x->method != SNAPSHOT || x->version < 0 || x->version > version)
+            continue;
+        x->version = -1;
+        ku_rpc_finish(x->call, ku_err_get()->status, NULL);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 static bool wants_saving(void *ctx)
 {
     struct server *s = ctx;
@@ -697,6 +712,7 @@ int ku_ps_serve(const struct kumi_train_options *options, const struct ku_ps_ser
     struct ku_run_server run = {.attach = attach,
                                 .detach = detach,
                                 .saved = saved,
+                                .not_saved = not_saved,
                                 .wants_saving = wants_saving,
                                 .ctx = &s};
     service.opened = on_opened;
