@@ -190,6 +190,8 @@ void ku_ps_ledger_apply(struct ku_ps_ledger *l, int64_t version, int n, const in
     l->version = version;
     for (int k = 0; k < n; k++)
         advance(&l->worker[worker[k]], step[k] + 1);
-    for (int w = 0; w < l->n_workers && l->is_sync; w++) /* late pushes are dropped */
+    for (int w = 0; w < l->n_workers && l->is_sync; w++) { /* late pushes are dropped */
+        l->dropped += l->worker[w].next < version;
         advance(&l->worker[w], version);
+    }
 }

@@ -45,6 +45,7 @@ struct ku_ps_ledger {
     struct ku_ps_space space;
     size_t payload; /* bytes of the parts */
     struct ku_ps_worker *worker;
+    uint64_t dropped; /* pushes that an update was done without, whether they came later or not */
 };
 
 enum { KU_PS_ALIGN_BYTES = 64 /* of the first byte of a range: parts begin there */ };

@@ -249,6 +249,7 @@ int ku_ps_state(struct ku_ps_service *s, struct ku_ps_state *out)
         out->n_workers = s->layout->n_workers;
         out->mode = s->engine_opts.mode;
         out->version = s->done;
+        out->dropped = s->ledger.dropped;
         out->journal_records = ku_ps_journal_last(s->journal);
         out->n_present = 0;
         for (int w = 0; w < s->layout->n_workers; w++)

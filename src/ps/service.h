@@ -150,6 +150,7 @@ struct ku_ps_state {
     int64_t version, saved; /* updates; of the last checkpoint since the start, -1: none */
     uint64_t pushes, repeated, refused; /* ranges taken, acknowledged again, refused */
     uint64_t pushed_bytes, pulled_bytes, journal_records; /* bytes as they came */
+    uint64_t dropped; /* whole pushes that updates were done without (ps.backup) */
 };
 /* Errors: KUMI_EBUSY: not attached. */
 KU_STATUS ku_ps_state(struct ku_ps_service *s, struct ku_ps_state *out);

@@ -418,6 +418,7 @@ static int read_journal(struct ku_ps_service *s, const struct ku_run_served *x)
         KU_TRY(remove_old(s));
     s->ledger = s->plan.ledger;
     s->plan.ledger = (struct ku_ps_ledger){0};
+    s->ledger.dropped = 0; /* since the start, as what else is counted */
     for (int w = 0; w < identity.n_workers; w++)
         s->applied[w] = s->plan.next[w];
     ku_remote_begin_at(s->engine, s->plan.next);
@@ -465,7 +466,7 @@ void ku_ps_quiesce(struct ku_ps_service *s)
     s->has_feeder = false;
 }
 
-/* Logs the bytes of server 0 since its start. */
+/* Logs the bytes of server 0 since its start, and the pushes that it dropped. */
 static void tell_traffic(const struct ku_ps_service *s)
 {
     char pushed[16], pulled[16];
@@ -474,6 +475,9 @@ static void tell_traffic(const struct ku_ps_service *s)
     if (s->server == 0 && s->journal && s->state.pushes + s->state.repeated > 0)
         KU_MESSAGE(INFO, "kumi: ps: server 0 received %s of gradients and sent %s of parameters",
                    in + strspn(in, " "), out + strspn(out, " "));
+    if (s->server == 0 && s->ledger.dropped > 0)
+        KU_MESSAGE(INFO, "kumi: ps: %llu pushes were late and dropped (ps.backup)",
+                   (unsigned long long)s->ledger.dropped);
 }
 
 void ku_ps_detach(void *service, struct ku_remote_engine *e)

@@ -533,6 +533,7 @@ static void needed(void **state)
             }
         }
     ku_ps_journal_close(j);
+    assert_int_equal(ledger.dropped, 1);
     assert_int_equal(ku_ps_plan_read(dir, 0, &id, &space, &plan), 0);
     assert_int_equal(plan.ledger.version, 2);
     assert_true(plan.needed[0] == 3 && plan.needed[1] == 1);

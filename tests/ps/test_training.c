@@ -540,6 +540,33 @@ static void no_snapshot(void **state)
     kill_server();
 }
 
+/* With a backup worker an update is done without a late push, which is counted. */
+static void late(void **state)
+{
+    const char *const more[] = {"--set", "ps.workers=2", "--set", "train.micro_batch=1",
+                                "--set", "ps.backup=1",  NULL};
+    struct frame f = {.worker = 1, .incarnation = 5};
+    (void)state;
+    aim_at("late");
+    start_of("late", more);
+    assert_int_equal(hello(0, 5, 0), 0);
+    const uint64_t layout = welcome[KU_PS_R_LAYOUT];
+    assert_int_equal(hello(1, 5, layout), 0);
+    assert_int_equal(hello(0, 5, layout), 0);
+    struct ku_rpc_stream *one = open_stream(), *other = open_stream();
+    assert_int_equal(send_all(one, 5, 0, 0), 0);
+    await_version(1);
+    assert_int_equal(state_of(KU_PS_S_DROPPED), 1);
+    assert_int_equal(send_slowly(other, f, 0), 0);
+    f.step = 1; /* and now the other one is late */
+    assert_int_equal(send_slowly(other, f, 0), 0);
+    await_version(2);
+    assert_int_equal(state_of(KU_PS_S_DROPPED), 2);
+    ku_rpc_stream_destroy(one);
+    ku_rpc_stream_destroy(other);
+    kill_server();
+}
+
 /* A worker that is connected and does not push, while another waits, ends the run by its name. */
 static void hung(void **state)
 {
@@ -600,6 +627,6 @@ int main(void)
         cmocka_unit_test(refused),    cmocka_unit_test(once),     cmocka_unit_test(zeros),
         cmocka_unit_test(changes),    cmocka_unit_test(stranger), cmocka_unit_test(unread),
         cmocka_unit_test(not_finite), cmocka_unit_test(goodbye),  cmocka_unit_test(no_snapshot),
-        cmocka_unit_test(hung),       cmocka_unit_test(slow)};
+        cmocka_unit_test(late),       cmocka_unit_test(hung),     cmocka_unit_test(slow)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

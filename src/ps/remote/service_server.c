@@ -478,7 +478,8 @@ static int on_status(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
                                          [KU_PS_S_REFUSED] = x.refused,
                                          [KU_PS_S_PUSHED_BYTES] = x.pushed_bytes,
                                          [KU_PS_S_PULLED_BYTES] = x.pulled_bytes,
-                                         [KU_PS_S_JOURNAL_RECORDS] = x.journal_records};
+                                         [KU_PS_S_JOURNAL_RECORDS] = x.journal_records,
+                                         [KU_PS_S_DROPPED] = x.dropped};
     return reply(call, out, KU_PS_N_STATE, 0, NULL);
 }
 
