@@ -99,6 +99,13 @@ static const struct ku_rpc_method methods[] = {
      .message = on_message,
      .sent = on_sent,
      .close = on_close},
+    {.path = "/t.Test/Idle", /* likewise, not for ever */
+     .is_stream = true,
+     .idle_ns = SECOND / 2,
+     .open = on_open,
+     .message = on_message,
+     .sent = on_sent,
+     .close = on_close},
 };
 
 struct pair {
@@ -376,43 +383,83 @@ static void test_abort(void **state)
     pair_close(&p);
 }
 
-/* A first message of which a part has come ends on the deadline of a whole one. */
-static void test_half_message(void **state)
+/* Opens a stream of raw frames: n_whole messages, and `part` bytes of one of 4 bytes. */
+static int send_half(struct ku_rpc_server *server, const char *path, int n_whole, size_t part)
 {
     /* the preface, SETTINGS, and HEADERS with literal fields (RFC 7541, 6.2.2) */
     static const char begin[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
-    static const char *const field[][2] = {
-        {":method", "POST"},    {":scheme", "http"}, {":path", "/t.Test/Rest"},
-        {":authority", "test"}, {"te", "trailers"},  {"content-type", "application/grpc"}};
-    static const size_t part[] = {0, 3, 5,
-                                  7}; /* of the prefix, which announces 4 bytes, and them */
+    const char *const field[][2] = {{":method", "POST"}, {":scheme", "http"},
+                                    {":path", path},     {":authority", "test"},
+                                    {"te", "trailers"},  {"content-type", "application/grpc"}};
     char frame[512];
+    size_t n = 9;
+    for (size_t k = 0; k < sizeof field / sizeof *field; k++)
+        n +=
+            (size_t)snprintf(frame + n, sizeof frame - n, "%c%c%s%c%s", 0, (int)strlen(field[k][0]),
+                             field[k][0], (int)strlen(field[k][1]), field[k][1]);
+    memcpy(frame, "\0\0\0\1\4\0\0\0\1", 9); /* END_HEADERS, stream 1 */
+    frame[2] = (char)(n - 9);
+    memcpy(frame + n, "\0\0\0\0\0\0\0\0\1", 9); /* DATA */
+    frame[n + 2] = (char)(9 * n_whole + (int)part);
+    n += 9;
+    for (int i = 0; i <= n_whole; i++)
+        memcpy(frame + n + 9 * i, "\0\0\0\0\4xxxx", 9); /* the prefix announces 4 bytes */
+    n += 9 * (size_t)n_whole + part;
+    const int fd = dial(server);
+    assert_int_equal(ku_os_tcp_send(fd, begin, sizeof begin), sizeof begin);
+    assert_int_equal(ku_os_tcp_send(fd, frame, n), n);
+    return fd;
+}
+
+/* A message of which a part has come ends on the deadline of a whole one. */
+static void test_half_message(void **state)
+{
+    static const struct {
+        const char *path;
+        int n_whole;
+        size_t part;
+    } row[] = {{"/t.Test/Rest", 0, 0}, {"/t.Test/Rest", 0, 3}, {"/t.Test/Rest", 0, 5},
+               {"/t.Test/Rest", 0, 7}, {"/t.Test/Idle", 1, 0}, {"/t.Test/Idle", 1, 7}};
+    enum { N = sizeof row / sizeof *row };
+    struct ku_rpc_stats stats;
     struct pair p;
-    int fd[4];
+    int fd[N];
     (void)state;
     pair_open(&p, "127.0.0.1:0", (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
-    for (size_t i = 0; i < 4; i++) {
-        size_t n = 9;
-        for (size_t k = 0; k < sizeof field / sizeof *field; k++)
-            n += (size_t)snprintf(frame + n, sizeof frame - n, "%c%c%s%c%s", 0,
-                                  (int)strlen(field[k][0]), field[k][0], (int)strlen(field[k][1]),
-                                  field[k][1]);
-        memcpy(frame, "\0\0\0\1\4\0\0\0\1", 9); /* END_HEADERS, stream 1 */
-        frame[2] = (char)(n - 9);
-        memcpy(frame + n, "\0\0\0\0\0\0\0\0\1\0\0\0\0\4xx", 16); /* DATA */
-        frame[n + 2] = (char)part[i];
-        fd[i] = dial(p.server);
-        assert_int_equal(ku_os_tcp_send(fd[i], begin, sizeof begin), sizeof begin);
-        assert_int_equal(ku_os_tcp_send(fd[i], frame, n + 9 + part[i]), n + 9 + part[i]);
+    for (int i = 0; i < N; i++) {
+        fd[i] = send_half(p.server, row[i].path, row[i].n_whole, row[i].part);
+        for (int k = 0; k < 3000 && p.service.n_open <= i; k++)
+            usleep(10000);
     }
-    for (int i = 0; i < 3000 && p.service.n_open < 4; i++)
-        usleep(10000);
     await_counts(p.server, -1, 0);
-    assert_int_equal(p.service.n_closed, 4);
-    assert_int_equal(p.service.last_status, KUMI_ETIMEDOUT);
-    for (int i = 0; i < 4; i++)
+    ku_rpc_server_stats(p.server, &stats);
+    assert_int_equal(stats.timed_out, N);
+    assert_int_equal(p.service.n_closed, N);
+    for (int i = 0; i < N; i++)
         close(fd[i]);
     pair_close(&p);
+}
+
+/* The client of a stream that has rested for too long may open another one. */
+static void test_idle_stream(void **state)
+{
+    struct ku_rpc_stream *s;
+    struct ku_rpc_msg m;
+    struct ku_rpc_buf b;
+    struct pair p;
+    bool is_end;
+    (void)state;
+    pair_open(&p, unix_address(), (struct ku_rpc_limits){0}, (struct ku_rpc_security){0});
+    assert_int_equal(ku_rpc_stream_open(p.channel, "/t.Test/Idle", true, &s), 0);
+    assert_int_equal(ku_rpc_buf_copy(&b, "x", 1), 0);
+    assert_int_equal(ku_rpc_stream_send(s, &b, LONG), 0);
+    assert_int_equal(ku_rpc_stream_recv(s, &m, &is_end, LONG), 0);
+    ku_rpc_msg_fini(&m);
+    assert_int_equal(ku_rpc_stream_recv(s, &m, &is_end, LONG), KUMI_EPEER);
+    assert_non_null(strstr(ku_err_get()->text, "before the deadline; open the stream again"));
+    ku_rpc_stream_destroy(s);
+    pair_close(&p);
+    assert_int_equal(p.service.last_status, KUMI_EPEER);
 }
 
 /* A service that does not consume stops the sender; nothing is stored beyond the windows. */
@@ -574,9 +621,10 @@ int main(void)
         cmocka_unit_test(test_unary),          cmocka_unit_test(test_stream),
         cmocka_unit_test(test_half_open),      cmocka_unit_test(test_slow_stream),
         cmocka_unit_test(test_resting_stream), cmocka_unit_test(test_half_message),
-        cmocka_unit_test(test_abort),          cmocka_unit_test(test_back_pressure),
-        cmocka_unit_test(test_limits),         cmocka_unit_test(test_dropped),
-        cmocka_unit_test(test_reconnect),      cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_idle_stream),    cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_back_pressure),  cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_dropped),        cmocka_unit_test(test_reconnect),
+        cmocka_unit_test(test_addresses),
     };
     if (cannot_run())
         return 77;

@@ -686,7 +686,10 @@ static bool wants_saving(void *ctx)
 
 static void set_methods(struct server *s)
 {
-    /* A worker opens a stream when it has a message for it, and computes between later ones. */
+    /*
+     * A worker opens a stream when it has a message for it, and computes between later ones. That of
+     * pulls has no deadline then: without a stream the worker would be away.
+     */
     const struct ku_rpc_method stream = {.is_stream = true,
                                          .idle_ns = INT64_MAX,
                                          .open = on_open,
@@ -702,6 +705,7 @@ static void set_methods(struct server *s)
         [DRAIN] = {.path = KU_PS_SERVICE "Drain", .message = on_drain}};
     memcpy(s->method, method, sizeof method);
     s->method[PUSH].path = KU_PS_SERVICE "Push", s->method[PUSH].message = on_push;
+    s->method[PUSH].idle_ns = KU_RPC_UNUSED_NS;
     s->method[PULL].path = KU_PS_SERVICE "Pull", s->method[PULL].message = on_pull;
 }
 

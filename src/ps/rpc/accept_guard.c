@@ -228,22 +228,25 @@ static void accept_some(struct ku_rpc_server *s, const struct ku_rpc_listener *l
     }
 }
 
+/* A stream that has worked and rests too long is no failure of its peer, which may open another. */
 static void end_call(struct ku_rpc_server *s, struct ku_rpc_call *c, bool is_recv)
 {
-    char text[200];
-    snprintf(text, sizeof text, "%s",
-             is_recv ? "no complete message before the deadline"
-                     : "the messages were not read before the deadline");
     pthread_mutex_lock(&c->lock);
-    const bool is_late = !c->is_over;
+    const bool is_late = !c->is_over, rests = is_recv && c->has_message;
     c->recv_ns = c->send_ns = INT64_MAX;
+    c->is_late |= is_late;
     if (is_late && c->status == KUMI_OK)
-        c->status = KUMI_ETIMEDOUT;
+        c->status = rests ? KUMI_EPEER : KUMI_ETIMEDOUT;
     pthread_mutex_unlock(&c->lock);
     if (!is_late)
         return;
     s->timed_out++;
-    grpc_call_cancel_with_status(c->grpc, GRPC_STATUS_DEADLINE_EXCEEDED, text, NULL);
+    grpc_call_cancel_with_status(
+        c->grpc, rests ? GRPC_STATUS_UNAVAILABLE : GRPC_STATUS_DEADLINE_EXCEEDED,
+        rests     ? "no complete message before the deadline; open the stream again"
+        : is_recv ? "no complete message before the deadline"
+                  : "the messages were not read before the deadline",
+        NULL);
 }
 
 /* Ends what is over its deadline. Returns whether there is anything to look at again. */

@@ -304,7 +304,7 @@ static void end_if_over(struct ku_rpc_call *c)
     pthread_mutex_unlock(&c->lock);
     if (!is_last)
         return;
-    if (status == KUMI_ETIMEDOUT)
+    if (c->is_late)
         ku_rpc_say(c->server, c->peer, c->path, "ended on its deadline");
     else if (c->method && !c->is_told && c->is_cancelled)
         ku_rpc_say(c->server, c->peer, c->path, "cancelled before a message of at most %zu bytes",

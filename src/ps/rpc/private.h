@@ -171,6 +171,7 @@ struct ku_rpc_call {
     int n_pending; /* batches under way */
     bool has_sent_initial, is_sending, is_reading, is_over, has_status, is_finished, has_ended;
     bool has_message; /* the first one is complete */
+    bool is_late;     /* ended on a deadline */
     grpc_byte_buffer *queue[KU_RPC_MAX_QUEUED], *sending, *reply;
     int first, n_queued;
     int status; /* what ended it, 0: nothing yet, or the service with success */

@@ -141,8 +141,12 @@ struct ku_rpc_method {
      * ends a dead connection).
      */
     int64_t first_ns; /* until the first message of the client is complete */
-    int64_t idle_ns;  /* streams: from a message to the next complete one, while it is read */
-    int64_t send_ns;  /* until a message of ku_rpc_send, the reply or the status has left */
+    /*
+     * Streams: from a message to the next complete one, while it is read. Then the stream ends with
+     * UNAVAILABLE, which is KUMI_EPEER at the client: it may open another one.
+     */
+    int64_t idle_ns;
+    int64_t send_ns; /* until a message of ku_rpc_send, the reply or the status has left */
     int (*open)(void *ctx, struct ku_rpc_call *call);
     int (*message)(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m);
     void (*sent)(void *ctx, struct ku_rpc_call *call, int n_queued);
