@@ -38,7 +38,7 @@ struct ku_run_server {
     void (*detach)(void *ctx, struct ku_remote_engine *e);
     /* The checkpoint of update `version` is complete; NULL: nothing. On every server. */
     void (*saved)(void *ctx, int64_t version);
-    /* It could not be written, and the run goes on; the thread's error record says why. Likewise. */
+    /* It could not be written, and the run goes on; the error record says why. Likewise. */
     void (*not_saved)(void *ctx, int64_t version);
     /* On server 0, between updates: whether to write a checkpoint now; NULL: never. */
     bool (*wants_saving)(void *ctx);

@@ -9,6 +9,7 @@
 
 #include "base/os/os.h"
 #include "base/os/socket.h"
+#include "kumi/messages.h"
 #include "ps/util.h"
 
 static char folder[64];
@@ -281,6 +282,64 @@ static void refused_is_ended(void **state)
     ku_rpc_server_destroy(server);
 }
 
+/* The lines that the server has printed. */
+struct lines {
+    char text[4096];
+    size_t n;
+};
+static void take_line(void *ctx, const char *line, size_t bytes)
+{
+    struct lines *l = ctx;
+    if (l->n + bytes < sizeof l->text)
+        memcpy(l->text + l->n, line, bytes);
+    l->n += l->n + bytes < sizeof l->text ? bytes : 0;
+}
+
+/* What TLS refuses has a line of the server. */
+static void refused_by_tls(void **state)
+{
+    static const struct {
+        const char *options, *text;
+    } row[] = {
+        {"-cert expired.pem -key expired.key", "certificate verify failed"},
+        {"-cert stranger.pem -key stranger.key", "certificate verify failed"},
+        {"", "peer did not return a certificate"},
+        {NULL, "wrong version number"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        static struct lines lines;
+        const struct kumi_messages messages = {.line = take_line, .ctx = &lines};
+        struct ku_rpc_server *server;
+        struct ku_rpc_channel *channel;
+        char text[256];
+        int n_calls = 0;
+        lines = (struct lines){.n = 0};
+        kumi_messages_set(&messages);
+        assert_int_equal(create(security("server", "ca", NULL), "127.0.0.1:0", &n_calls, &server),
+                         0);
+        const char *address = ku_rpc_server_address(server, 0);
+        if (row[i].options) {
+            snprintf(text, sizeof text,
+                     "cd %s && timeout 20 openssl s_client -connect %s %s </dev/null >log 2>&1",
+                     folder, address, row[i].options);
+            (void)!system(text);
+        } else {
+            const struct ku_rpc_channel_opts client = {.address = address};
+            assert_int_equal(ku_rpc_channel_create(&client, &channel), 0);
+            assert_true(call_text(channel, "/Unary", "hello", text, sizeof text) < 0);
+            ku_rpc_channel_destroy(channel);
+        }
+        snprintf(text, sizeof text, "refused: TLS handshake: %s (", row[i].text);
+        for (int k = 0; k < 250 && strstr(lines.text, text) == NULL; k++)
+            usleep(20000);
+        ku_rpc_server_destroy(server);
+        kumi_messages_set(NULL);
+        if (strstr(lines.text, text) == NULL)
+            fail_msg("row %zu: %s", i, lines.text);
+    }
+}
+
 /* Connections over TLS are counted, also before a handshake; one beyond the limit is ended. */
 static void tls_is_counted(void **state)
 {
@@ -326,9 +385,8 @@ static void tls_is_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(refused_is_ended),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_files),
+        cmocka_unit_test(refused_is_ended), cmocka_unit_test(refused_by_tls),
         cmocka_unit_test(tls_is_counted),
     };
     if (cannot_run() || system("command -v openssl >/dev/null") != 0)

@@ -687,8 +687,8 @@ static bool wants_saving(void *ctx)
 static void set_methods(struct server *s)
 {
     /*
-     * A worker opens a stream when it has a message for it, and computes between later ones. That of
-     * pulls has no deadline then: without a stream the worker would be away.
+     * A worker opens a stream when it has a message for it, and computes between later ones. That
+     * of pulls has no deadline then: without a stream the worker would be away.
      */
     const struct ku_rpc_method stream = {.is_stream = true,
                                          .idle_ns = INT64_MAX,

@@ -284,6 +284,18 @@ static bool look(struct ku_rpc_server *s, int64_t now, bool finds_tls)
     return is_busy;
 }
 
+/* What TLS has refused, without the peer, which gRPC does not tell. */
+static void tell_handshakes(struct ku_rpc_server *s)
+{
+    char why[128];
+    const uint64_t n = ku_rpc_n_handshakes_failed(why, sizeof why);
+    if (n > s->n_handshakes)
+        ku_rpc_say(s, "a new connection", "",
+                   "refused: TLS handshake: %s (%llu since the last line)", why,
+                   (unsigned long long)(n - s->n_handshakes));
+    s->n_handshakes = n;
+}
+
 static struct ku_rpc_listener *listener_of(struct ku_rpc_server *s, const void *tag)
 {
     for (int i = 0; i < s->n_listeners; i++)
@@ -354,6 +366,8 @@ void *ku_rpc_guard_main(void *server)
         if (!is_busy || now - looked_ns >= KU_RPC_TICK_NS) {
             is_busy = look(s, now, s->has_tls && n_looks++ % FIND_TICKS == 0);
             looked_ns = now;
+            if (s->has_tls)
+                tell_handshakes(s);
         }
     }
 }

@@ -16,6 +16,8 @@
 /* grpc_init with gRPC's log led into ours, and its end. Counted by gRPC. */
 void ku_rpc_runtime_init(void);
 void ku_rpc_runtime_fini(void);
+/* TLS handshakes of the process that have failed so far, and why the last one did. */
+uint64_t ku_rpc_n_handshakes_failed(char *why, size_t bytes);
 gpr_timespec ku_rpc_deadline(int64_t timeout_ns);
 grpc_arg ku_rpc_arg(const char *key, int value);
 
@@ -144,7 +146,8 @@ struct ku_rpc_server {
     uint64_t accepted, refused, timed_out;
     bool is_watched; /* the guard thread looks at deadlines, every KU_RPC_TICK_NS */
     bool is_stopping, is_ending, is_shut, is_stopped;
-    int64_t said_ns; /* of the last second's messages, and their number */
+    uint64_t n_handshakes; /* of the guard thread: failed ones that were reported */
+    int64_t said_ns;       /* of the last second's messages, and their number */
     int n_said, n_unsaid;
     struct ku_rpc_tag shut_tag;
 };

@@ -3,9 +3,40 @@
 
 #include <grpc/support/log.h>
 #include <grpc/support/time.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
+
+/*
+ * gRPC tells of a TLS handshake that fails by a line of its log alone, which has neither server nor
+ * connection: the process counts them, and its server reports them (accept_guard.c).
+ */
+static struct {
+    pthread_mutex_t lock;
+    uint64_t n;
+    char why[120]; /* of the last one */
+} handshakes = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000086:SSL routines::bad number." */
+static void note_handshake(const char *message)
+{
+    const char *why = strstr(message, "::");
+    why = why ? why + 2 : message;
+    pthread_mutex_lock(&handshakes.lock);
+    handshakes.n++;
+    snprintf(handshakes.why, sizeof handshakes.why, "%.*s", (int)strcspn(why, ".\r\n"), why);
+    pthread_mutex_unlock(&handshakes.lock);
+}
+
+uint64_t ku_rpc_n_handshakes_failed(char *why, size_t bytes)
+{
+    pthread_mutex_lock(&handshakes.lock);
+    const uint64_t n = handshakes.n;
+    snprintf(why, bytes, "%s", handshakes.why);
+    pthread_mutex_unlock(&handshakes.lock);
+    return n;
+}
 
 /*
  * gRPC's errors are mostly those of one peer (a failed handshake, a malformed frame), which the
@@ -19,6 +50,8 @@ static void take_line(gpr_log_func_args *line)
         if (strncmp(line->message, "assertion failed", 16) == 0) /* it ends the process */
             KU_LOG(COMM, ERROR, "grpc: %s (%s:%d)", line->message, file ? file + 1 : line->file,
                    line->line);
+        if (strncmp(line->message, "Handshake failed", 16) == 0)
+            note_handshake(line->message);
         KU_LOG(COMM, INFO, "grpc: %s (%s:%d)", line->message, file ? file + 1 : line->file,
                line->line);
         break;

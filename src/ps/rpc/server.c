@@ -102,6 +102,7 @@ static int listen_tls(struct ku_rpc_server *s, struct ku_rpc_listener *l)
     char at[KU_RPC_MAX_ADDRESS];
     int fd, port;
     s->has_tls = l->is_tls = true;
+    s->n_handshakes = ku_rpc_n_handshakes_failed(at, sizeof at); /* of servers before this one */
     /* Ours first, for the message that names the owner; gRPC binds the port again. */
     KU_TRY(ku_rpc_listen(&l->address, &fd));
     ku_os_close(fd);
