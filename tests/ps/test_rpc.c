@@ -525,6 +525,26 @@ static void test_limits(void **state)
     pair_close(&p);
 }
 
+/* More calls in a second than a connection may make are refused; later ones are not. */
+static void test_rate(void **state)
+{
+    enum { RATE = 5 };
+    struct pair p;
+    char out[8];
+    int n = 0, status = KUMI_OK;
+    (void)state;
+    pair_open(&p, unix_address(), (struct ku_rpc_limits){.call_rate = RATE},
+              (struct ku_rpc_security){0});
+    for (; n < 100 && status == KUMI_OK; n++)
+        status = call(&p, "/t.Test/Unary", "hello", out, sizeof out);
+    assert_int_equal(status, KUMI_EBUSY);
+    assert_non_null(strstr(ku_err_get()->text, "5 calls in a second of this connection"));
+    assert_true(n > RATE);
+    usleep(1000000 / RATE);
+    assert_int_equal(call(&p, "/t.Test/Unary", "hello", out, sizeof out), 0);
+    pair_close(&p);
+}
+
 static size_t resident(void)
 {
     unsigned long all = 0, here = 0;
@@ -623,8 +643,8 @@ int main(void)
         cmocka_unit_test(test_resting_stream), cmocka_unit_test(test_half_message),
         cmocka_unit_test(test_idle_stream),    cmocka_unit_test(test_abort),
         cmocka_unit_test(test_back_pressure),  cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_dropped),        cmocka_unit_test(test_reconnect),
-        cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_rate),           cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_reconnect),      cmocka_unit_test(test_addresses),
     };
     if (cannot_run())
         return 77;

@@ -87,12 +87,28 @@ struct ku_rpc_conn *ku_rpc_conn_begin(struct ku_rpc_server *s, const char *grpc_
     return c;
 }
 
-void ku_rpc_conn_use(struct ku_rpc_server *s, struct ku_rpc_conn *c)
+/*
+ * A token bucket that holds a second's calls, as one number: each call moves due_ns on by its share
+ * of a second, and the bucket is empty when due_ns is a second ahead.
+ */
+static bool is_within_rate(const struct ku_rpc_server *s, struct ku_rpc_conn *c)
+{
+    const int64_t now = ku_clock_ns(), share = KU_RPC_SECOND / s->limits.call_rate;
+    const int64_t due = (c->due_ns > now ? c->due_ns : now) + share;
+    if (due - now > KU_RPC_SECOND)
+        return false;
+    c->due_ns = due;
+    return true;
+}
+
+bool ku_rpc_conn_use(struct ku_rpc_server *s, struct ku_rpc_conn *c)
 {
     pthread_mutex_lock(&s->lock);
-    if (c)
+    const bool is_good = c == NULL || is_within_rate(s, c);
+    if (c && is_good)
         c->is_used = true;
     pthread_mutex_unlock(&s->lock);
+    return is_good;
 }
 
 void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c)

@@ -396,7 +396,7 @@ static size_t metadata_bytes(const struct ku_rpc_call *c)
 /* Whether the call may be; else it is refused. */
 static bool is_admitted(struct ku_rpc_call *c, const struct ku_rpc_method *method, int n_calls)
 {
-    const struct ku_rpc_server *s = c->server;
+    struct ku_rpc_server *s = c->server;
     const size_t bytes = metadata_bytes(c);
     char text[200];
     if (bytes > (size_t)s->limits.metadata_bytes) {
@@ -412,6 +412,10 @@ static bool is_admitted(struct ku_rpc_call *c, const struct ku_rpc_method *metho
         snprintf(text, sizeof text, "unknown method; this server has %s%s", s->method[0].path,
                  s->n_methods > 1 ? " and others" : "");
         refuse(c, GRPC_STATUS_UNIMPLEMENTED, text);
+    } else if (!ku_rpc_conn_use(s, c->conn)) {
+        snprintf(text, sizeof text, "%d calls in a second of this connection; try again later",
+                 s->limits.call_rate);
+        refuse(c, GRPC_STATUS_RESOURCE_EXHAUSTED, text);
     } else {
         return true;
     }
@@ -432,7 +436,6 @@ static void begin(struct ku_rpc_call *c)
     pthread_mutex_unlock(&c->lock);
     if (!is_admitted(c, method, n_calls))
         return;
-    ku_rpc_conn_use(s, c->conn);
     c->method = method;
     if (method->is_stream && method->open) {
         c->is_told = true;

@@ -96,6 +96,7 @@ struct ku_rpc_conn {
     bool is_ending;
     bool is_gone;     /* out of the list; freed with its last call */
     int64_t since_ns; /* of the end of the last call, if is_used; else of the beginning */
+    int64_t due_ns;   /* when the calls so far are due at the rate that is allowed */
     /* Bytes received that are accounted for (accept_guard.c), TCP alone; what calls added since. */
     int64_t ceiling;
     _Atomic int64_t credit;
@@ -196,8 +197,8 @@ void *ku_rpc_accept_main(void *server);
 /* The connection of a call, by the name that gRPC has for its peer, with one more call, or NULL. */
 struct ku_rpc_conn *ku_rpc_conn_begin(struct ku_rpc_server *s, const char *grpc_peer);
 void ku_rpc_conn_end(struct ku_rpc_server *s, struct ku_rpc_conn *c);
-/* A call of the connection was admitted. c NULL: nothing. */
-void ku_rpc_conn_use(struct ku_rpc_server *s, struct ku_rpc_conn *c);
+/* Admit a call of the connection; false: it has made too many in this second. c NULL: true. */
+bool ku_rpc_conn_use(struct ku_rpc_server *s, struct ku_rpc_conn *c);
 /*
  * Bytes of the peer are accounted for: a message received (sent: the peer answers with window
  * updates), the rest of a call that is over. c NULL: nothing.

@@ -161,6 +161,7 @@ struct ku_rpc_limits {
     int connections;      /* at a time, of all addresses */
     int calls;            /* at a time, of all connections */
     int connection_calls; /* at a time, of one connection */
+    int call_rate;        /* in a second, of one connection; as many at once after a rest */
     size_t memory_bytes;  /* of gRPC's buffers for all connections */
     int64_t idle_ns;      /* where a struct ku_rpc_method gives no deadline */
     /* A new connection makes a call before this that is admitted: all its headers and the token. */

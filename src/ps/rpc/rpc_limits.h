@@ -20,6 +20,7 @@ enum {
     KU_RPC_CONNECTIONS = 1024,       /* KU_REMOTE_MAX_WORKERS; two descriptors each */
     KU_RPC_CALLS = 4096,             /* push, pull and control of each worker, and retries */
     KU_RPC_CONNECTION_CALLS = 64,
+    KU_RPC_CALL_RATE = 50000,        /* one in 20 us: a client that awaits its replies is slower */
     KU_RPC_MEMORY_BYTES = 512 << 20, /* 1,024 windows of 512 KiB */
 };
 #define KU_RPC_SECOND        INT64_C(1000000000)

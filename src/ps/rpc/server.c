@@ -55,6 +55,7 @@ static void fill_limits(struct ku_rpc_limits *l)
     DEFAULT(connections, KU_RPC_CONNECTIONS);
     DEFAULT(calls, KU_RPC_CALLS);
     DEFAULT(connection_calls, KU_RPC_CONNECTION_CALLS);
+    DEFAULT(call_rate, KU_RPC_CALL_RATE);
     DEFAULT(memory_bytes, KU_RPC_MEMORY_BYTES);
     DEFAULT(idle_ns, KU_RPC_IDLE_NS);
     DEFAULT(first_call_ns, KU_RPC_FIRST_CALL_NS);
