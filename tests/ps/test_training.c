@@ -18,6 +18,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "ps/remote/service_messages.h"
+#include "ps/rpc/private.h"
 #include "ps/rpc/rpc_limits.h"
 #include "remote/sparse.h"
 
@@ -540,6 +541,43 @@ static void no_snapshot(void **state)
     kill_server();
 }
 
+/*
+ * A full disk: a push is refused with RESOURCE_EXHAUSTED and a text that names the journal's file;
+ * pulls and Status go on.
+ */
+static void disk_full(void **state)
+{
+    enum { N_BEFORE = 300 }; /* writes that succeed: more than those of the start */
+    struct frame f = {.incarnation = 7, .bytes = 64};
+    unsigned char *image;
+    int n_sparse, status = KUMI_OK;
+    char fault[32];
+    (void)state;
+    snprintf(fault, sizeof fault, "write:%d", N_BEFORE);
+    aim_at("full");
+    setenv("KUMI_FAULT", fault, 1);
+    start_of("full", NULL);
+    unsetenv("KUMI_FAULT");
+    assert_int_equal(hello(0, 7, 0), 0);
+    assert_int_equal(hello(0, 7, welcome[KU_PS_R_LAYOUT]), 0);
+    struct ku_rpc_stream *s = open_stream(), *other = open_pull();
+    assert_true(welcome[KU_PS_R_PUSH_BYTES] > 2 * N_BEFORE * f.bytes); /* it is not complete */
+    for (int i = 0; i < 2 * N_BEFORE && status == KUMI_OK; i++, f.offset += f.bytes)
+        status = send_frame(s, &f, false);
+    while (status == KUMI_OK) /* what was sent is on its way */
+        status = send_frame(s, &f, true);
+    assert_int_equal(status, KUMI_ESTORAGE);
+    assert_int_equal(ku_rpc_code(status), GRPC_STATUS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(ku_err_get()->text, "full/journal/server-0/00000001.journal"));
+    image = ku_calloc(welcome[KU_PS_R_PULL_BYTES], 1);
+    pull(other, 0, false, image, &n_sparse);
+    assert_int_equal(state_of(KU_PS_S_REFUSED), 1);
+    ku_free(image);
+    ku_rpc_stream_destroy(s);
+    ku_rpc_stream_destroy(other);
+    kill_server();
+}
+
 /* With a backup worker an update is done without a late push, which is counted. */
 static void late(void **state)
 {
@@ -627,6 +665,7 @@ int main(void)
         cmocka_unit_test(refused),    cmocka_unit_test(once),     cmocka_unit_test(zeros),
         cmocka_unit_test(changes),    cmocka_unit_test(stranger), cmocka_unit_test(unread),
         cmocka_unit_test(not_finite), cmocka_unit_test(goodbye),  cmocka_unit_test(no_snapshot),
-        cmocka_unit_test(late),       cmocka_unit_test(hung),     cmocka_unit_test(slow)};
+        cmocka_unit_test(disk_full),  cmocka_unit_test(late),     cmocka_unit_test(hung),
+        cmocka_unit_test(slow)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
