@@ -26,6 +26,7 @@ struct remote {
     enum model model;
     int n_servers;
     const char *const *freeze;
+    int schedule; /* enum ku_schedule */
     struct ku_remote_engine_opts engine;
     int compression; /* enum ku_remote_form */
     double topk;
@@ -114,6 +115,27 @@ static void fill(const struct remote *r, struct ku_trainer *t, int64_t step)
     }
 }
 
+/* A schedule that changes the learning rate in each of the first steps. */
+static void set_schedule(struct ku_attrs *rule, int schedule)
+{
+    static const struct ku_args args[] = {
+        [KU_SCHED_MULTI_STEP] = {{1, 2}},
+        [KU_SCHED_LR_RANGE_TEST] = {{1e-3, 1, 1, 0}},
+        [KU_SCHED_DS_ONE_CYCLE] = {{1e-3, 1e-2, 1, 1, 1, 0.5, 0.8, 0.9, 0.1}},
+        [KU_SCHED_WARMUP_LR] = {{1e-3, 1e-2, 3, 1, 5}},
+        [KU_SCHED_WARMUP_DECAY_LR] = {{1e-3, 1e-2, 1, 1, 5}},
+        [KU_SCHED_WARMUP_COSINE_LR] = {{0.1, 0.01, 1, 1, 5}}};
+    rule->schedule = schedule;
+    rule->min_lr = rule->warmup_lr = 1e-3;
+    rule->warmup = 1;
+    rule->decay = 4;
+    rule->step_size = 1;
+    rule->gamma = 0.5;
+    rule->d_model = 16;
+    rule->cycle_momentum = 1;
+    rule->args = args[schedule];
+}
+
 static struct ku_trainer_opts opts_of(const struct remote *r, int update_by)
 {
     struct ku_trainer_opts o = {.device = ku_device_find(r->c.device), .seed = 1337};
@@ -122,6 +144,8 @@ static struct ku_trainer_opts opts_of(const struct remote *r, int update_by)
     if (r->c.optimizer == KU_OP_sgd)
         o.compile.rule.momentum = 0.9;
     o.compile.freeze = r->freeze;
+    if (r->schedule != KU_SCHED_CONSTANT)
+        set_schedule(&o.compile.rule, r->schedule);
     if (update_by == KU_UPDATE_HERE)
         return o;
     o.compile.zero = update_by == KU_UPDATE_SERVER ? 3 : 0;
@@ -526,6 +550,28 @@ static void every_update(void **state)
     sample_end(&s, "kinds of update");
 }
 
+/* Every schedule counts the servers' updates. */
+static void every_schedule(void **state)
+{
+    struct sample s = {.address = 4, .thread = 16};
+    char constant[sizeof((struct dist_case *)0)->digest];
+    struct remote r = case_of(GPT2, 2, 3, KU_OP_adamw, KUMI_F32);
+    (void)state;
+    run_remote(&r);
+    memcpy(constant, r.c.digest, sizeof constant);
+    for (int k = KU_SCHED_CONSTANT + 1; k <= KU_SCHED_WARMUP_COSINE_LR; k++) {
+        if (!sample_takes(&s, s.n_rows, 0, -1))
+            continue;
+        r = case_of(GPT2, 2, 3, KU_OP_adamw, KUMI_F32);
+        r.schedule = k;
+        check_equal(r);
+        run_remote(&r);
+        if (strcmp(r.c.digest, constant) == 0)
+            fail_msg("schedule %d is constant", k);
+    }
+    sample_end(&s, "schedules");
+}
+
 /*
  * The largest number of pushes by which a worker was ahead of the slowest one; where worker 1
  * returns, from then until its last push.
@@ -868,17 +914,13 @@ static void failure_ends_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(check_refuses),
-                                       cmocka_unit_test(every_update),
-                                       cmocka_unit_test(compressed),
-                                       cmocka_unit_test(compressed_converges),
-                                       cmocka_unit_test(compressed_refuses),
-                                       cmocka_unit_test(order_is_all),
-                                       cmocka_unit_test(absent),
-                                       cmocka_unit_test(begins_later),
-                                       cmocka_unit_test(backup),
-                                       cmocka_unit_test(does_not_wait),
-                                       cmocka_unit_test(failure_ends_all),
-                                       cmocka_unit_test(sync_is_all_reduce)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(check_refuses),        cmocka_unit_test(every_update),
+        cmocka_unit_test(every_schedule),       cmocka_unit_test(compressed),
+        cmocka_unit_test(compressed_converges), cmocka_unit_test(compressed_refuses),
+        cmocka_unit_test(order_is_all),         cmocka_unit_test(absent),
+        cmocka_unit_test(begins_later),         cmocka_unit_test(backup),
+        cmocka_unit_test(does_not_wait),        cmocka_unit_test(failure_ends_all),
+        cmocka_unit_test(sync_is_all_reduce)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
