@@ -35,13 +35,39 @@ static bool is_admissible(int64_t shard, int n)
     return shard >= 1 && n % shard == 0 && (shard == n || (shard & (shard - 1)) == 0);
 }
 
+/* "pp 2 x tp 4", or the one of them that is above 1; "" without model parallelism. */
+static const char *print_divisors(const struct ku_config *c, char text[32])
+{
+    const int pp = (int)c->parallel_pp, tp = (int)c->parallel_tp;
+    text[0] = '\0';
+    if (pp > 1 && tp > 1)
+        snprintf(text, 32, "pp %d x tp %d", pp, tp);
+    else if (pp > 1 || tp > 1)
+        snprintf(text, 32, "%s %d", pp > 1 ? "pp" : "tp", pp > 1 ? pp : tp);
+    return text;
+}
+
+/* The n ranks that replicate and shard divide: "ranks", or "data-parallel ranks (8 / tp 2)". */
+static const char *name_ranks(const struct ku_config *c, int n, char text[80])
+{
+    const int pp = (int)c->parallel_pp, tp = (int)c->parallel_tp;
+    const bool is_product = pp > 1 && tp > 1;
+    char divisors[32];
+    if (pp == 1 && tp == 1)
+        return "ranks";
+    snprintf(text, 80, "data-parallel ranks (%d / %s%s%s)", n * pp * tp, is_product ? "(" : "",
+             print_divisors(c, divisors), is_product ? ")" : "");
+    return text;
+}
+
 static int refuse_product(const struct ku_config *c, const char *key, int64_t value, int n)
 {
     struct ku_str wanted = {0};
     int is_first = 1;
-    ku_str_add(
-        &wanted,
-        "replicate x shard must be %d, the number of ranks, and shard a power of two or all: ", n);
+    char ranks[80];
+    ku_str_add(&wanted,
+               "replicate x shard must be %d, the number of %s, and shard a power of two or all: ",
+               n, name_ranks(c, n, ranks));
     for (int shard = 1; shard <= n; shard++)
         if (is_admissible(shard, n)) {
             ku_str_add(&wanted, "%s%d x %d", is_first ? "" : ", ", n / shard, shard);
@@ -233,46 +259,38 @@ static int check_tp_exact(const struct ku_config *c)
     return KUMI_OK;
 }
 
-/* What tensor parallelism does not support, and a tp that does not divide the ranks. */
-static int check_tp(const struct ku_config *c, int n)
+/* pp x tp must divide the n ranks; a refusal names the numbers of ranks next to n. */
+static int check_n_ranks(const struct ku_config *c, int n)
 {
-    const int64_t tp = c->parallel_tp;
-    char wanted[128] = "";
-    KU_TRY(check_tp_exact(c));
-    if (tp == 1)
+    const int pp = (int)c->parallel_pp, tp = (int)c->parallel_tp, each = pp * tp;
+    const int below = n / each * each;
+    char divisors[32], product[64] = "", starts[48], wanted[192];
+    if (n % each == 0)
         return KUMI_OK;
-    if (n % tp)
-        snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
-                 (long long)(n / tp ? n / tp * tp : tp), (long long)((n / tp + 1) * tp));
-    if (wanted[0])
-        return ku_config_refuse_int(c, "parallel.tp", tp, wanted);
-    if (strcmp(c->parallel_host_state, "shared") == 0)
-        return ku_config_refuse(c, "parallel.host_state",
-                                ku_json_at(c->root, "parallel.host_state"),
-                                "not supported with parallel.tp above 1, where each rank stores "
-                                "slices of its own; use auto or private");
-    return KUMI_OK;
+    if (pp > 1 && tp > 1)
+        snprintf(product, sizeof product, "%s = %d ", print_divisors(c, divisors), each);
+    if (below)
+        snprintf(starts, sizeof starts, "%d or %d", below, below + each);
+    else
+        snprintf(starts, sizeof starts, "%d", each);
+    snprintf(wanted, sizeof wanted, "%smust divide the number of ranks, %d; start %s", product, n,
+             starts);
+    return pp > 1 ? ku_config_refuse_int(c, "parallel.pp", pp, wanted)
+                  : ku_config_refuse_int(c, "parallel.tp", tp, wanted);
 }
 
-/* The same of a pipeline. */
-static int check_pp(const struct ku_config *c, int n)
+/* With tp or pp each rank stores parts of its own. */
+static int check_is_private(const struct ku_config *c)
 {
-    const int64_t pp = c->parallel_pp, each = pp * c->parallel_tp;
-    char wanted[128] = "";
-    if (pp == 1)
+    const bool is_pp = c->parallel_pp > 1;
+    if ((!is_pp && c->parallel_tp == 1) || strcmp(c->parallel_host_state, "shared") != 0)
         return KUMI_OK;
-    if (n % each)
-        snprintf(wanted, sizeof wanted, "must divide the %d ranks; start %lld or %lld", n,
-                 (long long)(n / each ? n / each * each : each),
-                 (long long)((n / each + 1) * each));
-    if (wanted[0])
-        return ku_config_refuse_int(c, "parallel.pp", pp, wanted);
-    if (strcmp(c->parallel_host_state, "shared") == 0)
-        return ku_config_refuse(c, "parallel.host_state",
-                                ku_json_at(c->root, "parallel.host_state"),
-                                "not supported with parallel.pp above 1, where ranks store the "
-                                "parameters of their own stages; use auto or private");
-    return KUMI_OK;
+    return ku_config_refuse(
+        c, "parallel.host_state", ku_json_at(c->root, "parallel.host_state"),
+        is_pp ? "not supported with parallel.pp above 1, where ranks store the parameters of "
+                "their own stages; use auto or private"
+              : "not supported with parallel.tp above 1, where each rank stores slices of its "
+                "own; use auto or private");
 }
 
 int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
@@ -284,8 +302,9 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
     const char *why;
     KU_TRY(check_host_state(c));
     KU_TRY(read_stage(c, n, host_ranks, &zero, &why, &is_hybrid));
-    KU_TRY(check_pp(c, n_ranks));
-    KU_TRY(check_tp(c, n_ranks));
+    KU_TRY(check_tp_exact(c));
+    KU_TRY(check_n_ranks(c, n_ranks));
+    KU_TRY(check_is_private(c));
     if (zero == 0 && shard != KU_NULL && shard != 1)
         return ku_config_refuse_int(
             c, "parallel.shard", shard,
@@ -297,8 +316,9 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
     if (c->parallel_strategy && zero > 0 && !is_hybrid && replicate != KU_NULL && replicate != 1)
         return refuse_strategy(
             c, "has no replicas: give HYBRID_SHARD or _HYBRID_SHARD_ZERO2 with parallel.replicate");
-    char all[96];
-    snprintf(all, sizeof all, "with parallel.zero 0 all %d ranks are replicas", n);
+    char ranks[80], all[128];
+    snprintf(all, sizeof all, "with parallel.zero 0 all %d %s are replicas", n,
+             name_ranks(c, n, ranks));
     if (zero == 0 && replicate != KU_NULL && replicate != n)
         return ku_config_refuse_int(c, "parallel.replicate", replicate, all);
     if (zero == 0)

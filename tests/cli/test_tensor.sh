@@ -88,7 +88,7 @@ refused() { # text arguments..
     [ $? = 2 ] || say "$*: not refused: $(cat "$dir/log")"
     grep -q "$text" "$dir/log" || say "$*: $(cat "$dir/log")"
 }
-refused 'must divide the 3 ranks; start 2 or 4' -n 3 "${tp[@]}"
+refused 'must divide the number of ranks, 3; start 2 or 4' -n 3 "${tp[@]}"
 refused 'does not divide dim h' -n 3 --set parallel.tp=3
 refused 'slices of its own; use auto or private' -n 2 "${tp[@]}" --set parallel.host_state=shared
 refused 'their own stages; use auto or private' -n 2 --set parallel.pp=2 --set parallel.host_state=shared

@@ -154,6 +154,16 @@ static void refuses(void **state)
          "parallel.reshard_after_forward: 3; true, false, or a divisor of the 4 shards: 1, 2, 4"},
         {"\"zero\":3,\"reshard_after_forward\":8", 4,
          "parallel.reshard_after_forward: 8; true, false, or a divisor of the 4 shards: 1, 2, 4"},
+        /* data-parallel ranks are those of tp and pp divided out */
+        {"\"tp\":2,\"replicate\":8", 8,
+         "parallel.replicate: 8; with parallel.zero 0 all 4 data-parallel ranks (8 / tp 2) are "
+         "replicas"},
+        {"\"pp\":2,\"zero\":1,\"shard\":8", 8,
+         "parallel.shard: 8; replicate x shard must be 4, the number of data-parallel ranks "
+         "(8 / pp 2), and shard a power of two or all: 4 x 1, 2 x 2, 1 x 4"},
+        {"\"pp\":2,\"tp\":2,\"zero\":1,\"shard\":4", 8,
+         "parallel.shard: 4; replicate x shard must be 2, the number of data-parallel ranks "
+         "(8 / (pp 2 x tp 2)), and"},
     };
     (void)state;
     for (size_t i = 0; i < 2 * sizeof row / sizeof row[0]; i++) { /* also with shared state */
@@ -164,6 +174,34 @@ static void refuses(void **state)
                          KUMI_EINVAL);
         if (strstr(ku_err_get()->text, row[k].text) == NULL)
             fail_msg("%s: %s", row[k].keys, ku_err_get()->text);
+    }
+}
+
+/* pp x tp divides the ranks: the message names the product and the nearest numbers of ranks. */
+static void refuses_ranks(void **state)
+{
+    static const struct {
+        const char *keys;
+        int n;
+        const char *text;
+    } row[] = {
+        {"\"tp\":2", 1, "parallel.tp: 2; must divide the number of ranks, 1; start 2\n"},
+        {"\"tp\":4", 2, "parallel.tp: 4; must divide the number of ranks, 2; start 4\n"},
+        {"\"tp\":2", 3, "parallel.tp: 2; must divide the number of ranks, 3; start 2 or 4\n"},
+        {"\"pp\":4", 1, "parallel.pp: 4; must divide the number of ranks, 1; start 4\n"},
+        {"\"pp\":2,\"tp\":2", 6,
+         "parallel.pp: 2; pp 2 x tp 2 = 4 must divide the number of ranks, 6; start 4 or 8\n"},
+        {"\"pp\":2,\"tp\":3,\"zero\":1", 4,
+         "parallel.pp: 2; pp 2 x tp 3 = 6 must divide the number of ranks, 4; start 6\n"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_sharding s;
+        char said[512];
+        assert_int_equal(resolve_set(row[i].keys, NULL, row[i].n, &s), KUMI_EINVAL);
+        snprintf(said, sizeof said, "%s\n", ku_err_get()->text); /* rows end at the line's end */
+        if (strstr(said, row[i].text) == NULL)
+            fail_msg("%s: %s", row[i].keys, said);
     }
 }
 
@@ -296,6 +334,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_state),    cmocka_unit_test(hosts_share),
         cmocka_unit_test(admits),        cmocka_unit_test(refuses),
-        cmocka_unit_test(contradiction), cmocka_unit_test(default_stage)};
+        cmocka_unit_test(refuses_ranks), cmocka_unit_test(contradiction),
+        cmocka_unit_test(default_stage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
