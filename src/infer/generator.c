@@ -70,7 +70,7 @@ static int compile_all(struct ku_infer *m, const struct ku_infer_opts *o, struct
         *g = *model = NULL;
         KU_TRY(ku_model_graph(m->model, &batch, g));
         KU_TRY(check_graph(m, *g));
-        KU_TRY(ku_inference_remember(*g, model));
+        KU_TRY(ku_graph_copy(*g, model));
         KU_TRY(ku_compile_graph(*g, &c, &target, NULL));
         KU_TRY(ku_compile_program(*g, i ? "prefill" : "decode", &c, &target, &l->program));
         m->n_programs++;

@@ -48,11 +48,6 @@ int ku_inference_check_memory(const struct ku_program *const *program, int n, co
                         (double)total * 0x1p-30, (double)free_bytes * 0x1p-30, advice);
 }
 
-int ku_inference_remember(const struct ku_graph *g, struct ku_graph **copy)
-{
-    return ku_env("KUMI_SKIP_CHECK") ? KUMI_OK : ku_graph_copy(g, copy);
-}
-
 int ku_inference_check(const struct ku_graph *graph, const struct ku_compile_opts *o,
                        const struct ku_target *target, const struct ku_program *first,
                        const struct ku_program *p, bool is_derive)
@@ -62,8 +57,6 @@ int ku_inference_check(const struct ku_graph *graph, const struct ku_compile_opt
     struct ku_check_opts check;
     signed char *wire = NULL;
     int status;
-    if (graph == NULL)
-        return KUMI_OK;
     KU_TRY(ku_graph_copy(graph, &model));
     KU_TRY_OUT(ku_compile_graph(model, o, target, "precision"));
     KU_TRY_OUT(ku_trainer_check_opts(o, is_derive ? KU_CHECK_DERIVE : KU_CHECK_EVAL, model, &check,

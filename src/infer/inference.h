@@ -41,9 +41,9 @@ KU_STATUS ku_inference_threads(const char *command, int64_t option, int *n_threa
 KU_STATUS ku_inference_check_memory(const struct ku_program *const *program, int n,
                                     const char *what, const char *advice);
 /*
- * Check a program (check/check.h), unless KUMI_SKIP_CHECK is set.
+ * Check a program (check/check.h).
  *
- *   graph      as nn built it; NULL: the checks are off
+ *   graph      as nn built it
  *   first      program whose state plan p shares
  *   is_derive  p derives the copies of parameters
  *
@@ -52,8 +52,6 @@ KU_STATUS ku_inference_check_memory(const struct ku_program *const *program, int
 KU_STATUS ku_inference_check(const struct ku_graph *graph, const struct ku_compile_opts *o,
                              const struct ku_target *target, const struct ku_program *first,
                              const struct ku_program *p, bool is_derive);
-/* A copy of a graph for the check, before passes change it; NULL: checks are off. */
-KU_STATUS ku_inference_remember(const struct ku_graph *g, struct ku_graph **copy);
 /*
  * Load the parameters of a directory, or its averages, and derive their compute copies.
  *

@@ -59,7 +59,7 @@ static int compile_part(struct ku_translator *t, const struct ku_compile_opts *c
     ku_graph_destroy(*model);
     *model = NULL;
     KU_TRY(ku_model_graph(t->model, &b, g));
-    KU_TRY(ku_inference_remember(*g, model));
+    KU_TRY(ku_graph_copy(*g, model));
     KU_TRY(ku_compile_graph(*g, c, target, NULL));
     KU_TRY(ku_graph_drop_dead(*g));
     KU_TRY(ku_compile_program(*g, s ? "source" : "target", c, target, &p->program));

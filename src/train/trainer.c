@@ -524,14 +524,13 @@ static int plan_shape(struct ku_trainer *t, struct ku_graph *graph, const struct
     struct ku_graph *model = NULL;
     int status = KUMI_OK;
     const struct ku_program *const *own = (const struct ku_program *const *)program;
-    const bool is_piped = o->compile.mesh.extent[KU_AX_PP] > 1,
-               is_checked = !ku_env("KUMI_SKIP_CHECK");
+    const bool is_piped = o->compile.mesh.extent[KU_AX_PP] > 1;
     uint64_t hash[KU_MAX_PP * KU_N_PROGS] = {0};
-    if (t->job->rank == 0 && is_checked)
+    if (t->job->rank == 0)
         KU_TRY(ku_graph_copy(graph, &model));
     KU_TRY_OUT(ku_trainer_plan(graph, &o->compile, &target, which, program));
     if (model == NULL) {
-        status = is_piped && is_checked ? compare_checked(t, own, hash) : KUMI_OK;
+        status = is_piped ? compare_checked(t, own, hash) : KUMI_OK;
         goto out;
     }
     KU_TRY_OUT(ku_trainer_prove_job(model, &o->compile, &target, which, own, hash, report));

@@ -48,6 +48,9 @@ for name in $names; do
     has "\b$name\b" || lacks "the variable $name"
     grep -q "\`$name\`" "$source/docs/reference/environment.md" || { echo "docs/reference/environment.md lacks $name"; failed=1; }
 done
+for name in $(grep -hoE 'KUMI_[A-Z_]+' "$source/docs/reference/environment.md" "$source/docs/kumi.1" | sort -u); do
+    grep -rqw "$name" "$source/src" "$source/include" || { echo "docs name $name, which the source does not have"; failed=1; }
+done
 version=$("$kumi" --version)
 has "^\.TH KUMI 1  $version User" || lacks "the version $version"
 warnings=
