@@ -58,6 +58,20 @@ command -v groff >/dev/null && warnings=$(groff -man -ww -Tutf8 "$source/docs/ku
 [ -z "$warnings" ] && command -v man >/dev/null && warnings=$(MANROFFSEQ='' man --warnings -l "$source/docs/kumi.1" 2>&1 >/dev/null)
 [ -z "$warnings" ] || { echo "docs/kumi.1: $warnings"; failed=1; }
 
+# transcripts of commands that need no data
+cd "$source" || exit 1
+guide=docs/guide/parallelism.md rows=0
+while IFS= read -r line; do
+    rows=$((rows + 1))
+    wanted=$(awk -v line="    \$ $line" 'found && /^[^ ]/ { exit } found { print substr($0, 5) } $0 == line { found = 1 }' $guide)
+    got=$("$kumi" ${line#kumi } 2>&1)
+    [ "$got" = "$wanted" ] || { echo "$guide: $line prints:"; diff <(echo "$wanted") <(echo "$got"); failed=1; }
+done < <(sed -n 's/^    \$ \(kumi .*\)/\1/p' $guide)
+[ $rows = 2 ] || { echo "$guide has $rows transcripts"; failed=1; }
+while IFS= read -r line; do
+    grep -qxF -- "    $line" $guide || { echo "$guide lacks the layout of examples/layouts.sh: $line"; failed=1; }
+done < <(sed -n "s/^train '\(.*\)' \([0-9]*\).*/printf '%-38s %d\\\\n' '\1' \2/p" examples/layouts.sh | bash)
+
 drawn=$(mktemp -d)
 trap 'rm -rf "$drawn"' EXIT
 bash "$source/tools/pictures.sh" "$drawn" || failed=1
