@@ -66,9 +66,13 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
         ku_str_add(out,
                    "\nzero %d: %d ranks share one copy of the state; no parameters are gathered",
                    s->zero, s->local);
-    else
-        ku_str_add(out, "\nzero %d: %d replica%s x %d shard%s", s->zero, s->replicate,
-                   s->replicate == 1 ? "" : "s", s->shard, s->shard == 1 ? "" : "s");
+    else {
+        ku_str_add(out, "\nzero %d: ", s->zero);
+        if (s->pp > 1)
+            ku_str_add(out, "pp %d x ", s->pp);
+        ku_str_add(out, "%d replica%s x %d shard%s", s->replicate, s->replicate == 1 ? "" : "s",
+                   s->shard, s->shard == 1 ? "" : "s");
+    }
     if (s->tp > 1)
         ku_str_add(out, " x tp %d", s->tp);
     if (s->zero > 0 && s->local > 1 && s->shard == 1)
@@ -111,17 +115,30 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
     print_summed(train, s->zero, p->s.cfg.precision_grads, out);
 }
 
+/* The names of the mesh axes of a mask, outermost first. */
+static json_t *axes_json(unsigned axes)
+{
+    json_t *list = json_array();
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        if (axes >> a & 1)
+            json_array_append_new(list, json_string(ku_axis_name(a)));
+    return list;
+}
+
 json_t *ku_plan_volumes_json(const struct ku_plan *p)
 {
     struct ku_volume row[KU_MAX_VOLUMES];
     json_t *list = json_array();
     int n = rows_of(p, row);
     for (int i = 0; i < n; i++) {
-        json_array_append_new(list,
-                              json_pack("{s:s, s:i, s:f, s:f, s:f}", "exchange",
-                                        ku_exchange_name(row[i].exchange), "ranks", row[i].n_ranks,
-                                        "elements", row[i].elements, "ring_bytes",
-                                        row[i].ring_bytes, "stored_bytes", row[i].stored_bytes));
+        json_array_append_new(
+            list, json_pack("{s:s, s:o, s:i, s:f, s:f, s:f}", "exchange",
+                            ku_exchange_name(row[i].exchange), "axes", axes_json(row[i].axes),
+                            "ranks", row[i].n_ranks, "elements", row[i].elements, "ring_bytes",
+                            row[i].ring_bytes, "stored_bytes", row[i].stored_bytes));
+        if (row[i].group) /* neighbours on the axis, not all of it */
+            json_object_set_new(json_array_get(list, (size_t)i), "group",
+                                json_integer(row[i].group));
         if (p->host)
             json_object_set_new(json_array_get(list, (size_t)i), "far_bytes",
                                 json_real(row[i].far_bytes));

@@ -223,9 +223,17 @@ layouts=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=16 --s
 "$kumi" "${layouts[@]}" --layouts --json >"$dir/layouts.json" 2>"$dir/err" || say "--layouts: $(cat "$dir/err")"
 "$kumi" "${layouts[@]}" --set parallel.host_state=private --set parallel.zero=3 --json >"$dir/zero3.json" 2>"$dir/err" || say "zero 3: $(cat "$dir/err")"
 "$kumi" "${layouts[@]}" --set parallel.pp=2 --schedule --json >"$dir/pp2.json" 2>"$dir/err" || say "pp 2: $(cat "$dir/err")"
+"$kumi" "${layouts[@]}" --set parallel.tp=2 --set parallel.zero=1 --json >"$dir/tp2.json" 2>"$dir/err" || say "tp 2: $(cat "$dir/err")"
+"$kumi" "${layouts[@]}" --set parallel.host_state=private --set parallel.zero=3 --set parallel.persist_below=0 --set parallel.reshard_after_forward=2 --json >"$dir/halves.json" 2>"$dir/err" || say "halves: $(cat "$dir/err")"
+"$kumi" "${layouts[@]}" --set parallel.pp=2 --set parallel.tp=2 >"$dir/out" 2>&1 || say "pp x tp: $(cat "$dir/out")"
+grep -qx 'zero 0: pp 2 x 1 replica x 1 shard x tp 2' "$dir/out" || say "pp x tp: $(grep '^zero' "$dir/out")"
 python3 - "$dir" <<'P' || failed=1
 import json, sys
 dir = sys.argv[1]
+axes = {(r["exchange"], *r["axes"], r["ranks"]): r.get("group") for r in json.load(open(dir + "/tp2.json"))["sharding"]["a_step"]}
+assert axes == {("all_reduce", "tp", 2): None, ("reduce_scatter", "shard", 2): None, ("all_gather", "shard", 2): None}, axes
+axes = {(r["exchange"], *r["axes"], r["ranks"], r.get("group")) for r in json.load(open(dir + "/halves.json"))["sharding"]["a_step"]}
+assert ("all_gather", "shard", 2, 2) in axes and ("all_gather", "shard", 4, None) in axes, axes
 piped = json.load(open(dir + "/pp2.json"))
 row = {r["layout"]: r for r in json.load(open(dir + "/layouts.json"))["layouts"]}
 alone = json.load(open(dir + "/zero3.json"))
