@@ -88,6 +88,13 @@ int ku_session_stage_costs(struct ku_session *s, const struct ku_compile_opts *o
     return KUMI_OK;
 }
 
+/* Stages on each coordinate of an interleaved schedule. */
+static int n_virtual_stages(const struct ku_session *s)
+{
+    const int64_t n = s->cfg.parallel_virtual_stages;
+    return n == KU_NULL ? 2 : (int)n;
+}
+
 /* The schedule and the division of the layers together. */
 static int choose_schedule(struct ku_session *s, const struct ku_compile_opts *o, int n_micro)
 {
@@ -95,7 +102,7 @@ static int choose_schedule(struct ku_session *s, const struct ku_compile_opts *o
     const struct ku_list *by_hand = &s->cfg.parallel_stages;
     const int64_t in_flight = s->cfg.parallel_pp_in_flight;
     const struct ku_pp_request q = {.n_ranks = s->sharding.pp,
-                                    .n_virtual = (int)s->cfg.parallel_virtual_stages,
+                                    .n_virtual = n_virtual_stages(s),
                                     .n_micro = n_micro,
                                     .in_flight =
                                         in_flight == KU_NULL ? s->sharding.pp : (int)in_flight,
@@ -121,8 +128,8 @@ static int make_schedule(struct ku_session *s, const struct ku_compile_opts *o)
     for (const char *const *known = ku_pp_schedule_names(); *known; known++) {
         if (strcmp(*known, name) == 0) {
             ku_str_fini(&wanted);
-            return ku_pp_schedule_create(name, s->sharding.pp, (int)s->cfg.parallel_virtual_stages,
-                                         n_micro, &s->schedule);
+            return ku_pp_schedule_create(name, s->sharding.pp, n_virtual_stages(s), n_micro,
+                                         &s->schedule);
         }
         ku_str_add(&wanted, "%s%s", wanted.bytes ? ", " : "one of ", *known);
     }
