@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "infer/inference.h"
 
-#include "base/env.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"

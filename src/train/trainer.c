@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/env.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -54,6 +53,35 @@ int ku_trainer_program_find(const char *name)
         if (strcmp(ku_trainer_program_name(i), name) == 0)
             return i;
     return -1;
+}
+
+/* Says why the vocabulary of a placed graph is whole on every rank, unless that was asked for. */
+static void tell_vocabulary(const struct ku_trainer *t, const struct ku_graph *g,
+                            const struct ku_compile_opts *o)
+{
+    const int tp = ku_mesh_tp(&o->mesh), parts = o->tp_exact ? o->tp_exact : tp;
+    bool is_whole = false;
+    int64_t n_tokens = 0;
+    for (ku_id i = 1; i < g->n_nodes && !is_whole; i++) {
+        if (g->node[i].op != KU_OP_embedding)
+            continue;
+        const struct ku_value *table = &g->value[ku_in(g, &g->node[i], 0)];
+        if (ku_shape_find(&g->shape[table->shape], 'v') != 0)
+            continue;
+        is_whole = g->layout[table->layout].at[KU_AX_TP].kind != KU_S;
+        n_tokens = g->shape[table->shape].dim[0].count;
+    }
+    if (t->job->rank != 0 || !is_whole || tp == 1 || !o->is_training || o->whole_vocabulary ||
+        o->plan.n)
+        return;
+    if (n_tokens % parts)
+        KU_MESSAGE(INFO,
+                   "kumi: %s: %d does not divide the padded vocabulary of %lld tokens: token "
+                   "table, output layer and loss are whole on every rank",
+                   o->tp_exact ? "parallel.tp_exact" : "parallel.tp", parts, (long long)n_tokens);
+    else
+        KU_MESSAGE(INFO, "kumi: parallel.tp: more than the loss reads the logits: token table, "
+                         "output layer and loss are whole on every rank");
 }
 
 /* The programs of one coordinate of axis pp, from compiled graphs; eval may be NULL. */
@@ -556,6 +584,7 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     const unsigned eval = is_remote(&o->compile) ? 0 : 1u << KU_PROG_EVAL;
     KU_TRY(plan_shape(t, graph[0], o, KU_TRAIN_PROGS | eval, t->program));
     KU_TRY(note_params(graph[0], &t->param, &t->n_params));
+    tell_vocabulary(t, graph[0], &o->compile);
     for (int i = 0; i < n; i++) {
         struct ku_program **program = t->shape[t->n_shapes++].program;
         if (i == 0)

@@ -103,6 +103,13 @@ refused 'which has 2 key and value heads; nearest: 2 or 6' -n 4 --set parallel.t
 refused 'which has 2 key and value heads; nearest: 2 or 6' -n 3 --set parallel.tp=3 "${grouped[@]}"
 refused 'are not sums in slices of query heads; nearest: 2' -n 1 --set parallel.tp_exact=4 "${grouped[@]}"
 refused 'v_proj.weight: col_gather over axis tp: model.layers.0.self_attn.v_proj has fewer key and value heads than ranks' -n 6 --set parallel.tp=6 --set 'parallel.plan={"v_proj": "col_gather"}' "${grouped[@]}"
+# a vocabulary that the ranks do not divide, and why
+thirds=("${grouped[@]/\"num_key_value_heads\": 2/\"num_key_value_heads\": 3}" --set parallel.tp=3)
+train thirds 3 "${thirds[@]}"
+grep -q '^kumi: parallel.tp: 3 does not divide the padded vocabulary of 256 tokens: token table, output layer and loss are whole' "$dir/log" || say "thirds: $(cat "$dir/log")"
+train thirds-whole 3 "${thirds[@]}" --set parallel.loss_parallel=false
+same thirds thirds-whole
+grep -q 'are whole on every rank' "$dir/log" && say "thirds-whole: $(cat "$dir/log")"
 # LAMB's ratios where the ranks divide every tensor that has one
 train lamb 2 "${tp[@]}" "${grouped[@]}" --set optimizer.type=lamb
 train lamb-zero 4 "${tp[@]}" "${grouped[@]}" --set optimizer.type=lamb --set parallel.zero=1
