@@ -261,6 +261,9 @@ static void refusals(void **state)
         {"0F0,0W0,0I0\n", "row 1, cell 2: 0W0: comes before the I that it needs"},
         {"0B0,0F0\n", "row 1, cell 1: 0B0: comes before the F that it needs"},
         {"0F0,0B0,0F1,0I0\n", "stage 0 has B and I or W"},
+        {"0F0,0F1,,0B0,0I1,0W1\n",
+         "row 1, cell 5: 0I1: stage 0 has B and I or W; use B, or I and W, for all its "
+         "micro-batches"},
         {"0F0,,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "row 1, cell 3: 0B0: waits for ever"},
         {"9999F0\n", "at most 1024 stages"},
     };

@@ -236,13 +236,15 @@ static int check_lists(const struct ku_pp_schedule *s, const char *name, int32_t
         const struct ku_block *b = &s->block[i];
         int32_t *own = &next[b->stage * KU_N_BLOCK_KINDS];
         const bool splits = b->kind == KU_BL_I || b->kind == KU_BL_W;
+        if ((splits && own[KU_BL_B]) || (b->kind == KU_BL_B && (own[KU_BL_I] || own[KU_BL_W])))
+            return KU_ERR(KUMI_EINVAL,
+                          "%s: stage %d has B and I or W; use B, or I and W, for all "
+                          "its micro-batches",
+                          cell(s, name, i, text, sizeof text), b->stage);
         if (b->micro != own[b->kind])
             return KU_ERR(KUMI_EINVAL, "%s: the next %c of stage %d is that of micro-batch %d",
                           cell(s, name, i, text, sizeof text), ku_block_letter(b->kind), b->stage,
                           own[b->kind]);
-        if ((splits && own[KU_BL_B]) || (b->kind == KU_BL_B && (own[KU_BL_I] || own[KU_BL_W])))
-            return KU_ERR(KUMI_EINVAL, "%s: stage %d has B and I or W; use B, or I and W, for all",
-                          cell(s, name, i, text, sizeof text), b->stage);
         own[b->kind]++;
         if (own[KU_BL_B] > own[KU_BL_F] || own[KU_BL_I] > own[KU_BL_F] ||
             own[KU_BL_W] > own[KU_BL_I])
