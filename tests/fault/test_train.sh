@@ -44,8 +44,10 @@ code=$?
 tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: rank died: rank [0-3]: killed \(by signal 9\|or crashed\)' || say "a rank killed: $(tail -1 "$dir/err")"
 await gone "$dir/killed" || say "ranks are left after a rank was killed"
 
-# inside a pipeline: also the instruction is named, and the other stages end within ten seconds (usual: below one); a rank that died between two steps has none
+# inside a pipeline: also the instruction is named, which a rank that died between two steps does not have, and the other stages end within a
+# second. On a loaded machine that takes longer, so one of four tries must do both, and each ends within ten seconds
 died='^kumi: error: rank died: rank [0-3]: killed by signal 9 (Killed); .*\<\(in \)\?[01]\([FIW][0-9]*\|[AO]\) [a-z_]* '
+tries=
 for try in 1 2 3 4; do
     "$kumi" train configs/shakespeare-fast.json -n 4 --out "$dir/stage$try" --set train.steps=1000000 --set parallel.pp=2 --set parallel.zero=3 --set parallel.pp_schedule=zb-h1 \
         --set train.virtual_shards=2 --set train.micro_batch=8 --set train.global_batch=64 2>"$dir/err" >/dev/null &
@@ -54,12 +56,13 @@ for try in 1 2 3 4; do
     from=$(date +%s%N)
     kill -KILL "$(ranks "$dir/stage$try" | sed -n ${try}p)"
     wait $pid
-    code=$?
-    [ $code = 6 ] && [ $(($(date +%s%N) - from)) -lt 10000000000 ] || say "a rank of a pipeline killed: exit $code after $((($(date +%s%N) - from) / 1000000)) ms"
+    code=$? ms=$((($(date +%s%N) - from) / 1000000))
+    [ $code = 6 ] && [ $ms -lt 10000 ] || say "a rank of a pipeline killed: exit $code after $ms ms"
     await gone "$dir/stage$try" || say "ranks are left after one of a pipeline was killed"
-    tr '\r' '\n' <"$dir/err" | grep -q "$died" && break
+    tries+="$ms ms: $(tail -1 "$dir/err"); "
+    tr '\r' '\n' <"$dir/err" | grep -q "$died" && [ $ms -le 1000 ] && tries= && break
 done
-tr '\r' '\n' <"$dir/err" | grep -q "$died" || say "the instruction of a killed rank: $(tail -1 "$dir/err")"
+[ -z "$tries" ] || say "no killed rank of a pipeline was named with its instruction within a second: $tries"
 
 # a second signal, a second later, while a rank stands still: all over at once
 "$kumi" train "${small[@]}" -n 2 --out "$dir/twice" --set train.steps=1000000 2>"$dir/err" >/dev/null &
