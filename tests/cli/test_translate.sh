@@ -58,6 +58,16 @@ awk 'NR % 3 == 1' "$dir/best" | cmp -s - "$dir/beam" || say 'n-best: the first i
 [ "$(printf 'e1 e2\n' | translate)" = "$(printf ' e1   e2 \r' | translate)" ] || say 'blanks'
 got=$(translate </dev/null) && [ -z "$got$(cat "$dir/log")" ] || say "no input: $got $(cat "$dir/log")"
 
+# one rank translates what a pipeline or tensor-parallel ranks trained: of a pipeline the same text, as it changes no bit
+for layout in pp tp; do
+    timeout 120 "$kumi" train "$dir/pairs.json" -n 2 --set parallel.$layout=2 --out "$dir/$layout" >"$dir/log" 2>&1 || say "$layout 2: $(tail -1 "$dir/log")"
+    timeout 60 "$kumi" translate "$dir/$layout" --beam 4 <"$dir/val.en" >"$dir/$layout.text" 2>"$dir/log" || say "$layout 2: $(cat "$dir/log")"
+done
+cmp -s "$dir/pp.text" "$dir/beam" || say 'pp 2: another text'
+"$kumi" ckpt export "$dir/tp" --to "$dir/hf-tp" >"$dir/log" 2>&1 || say "export, tp 2: $(cat "$dir/log")"
+timeout 60 "$kumi" translate "$dir/hf-tp" --beam 4 "${words[@]}" <"$dir/val.en" 2>"$dir/log" | cmp -s - "$dir/tp.text" || say "tp 2, exported: $(cat "$dir/log")"
+[ "$(wc -l <"$dir/tp.text")" = 37 ] || say 'tp 2: not a line for each'
+
 # ids that pad the model's vocabulary are no words, however likely an untrained model finds them
 timeout 60 "$kumi" train "$dir/pairs.json" --set model.tgt_vocab_size=96 --set train.steps=1 --out "$dir/padded" >"$dir/log" 2>&1 || say "padded: $(tail -1 "$dir/log")"
 timeout 60 "$kumi" translate "$dir/padded" --beam 4 --n-best 4 <"$dir/val.en" >"$dir/out" 2>"$dir/log" || say "padded: $(cat "$dir/log")"
