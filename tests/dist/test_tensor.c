@@ -34,6 +34,7 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b, i
     if (strcmp(a->digest, b->digest) != 0)
         fail_msg("tp=%d, sp=%d, layout %d: digests differ", a->tp, a->sp, layout);
     assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
+    assert_memory_equal(a->scale, b->scale, (size_t)a->steps * 8);
 }
 
 /* offload: optimizer state in host memory (2: in a file); zero 3: parameters too. sp_keeps: without
@@ -143,6 +144,53 @@ static void hybrid(void **state)
             expect_equal(&one, &c, i);
         }
     }
+}
+
+/* f16 with a loss scale that overflows at first, averages of the parameters, and dtypes of modules:
+ * under every tp the bits of its smallest layout, in a pipeline those of one rank. */
+static void precisions(void **state)
+{
+    static const char *const mlp[] = {"h.*.mlp", NULL}, *const attention[] = {"h.0.attn", NULL},
+                             *const table[] = {"wte", NULL}, *const last[] = {"ln_f", NULL};
+    static struct ku_precision_rule rules[] = {
+        {mlp, {KUMI_BF16, KUMI_BF16, KUMI_BF16, KUMI_F32, -1}, true},
+        {attention, {-1, KUMI_F16, -1, -1, -1}, true},
+        {table, {-1, KUMI_F32, KUMI_BF16, -1, -1}, true},
+        {last, {-1, KUMI_F32, -1, KUMI_BF16, -1}, true}};
+    static const struct ku_precision_rules modules = {rules, 4};
+    static const struct {
+        enum kumi_dtype compute;
+        const struct ku_precision_rules *modules;
+        double loss_scale, ema;
+    } numerics[] = {
+        {KUMI_F16, NULL, 0x1p18, 0.9}, {KUMI_BF16, &modules, 0, 0.9}, {KUMI_F32, &modules, 0, 0}};
+    static const struct {
+        int tp, sp, pp, dp, zero, recompute;
+        const char *schedule;
+    } row[] = {{1, 0, 2, 1, 0, 0, "zb-h1"}, {1, 0, 2, 2, 3, KU_RECOMPUTE_FULL, "zb-v"},
+               {2, 0, 1, 2, 2, 0, NULL},    {2, 0, 2, 2, 1, KU_RECOMPUTE_FULL, "1f1b"},
+               {2, 1, 1, 2, 3, 0, NULL},    {2, 1, 2, 1, 0, 0, "zb-v"}};
+    enum { N = sizeof row / sizeof row[0] };
+    struct sample pick = {.address = 6, .thread = 9};
+    (void)state;
+    for (int i = 0; i < 3 * N; i++) {
+        const int k = i % N, of = i / N;
+        if (!sample_takes(&pick, i, of, -1))
+            continue;
+        struct dist_case one = base_case(row[k].tp, row[k].sp, "cpu", numerics[of].compute);
+        one.model.n_layer = 4, one.modules = numerics[of].modules, one.ema = numerics[of].ema;
+        one.loss_scale = numerics[of].loss_scale, one.window = 2;
+        struct dist_case many = one;
+        many.n = row[k].tp * row[k].pp * row[k].dp, many.pp = row[k].pp;
+        many.zero = row[k].zero, many.recompute = row[k].recompute;
+        many.schedule = row[k].schedule, many.no_sharing = 1;
+        dist_run(&one);
+        dist_run(&many);
+        expect_equal(&one, &many, i);
+        if (one.loss_scale > 0) /* the first step overflows */
+            assert_true(one.scale[1] < one.loss_scale);
+    }
+    sample_end(&pick, "precisions");
 }
 
 static void processes(void **state)
@@ -356,7 +404,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(layouts),       cmocka_unit_test(plans),
         cmocka_unit_test(hybrid),        cmocka_unit_test(checkpoints),
         cmocka_unit_test(resume),        cmocka_unit_test(processes),
-        cmocka_unit_test(shared_heads),
+        cmocka_unit_test(shared_heads),  cmocka_unit_test(precisions),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
