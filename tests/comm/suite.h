@@ -487,15 +487,15 @@ static inline int suite_first_message(struct suite *s)
  * Small broadcasts whose roots go on at once, in every order with works that wait: each row is a
  * work, started up to six ahead of the first that is not waited for. Values name work and root.
  */
-static inline int suite_posted(struct suite *s)
+static inline int suite_posted(struct suite *s, int n_works)
 {
-    enum { N_WORKS = 600, AHEAD = 6, COUNT = 5 };
+    enum { AHEAD = 6, COUNT = 5 };
     static const enum ku_coll_kind other[] = {KU_COLL_BARRIER, KU_COLL_ALL_REDUCE,
                                               KU_COLL_BROADCAST};
     struct ku_work w[AHEAD];
     float x[AHEAD][COUNT] = {{0}};
     const int n = s->c->n, me = s->c->me;
-    for (int i = 0; i < N_WORKS + AHEAD; i++) {
+    for (int i = 0; i < n_works + AHEAD; i++) {
         struct ku_work *at = &w[i % AHEAD];
         float *value = x[i % AHEAD];
         if (i >= AHEAD) {
@@ -506,7 +506,7 @@ static inline int suite_posted(struct suite *s)
                     return -70;
                 }
         }
-        if (i >= N_WORKS)
+        if (i >= n_works)
             continue;
         /* Runs of one root, longer than the ring, then of changing ones. */
         uint32_t random = ((uint32_t)i + 1) * 2654435761u >> 16;
@@ -641,9 +641,9 @@ static inline int suite_comm_create(struct ku_job *job, enum suite_comm which, s
 
 /*
  * One row of the matrix in so many, by the seed (sample.h), equally on all ranks: on the world, and
- * an eighth of that on a third of the other communicators; the next job takes the next third. Every
- * row on the world, and an eighth on all other communicators, for 1 to 8 ranks as processes and as
- * threads:
+ * a sixteenth of that on a third of the other communicators; the next job takes the next third.
+ * Every row on the world, and a sixteenth on all other communicators, for 1 to 8 ranks as processes
+ * and as threads:
  *
  *     KUMI_TEST_ALL=1 ctest --test-dir build -j 2 -R comm.test_collectives
  */
@@ -656,7 +656,7 @@ struct suite_share {
 static inline int suite_takes(const struct suite_share *share, enum suite_comm which, int n, int at,
                               int64_t count)
 {
-    const uint32_t all = which == SUITE_WORLD ? 1 : 8;
+    const uint32_t all = which == SUITE_WORLD ? 1 : 16;
     const uint32_t one_in = all * (sample_is_all() ? 1 : (uint32_t)share->one_in);
     return (sample_is_all() || (count < 0 ? -count : count) <= share->max_count) &&
            ku_random_u32(sample_seed(), (uint32_t)n, (uint32_t)which, (uint64_t)at) % one_in == 0;
@@ -670,8 +670,9 @@ static inline int suite_run_on(struct suite *s, enum suite_comm which,
     const int64_t counts[] = {0, 1, 3, n - 1, n, n + 1, 63, 65, 1023, 1025, 70001, -(9 << 19)};
     enum { N_COUNTS = sizeof counts / sizeof *counts };
     SUITE_TRY(suite_first_message(s));
-    SUITE_TRY(suite_posted(s));
-    SUITE_TRY(suite_flight(s, which == SUITE_WORLD ? sample_count(8, 2) : 1));
+    const bool is_short = which != SUITE_WORLD || share->max_count < FLIGHT_COUNT;
+    SUITE_TRY(suite_posted(s, is_short ? 120 : 600));
+    SUITE_TRY(suite_flight(s, is_short ? 1 : sample_count(8, 2)));
     for (int at = 0; at < N_COUNTS * N_ROWS; at++)
         if (suite_takes(share, which, n, at, counts[at / N_ROWS]))
             SUITE_TRY(suite_row(s, at % N_ROWS, counts[at / N_ROWS]));

@@ -51,10 +51,10 @@ static void test_layouts(void **state)
                                         "3,3",
                                         "1,2,1",
                                         "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"};
-    struct suite_share share = {120 * (sample_is_short() ? 3 : 1), INT64_MAX, 0};
+    struct suite_share share = {240 * (sample_is_short() ? 3 : 1), INT64_MAX, 0};
     (void)state;
     if (sample_races_only()) /* small counts are quick, so there are more of them */
-        share = (struct suite_share){20, 1100, 0};
+        share = (struct suite_share){40, 1100, 0};
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
         if (sample_races_only() && ranks_of(hosts[i]) > 4)
             continue;
@@ -73,10 +73,10 @@ static void test_chaos(void **state)
         {.hosts = "2,1,2", .chaos = "delay=50us,jitter=100us,short=70001,seed=4"},
         {.hosts = "1,1,1,1", .chaos = "jitter=300us,seed=5"},
     };
-    struct suite_share share = {800, INT64_MAX, 0};
+    struct suite_share share = {1600, 80000, 0};
     (void)state;
     if (sample_races_only())
-        share = (struct suite_share){200, 1100, 0};
+        share = (struct suite_share){800, 1100, 0};
     for (size_t i = 0; i < (sample_races_only() ? 3 : sizeof rows / sizeof *rows); i++)
         run_suite(&rows[i], &share);
 }

@@ -75,7 +75,7 @@ static int run_many(void)
 
 static int be_rank(char **argv)
 {
-    const struct suite_share share = {atoi(argv[4]), INT64_MAX, atoi(argv[3])};
+    const struct suite_share share = {atoi(argv[4]), 80000, atoi(argv[3])};
     const int status = strcmp(argv[4], "many") == 0 ? run_many() : run(&share);
     if (status < 0 && status != -70)
         printf("%s\n", ku_err_get()->text);
@@ -87,7 +87,7 @@ static void test_suite(void **state)
 {
     struct sample share = {.plain = 12, .address = 12};
     (void)state;
-    launched_all(&share, sample_is_all() ? "60" : "400");
+    launched_all(&share, sample_is_all() ? "60" : "1600");
 }
 
 /*

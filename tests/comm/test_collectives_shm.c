@@ -22,7 +22,7 @@ static int run(void *arg)
 
 static void test_suite(void **state)
 {
-    struct suite_share share = {10 * (sample_is_short() ? 10 : 1), INT64_MAX, 0};
+    struct suite_share share = {20 * (sample_is_short() ? 10 : 1), INT64_MAX, 0};
     (void)state;
     for (int n = 1; n <= 8; n++, share.turn++)
         assert_int_equal(kumi_launch(run, &share, n), 0);
