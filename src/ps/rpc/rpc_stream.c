@@ -122,12 +122,17 @@ static int await_sent(struct ku_rpc_stream *s, gpr_timespec deadline, int64_t ti
 
 /*
  * Whether the status is there. A stream that was idle reads it here: a message to a server that has
- * ended would fail, and gRPC would drop the connection with the status unread.
+ * ended would fail, and gRPC would drop the connection with the status unread. A look takes one
+ * event of the process, and of a server that has ended each connection has one, so one look may
+ * take that of another connection.
  */
 static bool has_ended(struct ku_rpc_stream *s)
 {
+    enum { N_LOOKS = 4 };
     pthread_mutex_lock(&s->lock);
-    const bool is = !s->is_pending[END] || await(s, END, ku_rpc_deadline(0)) >= 0;
+    bool is = !s->is_pending[END];
+    for (int i = 0; i < N_LOOKS && !is; i++)
+        is = await(s, END, ku_rpc_deadline(0)) >= 0;
     pthread_mutex_unlock(&s->lock);
     return is;
 }
