@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an all-reduce of two hosts sends, without summing: both send and receive a vector of --most bytes at once over one TCP connection each way.
+"""What an all-reduce of two hosts sends, without summing: both send and receive a vector of --most bytes at once over --connections TCP connections, equal
+parts of the vector on each.
 One JSON object, as those of `kumi bench comm`.
 
-    bare_exchange.py --rank R --master ADDRESS [--most BYTES]
+    bare_exchange.py --rank R --master ADDRESS [--most BYTES] [--connections N]
 """
 import argparse
 import json
@@ -27,30 +28,36 @@ def main():
     p.add_argument("--rank", type=int, required=True)
     p.add_argument("--master", required=True)
     p.add_argument("--most", type=int, default=64 << 20)
+    p.add_argument("--connections", type=int, default=1)
     a = p.parse_args()
     if a.rank == 0:
-        listener = socket.create_server((a.master, PORT))
-        s = listener.accept()[0]
+        listener = socket.create_server((a.master, PORT), backlog=a.connections)
+        wires = [listener.accept()[0] for _ in range(a.connections)]
     else:
-        s = connect(a.master)
-    s.settimeout(60)
-    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    out, into = bytes(a.most), memoryview(bytearray(a.most))
+        wires = [connect(a.master) for _ in range(a.connections)]
+    for s in wires:
+        s.settimeout(60)
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    part = a.most // a.connections
+    out, into = bytes(part), [memoryview(bytearray(part)) for _ in wires]
 
-    def receive():
+    def receive(i):
         at = 0
-        while at < a.most:
-            n = s.recv_into(into[at:])
+        while at < part:
+            n = wires[i].recv_into(into[i][at:])
             if not n:
                 raise SystemExit("bare_exchange: the other side has ended")
             at += n
     times = []
     for i in range(-2, max(7, min(201, (1 << 28) // (a.most + 65536)))):
         begin = time.perf_counter()
-        sender = threading.Thread(target=s.sendall, args=(out,))
-        sender.start()
-        receive()
-        sender.join()
+        threads = [threading.Thread(target=s.sendall, args=(out,)) for s in wires]
+        threads += [threading.Thread(target=receive, args=(i,)) for i in range(1, len(wires))]
+        for thread in threads:
+            thread.start()
+        receive(0)
+        for thread in threads:
+            thread.join()
         if i >= 0:
             times.append((time.perf_counter() - begin) * 1e6)
     times.sort()
