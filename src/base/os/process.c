@@ -84,17 +84,24 @@ int ku_os_stop_pending(void)
 }
 
 /*
- * /proc/PID/stat is "pid (name) state ...". The name may contain ')', so the last one counts.
+ * /proc/PID/stat, "pid (name) state ..": the last ')' ends the name, which may contain others. ""
+ * if it cannot be read. text: room for all its numbers.
  */
-bool ku_os_is_stopped(pid_t pid)
+static void read_stat(pid_t pid, char text[1024])
 {
-    char path[32], text[256];
+    char path[32];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int fd = ku_os_open(path, O_RDONLY, 0);
-    ssize_t bytes = fd < 0 ? -1 : ku_os_read(fd, text, sizeof text - 1);
+    ssize_t bytes = fd < 0 ? -1 : ku_os_read(fd, text, 1023);
     if (fd >= 0)
         ku_os_close(fd);
     text[bytes > 0 ? bytes : 0] = '\0';
+}
+
+bool ku_os_is_stopped(pid_t pid)
+{
+    char text[1024];
+    read_stat(pid, text);
     const char *end = strrchr(text, ')');
     return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
 }
@@ -102,13 +109,8 @@ bool ku_os_is_stopped(pid_t pid)
 /* The 52nd and last number, which the kernel sets before it frees the memory of the process. */
 int ku_os_exit_status(pid_t pid)
 {
-    char path[32], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = ku_os_open(path, O_RDONLY, 0);
-    ssize_t bytes = fd < 0 ? -1 : ku_os_read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        ku_os_close(fd);
-    text[bytes > 0 ? bytes : 0] = '\0';
+    char text[1024];
+    read_stat(pid, text);
     const char *last = strrchr(text, ' ');
     return last ? (int)strtol(last, NULL, 10) : 0;
 }
