@@ -190,16 +190,24 @@ static int n_threads(void)
     return n;
 }
 
+/* A thread that was joined stays in /proc until it has run once more: on busy cores some ms. */
+enum { JOINED_MS = 200 };
+
 int ku_launch_function(const struct ku_job_client *client, int (*fn)(void *arg), void *arg, int n)
 {
     struct ku_ranks l = one_host(client, n);
     struct kumi_error error;
     int code = 0;
-    if (n_threads() > 1)
+    int n_now = n_threads();
+    for (int ms = 0; n_now > 1 && ms < JOINED_MS; ms++) {
+        usleep(1000);
+        n_now = n_threads();
+    }
+    if (n_now > 1)
         return KU_ERR(KUMI_EINVAL,
                       "launch: this process has %d threads, and fork() keeps only one; launch "
                       "before starting threads, or use kumi run",
-                      n_threads());
+                      n_now);
     l.fn = fn;
     l.arg = arg;
     l.is_kumi = 1;
