@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One training under nine parallel layouts: examples/layouts.sh [STEPS] [KUMI]. All print the same digest.
+# One training under nine parallel layouts: examples/layouts.sh [STEPS] [KUMI] [KEY=VALUE].. All print the same digest.
 set -eu
 cd "$(dirname "$0")/.."
 steps=${1:-20} kumi=${2:-build/kumi}
+shift $(($# < 2 ? $# : 2))
+settings=()
+for key in "$@"; do settings+=(--set "$key"); done
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 first=
@@ -14,7 +17,7 @@ train() { # what, ranks, keys..
     shift 2
     for key in "$@"; do keys+=(--set "parallel.$key"); done
     "$kumi" train configs/shakespeare-char.json -n "$n" --until "$steps" --out "$dir/run" --overwrite \
-        --set train.global_batch=16 --set train.micro_batch=1 --set train.virtual_shards=4 "${keys[@]}" >"$dir/log" 2>&1 ||
+        --set train.global_batch=16 --set train.micro_batch=1 --set train.virtual_shards=4 "${settings[@]}" "${keys[@]}" >"$dir/log" 2>&1 ||
         { cat "$dir/log" >&2; exit 1; }
     digest=$(sed -n 's/^digest: //p' "$dir/log")
     printf '%-38s %d   %s\n' "$what" "$n" "$digest"

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the tests of a build folder: check.sh BUILD JOBS [LABELS]. Ends with the line "N passed, N failed, N skipped",
 # before which stand the names of skipped tests, and of functions that a program skipped.
-# One test more than jobs runs at a time, because some wait for time-outs of connections.
+# Two tests for each job run at a time, because many wait: for time-outs, and for ranks that were killed.
 set -u
 build=$1 jobs=$2 labels=${3:-.}
 log=$build/check.log
-ctest --test-dir "$build" -j $((jobs + 1)) -L "$labels" --output-on-failure --no-tests=error >"$log" 2>&1
+ctest --test-dir "$build" -j $((2 * jobs)) -L "$labels" --output-on-failure --no-tests=error >"$log" 2>&1
 status=$?
 if [ $status -ne 0 ]; then cat "$log"; fi
 count() { grep -cE "^ *[0-9]+/[0-9]+ Test +#.*$1" "$log"; }

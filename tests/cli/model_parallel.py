@@ -43,7 +43,7 @@ OFFLOAD = {
     "some": {"optimizer": "file", "activations": "host"},
     "all": {"optimizer": "host", "params": "host", "activations": "host"}, # params: of stage 3 alone
 }
-N_ROWS, N_SHARED, N_EXACT, N_ALL, N_CHAINS, STEPS, DEADLINE_S, SHARDS, MICRO = 10, 3, 6, 600, 60, 3, 120, 2, 4
+N_ROWS, N_SHARED, N_EXACT, N_ALL, N_CHAINS, STEPS, DEADLINE_S, SHARDS, MICRO = 6, 2, 4, 600, 60, 3, 120, 2, 4
 
 
 MODES = (("tp", 1), ("tp", 2), ("tp", 4), ("sp", 2), ("sp", 4))

@@ -80,13 +80,13 @@ static int way_of(const struct layout *l)
     return (l->io == KU_AIO_THREADS) * 4 + l->zero;
 }
 
-/* Each layout, or one in `plain`; others at the next call. */
+/* One layout in 3 * plain; others at the next call. */
 static void check_layouts(const struct dist_case *one, int plain)
 {
     static struct sample sample = {.address = 24, .thread = 20};
     static int n_calls;
     struct dist_case alone = *one;
-    sample.plain = plain;
+    sample.plain = 3 * plain;
     dist_run(&alone);
     for (int k = 0; k < N_LAYOUTS; k++) {
         const int i = (k + 5 * n_calls) % N_LAYOUTS;
@@ -181,7 +181,7 @@ static void resume_elsewhere(void **state)
     struct dist_case one = base_case(KUMI_BF16);
     dist_run(&one);
     const struct layout alone = {.n = 1};
-    struct sample s = {.address = 24, .thread = 24};
+    struct sample s = {.plain = 3, .address = 24, .thread = 24};
     for (int i = 0; i <= N_LAYOUTS; i++) {
         if (!sample_takes(&s, i, i < N_LAYOUTS ? layout[i].zero : 0, -1))
             continue;
@@ -199,7 +199,7 @@ static void processes(void **state)
         skip();
     struct dist_case one = base_case(KUMI_BF16);
     dist_run(&one);
-    struct sample s = {.plain = 3, .address = 36, .thread = 18};
+    struct sample s = {.plain = 6, .address = 36, .thread = 18};
     for (int i = 0; i < N_LAYOUTS; i++)
         if (sample_takes(&s, i, layout[i].zero, -1))
             dist_processes(&one, laid_out(&one, &layout[i]), i);

@@ -66,7 +66,7 @@ static int kind_of(int i)
 
 static void schedules(void **state)
 {
-    struct sample s = {.address = 32, .thread = 24};
+    struct sample s = {.plain = 3, .address = 32, .thread = 24};
     struct dist_case ones[2][4]; /* of tp 1 and 2, and of 2 with sequences divided */
     (void)state;
     for (int dtype = 0; dtype < 2; dtype++)

@@ -85,10 +85,10 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     return c;
 }
 
-/* Every layout at the first call, half of them at each of the others. */
+/* Every layout at the first call, a sixth of them at each of the others. */
 static void equal_bits(int tp, int sp, const char *device, enum kumi_dtype compute, int optimizer)
 {
-    static struct sample pick = {.plain = 2, .address = 6, .thread = 16};
+    static struct sample pick = {.plain = 6, .address = 6, .thread = 16};
     static int n_calls;
     struct dist_case one = base_case(tp, sp, device, compute);
     one.optimizer = optimizer;
@@ -128,7 +128,7 @@ static void hybrid(void **state)
         {.dp = 4, .zero = 3, .replicate = 2},
         {.dp = 4, .zero = 3, .group = 2},
     };
-    struct sample pick = {.address = 4, .thread = 6};
+    struct sample pick = {.plain = 2, .address = 4, .thread = 6};
     (void)state;
     for (int k = 0; k < 4; k++) {
         const int by_micro = k % 2;
@@ -171,7 +171,7 @@ static void precisions(void **state)
                {2, 0, 1, 2, 2, 0, NULL},    {2, 0, 2, 2, 1, KU_RECOMPUTE_FULL, "1f1b"},
                {2, 1, 1, 2, 3, 0, NULL},    {2, 1, 2, 1, 0, 0, "zb-v"}};
     enum { N = sizeof row / sizeof row[0] };
-    struct sample pick = {.address = 6, .thread = 9};
+    struct sample pick = {.plain = 3, .address = 6, .thread = 9};
     (void)state;
     for (int i = 0; i < 3 * N; i++) {
         const int k = i % N, of = i / N;
@@ -219,7 +219,7 @@ static void agrees(void **state)
 {
     (void)state;
     static const int optimizer[] = {KU_OP_adamw, KU_OP_lamb, KU_OP_lars, KU_OP_adafactor};
-    struct sample pick = {.address = 4, .thread = 8};
+    struct sample pick = {.plain = 2, .address = 4, .thread = 8};
     for (int i = 0; i < 16; i++) {
         const int tp = i % 2 ? 4 : 2;
         if (!sample_takes(&pick, i, i / 2 % 4, -1))
@@ -287,7 +287,7 @@ static void plans(void **state)
     } row[] = {{2, 1, 1, {NULL, 0}},     {2, 0, 0, {gathered, 2}},   {4, 1, 0, {gathered, 2}},
                {4, 1, 1, {gathered, 2}}, {2, 1, 0, {replicated, 3}}, {2, 0, 1, {replicated, 3}}};
     struct dist_case whole = base_case(1, 0, "ref", KUMI_F64);
-    struct sample s = {.address = 8, .thread = 16};
+    struct sample s = {.plain = 3, .address = 8, .thread = 16};
     (void)state;
     dist_run(&whole);
     for (int i = 0; i < (int)(sizeof row / sizeof row[0]); i++) {
@@ -342,7 +342,7 @@ static void checkpoints(void **state)
     } row[] = {{2, 1, 2, 0}, {1, 0, 2, 0}, {2, 1, 4, 3}, {4, 0, 4, 0}, {2, 0, 4, 1}, {1, 0, 1, 0}};
     static const int key_heads[] = {0, 1}; /* f32: GPT-2; bf16: Llama with one key head */
     enum { N = sizeof row / sizeof row[0] };
-    struct sample pick = {.plain = 2, .address = 8, .thread = 12};
+    struct sample pick = {.plain = 4, .address = 8, .thread = 12};
     (void)state;
     for (int dtype = 0; dtype < 2; dtype++) {
         char dir[] = "/tmp/kumi-tensor-XXXXXX";

@@ -89,13 +89,13 @@ static int class_of(const struct layout *l)
     return l->zero * 4 + (l->replicate > 1) * 2 + l->sharing;
 }
 
-/* Each layout, or one in `plain`; others at the next call. */
+/* One layout in 3 * plain, of each class at least one; others at the next call. */
 static void check_layouts(const struct dist_case *one, int plain)
 {
     static struct sample s = {.address = 32, .thread = 32};
     static int n_calls;
     struct dist_case alone = *one;
-    s.plain = plain;
+    s.plain = 3 * plain;
     dist_run(&alone);
     for (int k = 0; k < N_LAYOUTS; k++) {
         const int i = (k + 5 * n_calls) % N_LAYOUTS;
@@ -220,7 +220,7 @@ static void moves_what_is_planned(void **state)
         skip();
     struct dist_case one = base_case("cpu", KUMI_BF16);
     one.steps = 2;
-    struct sample s = {.address = 24, .thread = 32};
+    struct sample s = {.plain = 3, .address = 24, .thread = 32};
     for (int i = 0; i < 2 * N_LAYOUTS; i++) {
         if (!sample_takes(&s, i, class_of(&layout[i / 2]), -1))
             continue;
@@ -264,7 +264,7 @@ static void processes(void **state)
         skip();
     struct dist_case one = base_case("cpu", KUMI_BF16);
     dist_run(&one);
-    struct sample s = {.plain = 2, .address = 32, .thread = 32};
+    struct sample s = {.plain = 6, .address = 32, .thread = 32};
     for (int i = 0; i < N_LAYOUTS; i++)
         if (sample_takes(&s, i, layout[i].zero, -1))
             dist_processes(&one, laid_out(&one, &layout[i]), i);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs that are killed, stopped and resumed: no rank is left, nothing is lost, and the digest is that of the uninterrupted run.
 . "$2/tests/cli/begin.sh"
-small=(configs/shakespeare-fast.json --set train.virtual_shards=4 --set train.global_batch=8 --set train.eval_tokens=2048 --set model.n_layer=2)
+small=(configs/shakespeare-fast.json --set train.virtual_shards=4 --set train.global_batch=8 --set train.eval_tokens=2048 --set model.n_layer=1 --set model.n_embd=64)
 # ranks of the run whose directory is $1: children of its launcher that have it on their command line
 ranks() { pgrep -f -- "^/proc/self/exe train .*--out $1( |\$)"; }
 runs() { [ "$(ranks "$1" | wc -l)" -ge "$2" ] && [ -s "$1/metrics.jsonl" ]; }
