@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "comm/coll.h"
 #include "comm/net.h"
+#include "comm/private.h"
 
 #include <stdio.h>
 
@@ -82,4 +83,5 @@ static void event_text(uint32_t slot, uint64_t what, uint64_t seq, uint64_t coun
 const struct ku_job_client ku_comm_client = {.area_bytes = area_bytes,
                                              .event_text = event_text,
                                              .share = ku_net_mpi_share,
+                                             .engine = ku_comm_engine,
                                              .unshare = ku_net_mpi_unshare};

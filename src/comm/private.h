@@ -160,6 +160,9 @@ void ku_move_deliver(const struct ku_work *work, void *to, const void *from, int
 void ku_move_count_bytes(const struct ku_work *work, int64_t count, int n_dst);
 /* Elements of a rank's block in a public call */
 int64_t ku_move_block_count(const struct ku_work *work, int rank);
+/* world.c */
+/* The engine of struct ku_job_client: that of the MPI library, if `auto` stands for it here. */
+const char *ku_comm_engine(const char *launcher, const char *transport);
 /* comm.c */
 KU_STATUS ku_comm_world(struct ku_job *job);
 /* ku_coll_run for an internal collective, which the call numbers in messages do not count */

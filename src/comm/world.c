@@ -49,33 +49,69 @@ static void close_rank(struct ku_job *job)
     job->world = job->local = NULL;
 }
 
+static bool is_auto(const char *transport)
+{
+    return !transport || strcmp(transport, "auto") == 0;
+}
+
+/* Whether `auto` stands for mpi where all hosts have it: its launcher started the ranks. */
+static bool prefers_mpi(const char *launcher, const char *transport)
+{
+    return is_auto(transport) && (!strcmp(launcher, "openmpi") || !strcmp(launcher, "mpich"));
+}
+
+const char *ku_comm_engine(const char *launcher, const char *transport)
+{
+    const struct kumi_error own = *ku_err_get();
+    const struct ku_net_ops *ops;
+    if (!prefers_mpi(launcher, transport))
+        return "";
+    if (ku_net_mpi(&ops) == 0)
+        return ops->name;
+    KU_IGNORE(ku_err_put(&own), "say_apart says why, once the hosts have met");
+    return "";
+}
+
+/* For want of this host's engine there is none that all hosts can use. */
+static void say_apart(const struct ku_job *job)
+{
+    const struct ku_host_row *row = ku_job_hosts(job);
+    const struct ku_net_ops *ops;
+    if (ku_net_mpi(&ops) == 0)
+        KU_IGNORE(KU_ERR(KUMI_EINVAL, "mpi: %s here, %s on host %s; use one make on all hosts",
+                         ops->name, row->engine, row->name),
+                  "it is logged");
+    KU_LOG(COMM, WARN, "host %s: %s; until then all hosts use tcp", row[job->host].name,
+           ku_err_get()->text);
+}
+
+/* What `auto` stands for: one decision of all ranks, by the table of hosts. */
+static int choose_net(const struct ku_job *job, const char *transport,
+                      const struct ku_net_ops **ops)
+{
+    int apart;
+    if (*ku_hosts_engine(ku_job_hosts(job), job->n_hosts, &apart))
+        return ku_net_mpi(ops);
+    if (job->host == apart && job->local_rank == 0 && prefers_mpi(job->launcher, transport))
+        say_apart(job);
+    return 0;
+}
+
 /* The network to other hosts, with the faults that chaos asks for */
 static int open_net(struct ku_job *job, const char *transport)
 {
     struct ku_comm_rank *p = job->comm;
     const struct ku_net_ops *ops = &ku_net_tcp;
-    const int is_mpi = transport && strcmp(transport, "mpi") == 0;
-    const int is_auto = !transport || strcmp(transport, "auto") == 0;
-    const int by_mpi = !strcmp(job->launcher, "openmpi") || !strcmp(job->launcher, "mpich");
     struct ku_net *net;
     if (transport && strcmp(transport, "shm") == 0)
         return KU_ERR(KUMI_EINVAL,
                       "transport: shm: for the ranks of one host, but these are on %d; give auto, "
                       "tcp or mpi",
                       job->n_hosts);
-    if (is_mpi || (is_auto && by_mpi)) {
-        const int status = ku_net_mpi(&ops);
-        if (status < 0 && is_mpi)
-            return status;
-        if (status < 0) {
-            if (job->local_rank == 0) /* a host alone with it would wait for those that take mpi */
-                KU_LOG(COMM, WARN,
-                       "%s; tcp is used between hosts; if another host has the plug-in, install "
-                       "it here too, or set parallel.transport=tcp",
-                       ku_err_get()->text);
-            ops = &ku_net_tcp;
-        }
-    }
+    if (transport && strcmp(transport, "mpi") == 0)
+        KU_TRY(ku_net_mpi(&ops));
+    else if (is_auto(transport))
+        KU_TRY(choose_net(job, transport, &ops));
     KU_TRY(ops->open(job, &net));
     p->net = net;
     if (!p->chaos.is_on)

@@ -54,7 +54,8 @@ struct ku_control_opts {
     int port;              /* to listen on; 0: any. The root's is as `root` says */
     int listener;          /* open socket to listen on, + 1; 0: none. It stays the caller's */
     bool is_pretended;     /* KUMI_HOST is set: hosts may meet by loopback */
-    const char *version;   /* of kumi; NULL: this one. For tests */
+    char engine[KU_ENGINE_BYTES]; /* as in ku_host_row */
+    const char *version;          /* of kumi; NULL: this one. For tests */
     uint8_t secret[KU_SECRET_BYTES];
     int64_t timeout_ns; /* of the join */
     /* Why this host cannot take part: the others are told, and the join fails. NULL: it joins. */

@@ -54,6 +54,15 @@ int ku_hosts_sharing(const struct ku_host_row *row, int n_hosts, int host, const
     return n_ranks;
 }
 
+const char *ku_hosts_engine(const struct ku_host_row *row, int n_hosts, int *host)
+{
+    for (*host = 0; *host < n_hosts; ++*host)
+        if (!row[*host].engine[0] || strcmp(row[*host].engine, row[0].engine) != 0)
+            return "";
+    *host = -1;
+    return row[0].engine;
+}
+
 int ku_job_host_of(const struct ku_job *job, int rank)
 {
     return ku_segment_host_of(job->seg, rank);

@@ -26,6 +26,7 @@ struct ku_segment;
 enum {
     KU_MAX_HOSTS = 16384, /* 10^5 accelerators, eight a host; the table is sparse */
     KU_HOST_NAME_BYTES = 64,
+    KU_ENGINE_BYTES = 16,
     KU_SECRET_BYTES = 32
 };
 struct ku_host_row {
@@ -34,9 +35,9 @@ struct ku_host_row {
     uint8_t address[16]; /* IPv6, or IPv4 mapped into it (RFC 4291, 2.5.5.2); zero: one host */
     uint16_t port;       /* its service thread listens there; host byte order */
     uint16_t reserved[3];
-    uint64_t job_id; /* of its control segment, which names its sockets */
-    uint64_t kernel; /* ku_os_kernel: hosts may be parts of one machine */
-    uint8_t unused[16];
+    uint64_t job_id;              /* of its control segment, which names its sockets */
+    uint64_t kernel;              /* ku_os_kernel: hosts may be parts of one machine */
+    char engine[KU_ENGINE_BYTES]; /* that it can use instead of tcp, as "openmpi"; "": none */
 };
 _Static_assert(sizeof(struct ku_host_row) == 128, "sent as it is");
 
@@ -54,6 +55,12 @@ bool ku_job_hosts_are_even(const struct ku_job *job);
  */
 int ku_hosts_sharing(const struct ku_host_row *row, int n_hosts, int host, const uint64_t *cpus,
                      uint64_t all[KU_OS_CPU_WORDS]);
+/*
+ * The engine that all hosts can use instead of tcp; "": none.
+ *
+ *   host   out: the first host that lacks one, or whose engine is not that of host 0; -1: none
+ */
+const char *ku_hosts_engine(const struct ku_host_row *row, int n_hosts, int *host);
 /* The host of a rank: a binary search. */
 int ku_job_host_of(const struct ku_job *job, int rank);
 

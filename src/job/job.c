@@ -222,9 +222,11 @@ static void refuse_hosts(const struct ku_env_job *env, const struct ku_host *hos
     KU_IGNORE(ku_err_put(&error), "the caller's record stays");
 }
 
-static int join_hosts(struct ku_job *job, const struct ku_env_job *env, int64_t timeout_ns)
+static int join_hosts(struct ku_job *job, const struct ku_env_job *env, const char *transport,
+                      int64_t timeout_ns)
 {
-    struct ku_control_opts o = control_opts(job->priv->host->client, env, timeout_ns);
+    const struct ku_job_client *client = job->priv->host->client;
+    struct ku_control_opts o = control_opts(client, env, timeout_ns);
     struct meeting by_mpi;
     struct kumi_error why; /* the join says what is missing */
     if (meet_by_mpi(job, env, timeout_ns, &by_mpi) < 0) {
@@ -234,6 +236,8 @@ static int join_hosts(struct ku_job *job, const struct ku_env_job *env, int64_t 
         o.root = by_mpi.root;
     if (job->n > job->local_n && job->local_rank == 0) {
         int status = 0;
+        if (client->engine)
+            snprintf(o.engine, sizeof o.engine, "%s", client->engine(env->launcher, transport));
         if (o.root == by_mpi.root && !ku_env("KUMI_SECRET"))
             memcpy(o.secret, by_mpi.secret, sizeof o.secret);
         else
@@ -343,7 +347,7 @@ int ku_job_open(const struct ku_job_client *client, const struct ku_job_opts *op
     job->priv->socket = sockets;
     job->priv->n_sockets = n_sockets;
     sockets = NULL;
-    KU_TRY_OUT(join_hosts(job, &env, timeout));
+    KU_TRY_OUT(join_hosts(job, &env, opts ? opts->transport : NULL, timeout));
     KU_TRY_OUT(ku_service_start(job));
     KU_TRY_OUT(watch_exit(job));
     *out = job;

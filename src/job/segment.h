@@ -43,7 +43,7 @@ enum {
     KU_SLEEP_NS = 50 * 1000 * 1000
 };
 #define KU_SEGMENT_MAGIC 0x6b756d69u
-#define KU_SEGMENT_ABI   7u
+#define KU_SEGMENT_ABI   8u
 
 /*
  * The layer above the job, which communicates in the client area. A table of constants and pure
@@ -62,6 +62,11 @@ struct ku_job_client {
      */
     int (*share)(const char *launcher, int rank, int n, void *data, size_t bytes,
                  int64_t timeout_ns);
+    /*
+     * What this host can use between hosts instead of tcp, as `transport` of struct ku_job_opts
+     * asks: a constant; "": nothing. Leaves this thread's error record. NULL: nothing.
+     */
+    const char *(*engine)(const char *launcher, const char *transport);
     /*
      * After a share, when the job ends on this rank. has_failed: other ranks may be missing, so the
      * end of the process waits for none. Not called if the rank ends inside the job.

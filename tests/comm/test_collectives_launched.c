@@ -11,7 +11,11 @@
 static int run(const struct suite_share *share)
 {
     struct ku_job *job;
+    char net[512];
     KU_TRY(ku_comm_join(NULL, &job));
+    ku_comm_describe(job, net, sizeof net);
+    if (!strstr(net, strcmp(job->launcher, "kumi") == 0 ? "tcp over lo" : job->launcher))
+        return KU_ERR(KUMI_EBUG, "%s started the ranks, but they use %s", job->launcher, net);
     const int rank = job->rank, status = suite_run(job, share);
     KU_TRY(ku_comm_leave(job));
     KU_TRY(status);

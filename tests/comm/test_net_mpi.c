@@ -6,6 +6,7 @@
  */
 #include "net_suite.h"
 #include "comm/mpi/mpi.h"
+#include "comm/world.h"
 #include "job/job.h"
 #include "mpi_makes.h"
 
@@ -347,13 +348,76 @@ static void absent(void **state)
     unsetenv("KUMI_PLUGINS");
 }
 
+/*
+ * A rank of one host of two, as Open MPI's variables have it: `auto` stands for tcp on both if one
+ * has no plug-in. 0: it does.
+ */
+static int join_apart(int rank, const char *plugins, int port, int log_fd)
+{
+    struct ku_job *job;
+    char text[64];
+    const char *const set[][2] = {{"OMPI_COMM_WORLD_RANK", rank ? "1" : "0"},
+                                  {"OMPI_COMM_WORLD_SIZE", "2"},
+                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                                  {"KUMI_HOST", rank ? "b" : "a"},
+                                  {"KUMI_PLUGINS", plugins},
+                                  {"KUMI_RENDEZVOUS", text},
+                                  {"KUMI_SECRET", "0123456789abcdef0123456789abcdef"
+                                                  "0123456789abcdef0123456789abcdef"}};
+    alarm(60);
+    snprintf(text, sizeof text, "127.0.0.1:%d+16", port);
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
+        setenv(set[i][0], set[i][1], 1);
+    dup2(log_fd, STDERR_FILENO);
+    int status = ku_comm_join(NULL, &job);
+    if (status == 0) {
+        ku_comm_describe(job, text, sizeof text);
+        status = strncmp(text, "tcp over ", 9) == 0 ? 0 : -70;
+        status = ku_comm_leave(job) < 0 ? -70 : status;
+    }
+    return status ? 1 : 0;
+}
+
+static void apart(void **state)
+{
+    static const struct {
+        const char *plugins[2], *host;
+    } rows[] = {{{KUMI_BINARY_DIR, "/nowhere"}, "b"},
+                {{"/nowhere", KUMI_BINARY_DIR}, "a"},
+                {{"/nowhere", "/nowhere"}, "a"}};
+    (void)state;
+    if (!mpi_has_make(0))
+        skip();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char said[2048] = "", words[256];
+        int status, pipes[2], failed = 0;
+        pid_t pid[2];
+        assert_int_equal(pipe(pipes), 0);
+        for (int r = 0; r < 2; r++)
+            if ((pid[r] = fork()) == 0)
+                _exit(join_apart(r, rows[i].plugins[r], 20000 + getppid() % 9000, pipes[1]));
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(waitpid(pid[r], &status, 0), pid[r]);
+            failed |= status;
+        }
+        close(pipes[1]);
+        if (read(pipes[0], said, sizeof said - 1) < 0)
+            said[0] = 0;
+        close(pipes[0]);
+        snprintf(words, sizeof words, "host %s: mpi: /nowhere/libkumi-mpi-openmpi.so: no such",
+                 rows[i].host);
+        const char *end = strstr(said, "; until then all hosts use tcp\n");
+        if (failed || !strstr(said, words) || !end || strchr(end, '\n')[1])
+            fail_msg("row %zu: %s", i, said);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(absent),
-        cmocka_unit_test(suite),
-        cmocka_unit_test(mismatch),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(absent),   cmocka_unit_test(apart),    cmocka_unit_test(suite),
+        cmocka_unit_test(mismatch), cmocka_unit_test(refusals),
     };
     if (argc == 2)
         return be_rank(argv[1]);

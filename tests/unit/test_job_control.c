@@ -375,6 +375,58 @@ static void test_sharing(void **state)
     assert_true(ku_os_kernel() != 0 && ku_os_kernel() == ku_os_kernel());
 }
 
+/* The engine between hosts is that of all of them, or none; the first without it is named. */
+static void test_engines(void **state)
+{
+    static const struct {
+        const char *engine[3];
+        int n_hosts;
+        const char *common;
+        int host;
+    } rows[] = {
+        {{"openmpi", "openmpi", "openmpi"}, 3, "openmpi", -1},
+        {{"mpich", "mpich"}, 2, "mpich", -1},
+        {{"openmpi", "", ""}, 3, "", 1},
+        {{"openmpi", "openmpi", ""}, 3, "", 2},
+        {{"", "openmpi", "openmpi"}, 3, "", 0},
+        {{"", "", ""}, 3, "", 0},
+        {{"openmpi", "mpich", ""}, 3, "", 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct ku_host_row row[3];
+        int host = 99;
+        memset(row, 0, sizeof row);
+        for (int h = 0; h < rows[i].n_hosts; h++)
+            snprintf(row[h].engine, sizeof row[h].engine, "%s", rows[i].engine[h]);
+        const char *common = ku_hosts_engine(row, rows[i].n_hosts, &host);
+        if (strcmp(common, rows[i].common) != 0 || host != rows[i].host)
+            fail_msg("row %zu: \"%s\", host %d", i, common, host);
+    }
+}
+
+/* A row whose texts do not end is no message. */
+static void test_row_message(void **state)
+{
+    struct ku_host_row rows[3];
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        rows[i] = (struct ku_host_row){.name = "a", .n_ranks = 1, .engine = "openmpi"};
+    memset(rows[1].name, 'x', sizeof rows[1].name);
+    memset(rows[2].engine, 'x', sizeof rows[2].engine);
+    for (int i = 0; i < 3; i++) {
+        const struct ku_message m = {
+            .magic = KU_MESSAGE_MAGIC, .kind = KU_MESSAGE_ROWS, .bytes = sizeof *rows, .rank = -1};
+        struct ku_message got;
+        uint8_t bytes[sizeof m + sizeof *rows];
+        const uint8_t *payload;
+        memcpy(bytes, &m, sizeof m);
+        memcpy(bytes + sizeof m, &rows[i], sizeof *rows);
+        assert_int_equal(ku_message_parse(bytes, sizeof bytes, &got, &payload),
+                         i ? -1 : (int)sizeof bytes);
+    }
+}
+
 static void test_secret(void **state)
 {
     static struct ku_segment seg;
@@ -458,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_messages),       cmocka_unit_test(test_meetings),
         cmocka_unit_test(test_addresses),      cmocka_unit_test(test_port),
         cmocka_unit_test(test_rows),           cmocka_unit_test(test_sharing),
+        cmocka_unit_test(test_engines),        cmocka_unit_test(test_row_message),
         cmocka_unit_test(test_secret),         cmocka_unit_test(test_lost_descriptor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

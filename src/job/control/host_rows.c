@@ -19,6 +19,7 @@ void ku_row_own(const struct ku_control *c, struct ku_join_row *j)
                                       .kernel = ku_os_kernel()}};
     snprintf(j->version, sizeof j->version, "%s", c->opts.version ? c->opts.version : ku_version());
     memcpy(j->row.name, c->name, sizeof j->row.name);
+    memcpy(j->row.engine, c->opts.engine, sizeof j->row.engine);
     memcpy(j->row.address, c->address.ip, sizeof j->row.address);
 }
 

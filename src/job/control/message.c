@@ -50,7 +50,8 @@ static bool is_text(const char *text, size_t cap)
 
 static bool is_row(const struct ku_host_row *row)
 {
-    return is_text(row->name, sizeof row->name) && row->name[0] && row->n_ranks >= 1 &&
+    return is_text(row->name, sizeof row->name) && row->name[0] &&
+           is_text(row->engine, sizeof row->engine) && row->n_ranks >= 1 &&
            row->n_ranks <= MAX_RANKS && row->first_rank >= 0 &&
            row->first_rank <= MAX_RANKS - row->n_ranks;
 }
