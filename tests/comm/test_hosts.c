@@ -356,6 +356,43 @@ static void test_dial(void **state)
     }
 }
 
+/* More connections than a doorbell's queue holds, as a rule 10, come in the order of the dials. */
+static int dial_many(struct ku_job *job, void *arg)
+{
+    enum { N = 50 };
+    struct shared *s = arg;
+    struct ku_doorbell *doorbell;
+    const int64_t deadline = ku_clock_ns() + LIMIT_NS;
+    int fd;
+    KU_TRY(ku_doorbell_open(job->seg->job_id, job->host, job->local_rank, &doorbell));
+    KU_TRY(meet_at(&s->n_here, job->n, LIMIT_NS));
+    for (uint64_t i = 0; i < N && job->rank == 0; i++) {
+        const struct ku_dial_head head = {.to = 1, .stream = i};
+        KU_TRY(ku_control_dial(job, &head, LIMIT_NS, &fd));
+        ku_os_close(fd);
+    }
+    KU_TRY(meet_at(&s->n_done, job->n, LIMIT_NS));
+    for (uint64_t i = 0; i < N && job->rank == 1;) {
+        struct ku_dial_head head;
+        TEST(ku_clock_ns() < deadline);
+        ku_os_await(ku_doorbell_fd(doorbell), POLLIN, 50);
+        while (ku_doorbell_take(doorbell, &head, &fd) > 0) {
+            ku_os_close(fd);
+            TEST(head.stream == i++);
+        }
+    }
+    ku_doorbell_close(doorbell);
+    return 0;
+}
+
+static void test_dial_order(void **state)
+{
+    struct shared s = {.culprit = -1};
+    (void)state;
+    if (run("1,1", dial_many, &s) < 0)
+        fail_msg("%s", ku_err_get()->text);
+}
+
 /* Three levels of the tree; the farthest host stops all, and asks the other end. */
 static int large(struct ku_job *job, void *arg)
 {
@@ -389,8 +426,10 @@ static void test_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_join), cmocka_unit_test(test_abort), cmocka_unit_test(test_abort_all),
-        cmocka_unit_test(test_end),  cmocka_unit_test(test_lost),  cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_ask),  cmocka_unit_test(test_dial),  cmocka_unit_test(test_large)};
+        cmocka_unit_test(test_join),       cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_abort_all),  cmocka_unit_test(test_end),
+        cmocka_unit_test(test_lost),       cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_ask),        cmocka_unit_test(test_dial),
+        cmocka_unit_test(test_dial_order), cmocka_unit_test(test_large)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,6 +122,15 @@ void ku_accept_children(struct ku_control *c)
     }
 }
 
+/* Whether an earlier connection for this rank still waits: ku_conn_add puts the newest first. */
+static bool has_earlier(const struct ku_conn *conn)
+{
+    for (const struct ku_conn *earlier = conn->next; earlier; earlier = earlier->next)
+        if (earlier->role == KU_CONN_PASS && earlier->claim.to == conn->claim.to)
+            return true;
+    return false;
+}
+
 void ku_accept_pass(struct ku_control *c, struct ku_conn *conn)
 {
     const struct ku_claim *claim = &conn->claim;
@@ -140,9 +149,11 @@ void ku_accept_pass(struct ku_control *c, struct ku_conn *conn)
     /*
      * The rank alone reads it from now on; a socket that it shares with this set would wake both. A
      * host that has met the others may dial before this one has its doorbell, and a rank may
-     * compute for minutes with a full doorbell: the connection waits.
+     * compute for minutes with a full doorbell: the connection waits. A rank gets its connections
+     * in the order of their coming: of two for one stream the first is used.
      */
-    if (c->doorbell && ku_doorbell_pass(c->doorbell, local, &head, conn->fd) == 0)
+    if (c->doorbell && !has_earlier(conn) &&
+        ku_doorbell_pass(c->doorbell, local, &head, conn->fd) == 0)
         ku_conn_drop(c, conn);
     else if (conn->role == KU_CONN_PENDING || conn->role == KU_CONN_PASS)
         conn->role = KU_CONN_PASS;
@@ -230,8 +241,11 @@ void ku_accept_step(struct ku_control *c, struct ku_conn *conn)
 
 void ku_accept_expire(struct ku_control *c, int64_t now)
 {
-    for (struct ku_conn *conn = c->conns, *next; conn; conn = next) {
-        next = conn->next;
+    struct ku_conn *first = c->conns;
+    while (first && first->next)
+        first = first->next;
+    for (struct ku_conn *conn = first, *next; conn; conn = next) {
+        next = conn->prev;
         if (conn->role == KU_CONN_PASS) {
             ku_accept_pass(c, conn);
         } else if (conn->role == KU_CONN_PENDING && now > conn->deadline_ns) {
