@@ -95,7 +95,8 @@ struct ku_net_link {
 struct ku_net_stats {
     uint64_t sent_bytes, received_bytes; /* payloads */
     uint64_t n_sent, n_received;         /* messages */
-    int n_links;                         /* at present */
+    uint64_t n_refused; /* connections: a second one of a stream, or one that is for no stream */
+    int n_links;        /* at present */
 };
 
 struct ku_net_ops {

@@ -29,7 +29,8 @@ struct ku_chaos {
     int drop_rank, corrupt_rank, kill_rank;
     /* at the rank's n-th arrival, and at its n-th message to another host, from 1; 0: never */
     int64_t drop_at, corrupt_at, kill_at;
-    int64_t short_bytes; /* between hosts: at most so many in one transfer; 0: no limit */
+    int64_t short_bytes;  /* between hosts: at most so many in one transfer; 0: no limit */
+    int64_t double_every; /* every so many connections of tcp are opened twice; 0: none */
     uint64_t seed;
     int64_t n_arrivals, n_posts; /* posts: pieces of messages on this host, for their jitter */
 };

@@ -35,7 +35,7 @@ struct ku_job_opts {
     /* runnable threads of this rank; decides between spinning and sleeping; default 1 */
     int threads;
     const char *transport; /* "auto" (default), "shm", "thread"; between hosts "tcp", "mpi" */
-    /* "delay=20ms,jitter=5ms,drop=R@N,corrupt=R@N,kill=R@N,seed=S"; default: KUMI_CHAOS */
+    /* "delay=20ms,kill=R@N", as docs/internals/adding-a-transport.md; default: KUMI_CHAOS */
     const char *chaos;
     /*
      * Ranks as threads only: ranks of each pretended host, as "2,2" or "1,3". NULL: one host. Each

@@ -144,7 +144,8 @@ static inline const char *launched_expect(const struct launched *job, const char
 static inline void launched_all(struct sample *share, const char *words)
 {
     static const char *const hosts[] = {"2,2", "1,3", "1,1,1", "1,1", "3,1,2"};
-    static const char *const chaos[] = {NULL, "delay=50us,jitter=200us,short=30000,seed=3"};
+    static const char *const chaos[] = {NULL,
+                                        "delay=50us,jitter=200us,short=30000,double=3,seed=3"};
     enum { N_HOSTS = sizeof hosts / sizeof *hosts, N_CHAOS = sizeof chaos / sizeof *chaos };
     for (size_t by = 0; by < N_LAUNCHED_BY; by++) {
         const int has = launched_has(by);

@@ -15,9 +15,19 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+struct run {
+    const struct suite_share *share;
+    _Atomic uint64_t n_refused; /* connections of all ranks that were closed */
+};
+
 static int run(struct ku_job *job, void *arg)
 {
-    return suite_run(job, arg);
+    struct run *r = arg;
+    struct ku_net_stats stats;
+    const int status = suite_run(job, r->share);
+    job->comm->net->ops->stats(job->comm->net, &stats);
+    r->n_refused += stats.n_refused;
+    return status;
 }
 
 static int ranks_of(const char *hosts)
@@ -30,11 +40,14 @@ static int ranks_of(const char *hosts)
 
 static void run_suite(const struct ku_job_opts *opts, struct suite_share *share)
 {
-    const int status = ku_comm_threads(ranks_of(opts->hosts), opts, run, share);
+    struct run r = {.share = share};
+    const bool is_doubled = opts->chaos && strstr(opts->chaos, "double=");
+    const int status = ku_comm_threads(ranks_of(opts->hosts), opts, run, &r);
     if (status)
         print_message("hosts %s, chaos %s: %s\n", opts->hosts, opts->chaos ? opts->chaos : "none",
                       ku_err_get()->text);
     assert_int_equal(status, 0);
+    assert_int_equal(r.n_refused > 0, is_doubled);
     share->turn++;
 }
 
@@ -62,14 +75,17 @@ static void test_layouts(void **state)
     }
 }
 
-/* Messages that arrive late, and in another order than the flags of the host; short transfers */
+/*
+ * Messages that arrive late, and in another order than the flags of the host; short transfers;
+ * connections that are opened twice
+ */
 static void test_chaos(void **state)
 {
     static const struct ku_job_opts rows[] = {
         {.hosts = "1,1", .chaos = "delay=100us,jitter=300us,seed=1"},
-        {.hosts = "2,2", .chaos = "jitter=200us,seed=2"},
+        {.hosts = "2,2", .chaos = "jitter=200us,double=1,seed=2"},
         {.hosts = "1,3", .chaos = "short=5000"},
-        {.hosts = "1,1,1", .chaos = "jitter=100us,short=777,seed=3"},
+        {.hosts = "1,1,1", .chaos = "jitter=100us,short=777,double=2,seed=3"},
         {.hosts = "2,1,2", .chaos = "delay=50us,jitter=100us,short=70001,seed=4"},
         {.hosts = "1,1,1,1", .chaos = "jitter=300us,seed=5"},
     };

@@ -768,14 +768,17 @@ static void test_limit_of_files(void **state)
 
 static void test_chaos_options(void **state)
 {
-    static const char *const bad[] = {"short=0", "short=x", "short=-1", "short", "long=1",
-                                      "seed=",   "seed=8x", "seed=-1",  ","};
+    static const char *const bad[] = {"short=0", "short=x",  "short=-1", "short",
+                                      "long=1",  "seed=",    "seed=8x",  "seed=-1",
+                                      ",",       "double=0", "double=x", "double"};
     struct ku_chaos c;
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(ku_chaos_parse(bad[i], &c), KUMI_EINVAL);
     assert_int_equal(ku_chaos_parse("short=17,kill=3@9", &c), 0);
     assert_true(c.is_on && c.short_bytes == 17 && c.kill_rank == 3 && c.kill_at == 9);
+    assert_int_equal(ku_chaos_parse("double=2", &c), 0);
+    assert_true(c.is_on && c.double_every == 2);
 }
 
 int main(void)

@@ -40,15 +40,15 @@ static int parse_at(const char *text, int *rank, int64_t *at)
 }
 
 /*
- * Parse a number of bytes from 1. Returns 0 or -1.
+ * Parse a number from 1. Returns 0 or -1.
  */
-static int parse_bytes(const char *text, int64_t *bytes)
+static int parse_count(const char *text, int64_t *count)
 {
     char *end;
     long long n = strtoll(text, &end, 10);
     if (end == text || *end || n < 1)
         return -1;
-    *bytes = n;
+    *count = n;
     return 0;
 }
 
@@ -72,7 +72,9 @@ static int parse_option(const char *key, const char *value, struct ku_chaos *c)
     if (!strcmp(key, "kill"))
         return parse_at(value, &c->kill_rank, &c->kill_at);
     if (!strcmp(key, "short"))
-        return parse_bytes(value, &c->short_bytes);
+        return parse_count(value, &c->short_bytes);
+    if (!strcmp(key, "double"))
+        return parse_count(value, &c->double_every);
     if (!strcmp(key, "seed"))
         return parse_seed(value, &c->seed);
     return -1;
@@ -97,7 +99,7 @@ int ku_chaos_parse(const char *text, struct ku_chaos *chaos)
             return KU_ERR(KUMI_EINVAL,
                           "chaos: %s: %s; give delay=20ms jitter=5ms drop=R@N corrupt=R@N kill=R@N "
                           "(rank R's N-th arrival, between hosts its N-th message) short=BYTES "
-                          "seed=S, joined by commas",
+                          "double=N (every N-th connection) seed=S, joined by commas",
                           word, value ? value : "a value is missing");
     }
     if (strspn(text, ",") == strlen(text))

@@ -68,6 +68,7 @@ static int keep_early(struct ku_tcp *tcp, const struct ku_dial_head *head, int f
     for (uint32_t i = 0; i < tcp->n_early; i++)
         if (is_same(&tcp->early[i].head, head)) {
             ku_os_close(fd);
+            tcp->stats.n_refused++;
             return 0;
         }
     if (tcp->n_early == KU_TCP_MAX_EARLY) {
@@ -101,6 +102,7 @@ static int place(struct ku_tcp *tcp, const struct ku_dial_head *head, int fd)
         KU_LOG(COMM, DEBUG, "tcp: connection from rank %d to rank %d, slot %u, lane %u: refused",
                head->from, head->to, head->slot, head->lane);
         ku_os_close(fd);
+        tcp->stats.n_refused++;
         return 0;
     }
     if (!link)

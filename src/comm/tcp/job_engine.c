@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine of a rank of a job: it dials by the table of hosts and accepts by its doorbell. */
+/*
+ * The engine of a rank of a job: it dials by the table of hosts and accepts by its doorbell. With
+ * chaos some connections are opened twice, as by a dialling rank that tries again: the first is
+ * used, and the accepting rank has to close the second.
+ */
 #include "comm/tcp/private.h"
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "comm/private.h"
 #include "job/control/address.h"
 #include "job/job.h"
 #include "job/segment.h"
@@ -13,14 +18,21 @@
 
 struct wires {
     struct ku_job *job;
+    int64_t n_dialled, double_every; /* double_every: as in ku_chaos */
     struct ku_doorbell *doorbell;
     char where[16 + KU_ADDRESS_TEXT]; /* "eth0 10.77.0.1" */
 };
 
 static int dial(void *ctx, const struct ku_dial_head *head, int64_t timeout_ns, int *fd)
 {
-    const struct wires *w = ctx;
-    return ku_control_dial(w->job, head, timeout_ns, fd);
+    struct wires *w = ctx;
+    int second;
+    KU_TRY(ku_control_dial(w->job, head, timeout_ns, fd));
+    w->n_dialled++;
+    if (w->double_every && w->n_dialled % w->double_every == 0 &&
+        ku_control_dial(w->job, head, timeout_ns, &second) == 0)
+        ku_os_close(second);
+    return 0;
 }
 
 static int take(void *ctx, struct ku_dial_head *head, int *fd)
@@ -59,6 +71,7 @@ int ku_tcp_open_job(struct ku_job *job, struct ku_net **net)
     int status = w ? 0 : KUMI_ENOMEM;
     KU_TRY_OUT(status);
     w->job = job;
+    w->double_every = job->comm->chaos.double_every;
     find_place(w);
     KU_TRY_OUT(ku_doorbell_open(job->seg->job_id, job->host, job->local_rank, &w->doorbell));
     const struct ku_tcp_wires wires = {.ctx = w,
