@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/os/os.h"
 #include "comm/consensus.h"
+#include "comm/world.h"
 #include "config/optimizer.h"
 #include "config/precision_policy.h"
 #include "model/model.h"
@@ -123,6 +124,15 @@ static void say_resumed(const struct ku_run_report_start *at, long long all)
                    out);
 }
 
+static void say_hosts(const struct ku_job *job)
+{
+    char net[320];
+    if (job->n_hosts == 1)
+        return;
+    ku_comm_describe(job, net, sizeof net);
+    KU_MESSAGE(INFO, "kumi: %d hosts by %s", job->n_hosts, net);
+}
+
 void ku_run_report_announce(const struct ku_run_report *r, const struct ku_run_report_start *at)
 {
     struct ku_str batch = {0}, ranks = {0};
@@ -143,6 +153,7 @@ void ku_run_report_announce(const struct ku_run_report *r, const struct ku_run_r
                r->s->model.path ? r->s->model.path : ku_model_type(&r->s->model),
                (long long)r->s->n_params, ku_str_get(&ranks), ku_str_get(&batch),
                ku_cpu_isa_name(r->s->t->isa), at->dir);
+    say_hosts(r->job);
     ku_str_fini(&ranks);
     ku_str_fini(&batch);
     ku_session_print_recompute(r->s, &batch);

@@ -10,12 +10,14 @@ config=(configs/shakespeare-fast.json --set "data.train=$dir/text" --set data.va
     --set train.eval_tokens=128 --set data.seq_len=32 --set parallel.persist_below=0)
 private=(--set parallel.host_state=private --set parallel.zero=0)
 shared=(--set parallel.host_state=shared)
-# train NAME HOSTS more..: HOSTS as a:2,b:2, or -n 4 as 4
+# train NAME HOSTS more..: HOSTS as a:2,b:2, or -n 4 as 4. Several hosts have a second line of the header.
 train() {
-    local name=$1 where=(-H "$2" --rsh none)
+    local name=$1 where=(-H "$2" --rsh none) hosts=${2//[^,]/} header
     [[ $2 == *:* ]] || where=(-n "$2")
+    header=$([[ $2 != *:* ]] || echo "kumi: $((${#hosts} + 1)) hosts by tcp over lo 127.0.0.1")
     shift 2
     timeout 300 "$kumi" train "${config[@]}" "${where[@]}" --out "$dir/$name" "$@" >"$dir/log" 2>&1 || say "$name: $(cat "$dir/log")"
+    [ "$(grep -o 'kumi: [0-9]* hosts by .*' "$dir/log")" = "$header" ] || say "$name: not \"$header\": $(cat "$dir/log")"
     "$kumi" ckpt digest "$dir/$name" 2>>"$dir/log" | tail -1 >"$dir/$name.digest"
     [ -s "$dir/$name.digest" ] || say "$name: no digest: $(cat "$dir/log")"
 }

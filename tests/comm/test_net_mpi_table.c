@@ -66,7 +66,7 @@ static void clear(void)
 
 static void fake_library(char *text, size_t cap)
 {
-    snprintf(text, cap, "MPI of threads 1.0");
+    snprintf(text, cap, "MPI of threads 1.0, package: tests");
 }
 
 static void fake_fabric(char *text, size_t cap)
@@ -422,7 +422,7 @@ static void starts(void **state)
     assert_int_equal(ku_mpi_open(&t, &job, &net), KUMI_EINVAL);
     assert_non_null(strstr(ku_err_get()->text,
                            "torchrun started rank 0 of 1, which is rank 1 of 1 in MPI_COMM_WORLD "
-                           "of the plug-in mpich (MPI of threads 1.0)"));
+                           "of the plug-in mpich (MPI of threads 1.0, package: tests)"));
     how.wrong_rank = 0;
     how.never_joins = 1;
     t = table_of(0, 1);

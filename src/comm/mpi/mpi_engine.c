@@ -692,6 +692,7 @@ static void describe(const struct ku_net *base, char *text, size_t cap)
                                          "UCX_TLS",      "UCX_NET_DEVICES", "FI_PROVIDER"};
     char version[96], fabric[96], rdma[64];
     net->table->library(version, sizeof version);
+    version[strcspn(version, ",")] = '\0'; /* what follows is its package, ident and revision */
     net->table->fabric(fabric, sizeof fabric);
     ku_mpi_rdma("/proc/self/fd", rdma, sizeof rdma);
     size_t len = (size_t)snprintf(text, cap, "mpi (%s): %s%s%s; RDMA %s", net->table->make, version,
