@@ -66,6 +66,7 @@ for mode in async ssp; do
     [ -n "$(run $mode --set ps.workers=2 --set ps.servers=2 --set ps.mode=$mode)" ] || failed=1
 done
 "$kumi" eval "$dir/ps" --out "$dir/none" >/dev/null 2>&1 || "$kumi" eval "$dir/ps" >/dev/null || failed=1
+same "sample" "$("$kumi" sample "$dir/ps" --tokens 8)" "$("$kumi" sample "$dir/all" --tokens 8)"
 no "ps.workers: 2 ranks; kumi train runs workers and servers as threads of one process" --set ps.workers=2 -n 2 --set parallel.transport=thread
 no "ps.backup: 2; 2 workers: at most 1 late ones" --set ps.workers=2 --set ps.backup=2
 no "train.epochs: with ps.mode async and ssp" --set ps.workers=2 --set ps.mode=async --set train.steps=null --set train.epochs=1
