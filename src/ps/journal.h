@@ -39,7 +39,8 @@
  *     of rows (kind 5)    as a push, but remote/sparse.h says which bytes are not zero
  *     of an update        per push that it applies i64 worker, i64 step
  *     of a worker         none: pushes of this worker from the first step on are discarded if
- *                         incomplete, and in any case if that step is not -1
+ *                         incomplete, and in any case if that step is not -1. With an incarnation
+ *                         that is known: its push of that step was refused for good
  *
  * The body is written before the head. What a killed process leaves is torn at the end of the last
  * segment alone. A host that loses power may also lose records before others that it keeps, since

@@ -91,6 +91,11 @@ void ku_ps_ledger_discard(struct ku_ps_ledger *l, int worker, int64_t begin)
         clear(&l->worker[worker]);
 }
 
+void ku_ps_ledger_bar(struct ku_ps_ledger *l, int worker)
+{
+    l->worker[worker].barred = l->worker[worker].incarnation;
+}
+
 /* The number of ranges that end before `at`. */
 static uint32_t find(const struct ku_ps_worker *x, size_t at)
 {
@@ -142,6 +147,11 @@ int ku_ps_ledger_check(struct ku_ps_ledger *l, int worker, uint64_t incarnation,
     if (step < x->next)
         return KUMI_OK;
     KU_ASSERT(step == x->next);
+    if (incarnation == x->barred)
+        return KU_ERR(KUMI_ENUMERIC,
+                      "ps: worker %d: incarnation %llu has pushed what is not finite, and pushes "
+                      "no more; connect with a larger one",
+                      worker, (unsigned long long)incarnation);
     const uint32_t at = find(x, offset + 1);
     if (at < x->n_ranges && x->range[at].begin <= offset && x->range[at].end >= offset + bytes)
         return KUMI_OK;

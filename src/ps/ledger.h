@@ -16,6 +16,8 @@
  *     step < next                  applied or dropped: acknowledged again, without effect
  *     step = next, range in it     received: likewise
  *     step = next, range new       to be taken
+ *     step = next, barred          refused: the step was, and nothing of it is here; other
+ *                                  servers may have parts, which a new incarnation discards
  *     step > next                  refused: a worker pulls before it pushes again
  *     incarnation < the known one  refused: the worker was started again
  *
@@ -27,6 +29,7 @@ struct ku_ps_range {
 };
 struct ku_ps_worker {
     uint64_t incarnation;      /* 0: it has not connected yet */
+    uint64_t barred;           /* an incarnation whose push was refused for good; 0: none */
     int64_t next;              /* the first step that is neither applied nor dropped */
     struct ku_ps_range *range; /* [n_ranges] of step `next`: sorted, disjoint, not adjacent */
     uint32_t n_ranges, cap_ranges;
@@ -75,12 +78,15 @@ KU_STATUS ku_ps_ledger_check_known(const struct ku_ps_ledger *l, int worker, uin
 KU_STATUS ku_ps_ledger_meet(struct ku_ps_ledger *l, int worker, uint64_t incarnation, bool *is_new);
 /* Discard a push of a step from `begin` on, also a complete one. */
 void ku_ps_ledger_discard(struct ku_ps_ledger *l, int worker, int64_t begin);
+/* The incarnation of a worker pushes no more. Its open push was discarded. */
+void ku_ps_ledger_bar(struct ku_ps_ledger *l, int worker);
 /*
  * Whether a push is to be taken. After 0 with *is_new, ku_ps_ledger_note cannot fail.
  *
  *   is_new   out: false: it is acknowledged without effect
  *
- * Errors: KUMI_EINVAL (worker, incarnation, range, step), ENOMEM; nothing changed.
+ * Errors: KUMI_EINVAL (worker, incarnation, range, step), ENUMERIC (barred), ENOMEM; nothing
+ * changed.
  */
 KU_STATUS ku_ps_ledger_check(struct ku_ps_ledger *l, int worker, uint64_t incarnation, int64_t step,
                              size_t offset, size_t bytes, bool *is_new);

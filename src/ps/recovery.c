@@ -126,6 +126,8 @@ static int take_worker(struct ku_ps_plan *p, const struct ku_ps_record *r)
         return damage(r, "an older incarnation");
     if (r->step >= 0)
         ku_ps_ledger_discard(l, r->worker, r->step);
+    if (!is_new)
+        ku_ps_ledger_bar(l, r->worker);
     return KUMI_OK;
 }
 

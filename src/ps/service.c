@@ -112,6 +112,20 @@ int ku_ps_connect(struct ku_ps_service *s, const struct ku_ps_hello *in, struct 
     return status;
 }
 
+/*
+ * A push is not finite: nothing of the step stays, here and in the journal, and the incarnation
+ * pushes no more. The error record says why, and stays. lock is held.
+ */
+static int refuse(struct ku_ps_service *s, const struct ku_ps_hello *from, int64_t step)
+{
+    const struct kumi_error why = *ku_err_get();
+    KU_TRY(ku_ps_journal_worker(s->journal, from->worker, from->incarnation, step));
+    ku_ps_ledger_discard(&s->ledger, from->worker, step);
+    ku_ps_ledger_bar(&s->ledger, from->worker);
+    ku_remote_discard(s->engine, from->worker, step);
+    return ku_err_put(&why);
+}
+
 /* lock is held. */
 static int take(struct ku_ps_service *s, const struct ku_ps_hello *from,
                 const struct ku_ps_piece *p, size_t extent)
@@ -123,8 +137,10 @@ static int take(struct ku_ps_service *s, const struct ku_ps_hello *from,
     s->state.repeated += !is_new;
     if (!is_new)
         return KUMI_OK;
-    KU_TRY(ku_remote_check(s->engine, from->worker, p->step, p->offset, p->data, extent,
-                           p->is_sparse));
+    KU_TRY(ku_remote_check(s->engine, from->worker, p->step, p->offset, extent));
+    const int contents = ku_remote_check_contents(s->engine, from->worker, p->step, p->offset,
+                                                  p->data, extent, p->is_sparse);
+    KU_TRY(contents == KUMI_ENUMERIC ? refuse(s, from, p->step) : contents);
     const int logged = ku_ps_journal_push(s->journal, from->worker, from->incarnation, p->step,
                                           p->offset, p->data, p->bytes, p->is_sparse);
     if (logged == KUMI_ESTORAGE) /* others wait for space, not for this worker */

@@ -109,8 +109,9 @@ struct ku_ps_piece {
  *   number        out: for ku_ps_sync, before it is acknowledged
  *   is_complete   out: the step is complete with it
  *
- * Errors: KUMI_EINVAL (ps/ledger.h), ESTORAGE (the journal cannot be written; nothing changed),
- * EPEER (not ready), those of the engine.
+ * Errors: KUMI_EINVAL (ps/ledger.h), ENUMERIC (ku_remote_check_contents: nothing of the step is
+ * applied, and the worker has to connect with a new incarnation), ESTORAGE (the journal cannot be
+ * written; nothing changed), EPEER (not ready), those of the engine.
  */
 KU_STATUS ku_ps_push(struct ku_ps_service *s, const struct ku_ps_hello *from,
                      const struct ku_ps_piece *piece, uint64_t *number, bool *is_complete);

@@ -142,25 +142,35 @@ int ku_sparse_check(const void *body, size_t bytes, size_t *extent)
     return KUMI_OK;
 }
 
+bool ku_sparse_next(const void *body, struct ku_sparse_run *x)
+{
+    const unsigned char *runs = (const unsigned char *)body + HEAD;
+    uint64_t head[2];
+    struct run run;
+    memcpy(head, body, sizeof head);
+    if (x->next == head[1])
+        return false;
+    x->data = x->next ? x->data + x->bytes : runs + head[1] * sizeof run;
+    memcpy(&run, runs + x->next++ * sizeof run, sizeof run);
+    x->at = (size_t)run.first * CELL;
+    const size_t end = x->at + (size_t)run.cells * CELL;
+    x->bytes = (end < head[0] ? end : head[0]) - x->at;
+    return true;
+}
+
 static void write_cells(const void *body, unsigned char *out, bool has_zeros)
 {
-    const unsigned char *runs = (const unsigned char *)body + HEAD, *from;
-    uint64_t head[2], done = 0;
-    memcpy(head, body, sizeof head);
-    from = runs + head[1] * sizeof(struct run);
-    for (uint64_t i = 0; i < head[1]; i++) {
-        struct run run;
-        memcpy(&run, runs + i * sizeof run, sizeof run);
-        const uint64_t at = (uint64_t)run.first * CELL, end = at + (uint64_t)run.cells * CELL;
-        const uint64_t length = (end < head[0] ? end : head[0]) - at;
+    struct ku_sparse_run x = {0};
+    uint64_t extent;
+    size_t done = 0;
+    memcpy(&extent, body, sizeof extent);
+    for (; ku_sparse_next(body, &x); done = x.at + x.bytes) {
         if (has_zeros)
-            memset(out + done, 0, at - done);
-        memcpy(out + at, from, length);
-        from += length;
-        done = at + length;
+            memset(out + done, 0, x.at - done);
+        memcpy(out + x.at, x.data, x.bytes);
     }
     if (has_zeros)
-        memset(out + done, 0, head[0] - done);
+        memset(out + done, 0, extent - done);
 }
 
 void ku_sparse_expand(const void *body, void *to)

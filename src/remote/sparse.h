@@ -62,6 +62,14 @@ KU_STATUS ku_sparse_build(const struct ku_sparse_source *s, size_t bytes, void *
  * Errors: KUMI_EINVAL.
  */
 KU_STATUS ku_sparse_check(const void *body, size_t bytes, size_t *extent);
+/* A run of a checked body: its bytes of the extent. All-zero: before the first one. */
+struct ku_sparse_run {
+    size_t at, bytes;
+    const unsigned char *data; /* [bytes] in the body */
+    uint64_t next;             /* number of the run after it */
+};
+/* Goes to the next run; false: there is none. */
+bool ku_sparse_next(const void *body, struct ku_sparse_run *x);
 /* Write the extent of a checked body, with zeros where it has no cells. */
 void ku_sparse_expand(const void *body, void *to);
 /* Write the cells of a checked body, and nothing else. */

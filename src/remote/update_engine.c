@@ -22,6 +22,7 @@
  * and its changes are noted, and for reading while parameters are copied. A reader may hold locks
  * of its transport, so it does not wait for an update.
  */
+#include <math.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <string.h>
@@ -37,6 +38,7 @@
 #include "ir/state.h"
 #include "remote/changes.h"
 #include "remote/compress.h"
+#include "remote/contents.h"
 #include "remote/sparse.h"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
@@ -72,6 +74,7 @@ struct ku_remote_engine {
     float *decoded;                  /* [n_workers][KU_BLOCK_COUNT] of compressed pushes */
     struct ku_remote_extent *extent; /* [n_extents] of the push space */
     uint32_t n_extents;
+    struct ku_contents contents;
     struct ku_remote_part *push; /* [n_push] this server's */
     struct ku_remote_part *pull; /* [n_pull] */
     struct ku_range *port;       /* [n_push] input ports */
@@ -84,7 +87,7 @@ struct ku_remote_engine {
     int64_t version;
     int status; /* < 0: it failed */
     struct kumi_error error;
-    bool is_stopped, has_topk;
+    bool is_stopped;
 };
 
 /* What the servers do next, equal on all of them: an update, or a change of is_excluded. */
@@ -169,13 +172,23 @@ static int check_opts(const struct ku_remote_engine *e)
     return KUMI_OK;
 }
 
+/* Whether an update can do without a push that is not finite, and is not skipped for it. */
+static bool refuses_nonfinite(const struct ku_remote_engine *e)
+{
+    const bool can_do_without = e->o.mode != KU_REMOTE_SYNC || e->o.backup > 0;
+    return can_do_without && !e->o.skips && isnan(ku_trainer_loss_scale(e->t));
+}
+
 static int find_memory(struct ku_remote_engine *e)
 {
     const struct ku_remote_layout *l = e->layout;
     const struct ku_program *p = e->t->program[KU_PROG_TRAIN];
+    e->contents.layout = l;
+    e->contents.part = e->push;
+    e->contents.is_finite = refuses_nonfinite(e);
     for (uint32_t i = 0; i < l->n_push; i++) {
         e->push[i] = ku_remote_part_of(l, true, i, e->server);
-        e->has_topk |= l->push[i].form == KU_REMOTE_TOPK;
+        e->contents.has_topk |= l->push[i].form == KU_REMOTE_TOPK;
         e->port[i] = ku_exec_port(e->t->exec[KU_PROG_TRAIN], 1, l->push[i].name);
         KU_ASSERT(e->port[i].bytes >=
                   (size_t)(e->push[i].end - e->push[i].begin) * kumi_dtype_bytes(l->push[i].dtype));
@@ -305,47 +318,6 @@ static int check_step(const struct ku_remote_engine *e, int worker, int64_t step
     return KUMI_OK;
 }
 
-/* Records of entry i that begin at byte `at` of its part. */
-static int check_records(const struct ku_remote_engine *e, int worker, uint32_t i, size_t at,
-                         const unsigned char *data, size_t bytes)
-{
-    const struct ku_remote_entry *x = &e->layout->push[i];
-    const size_t each = ku_remote_record_bytes(x, KU_BLOCK_COUNT);
-    const int64_t count = e->push[i].end - e->push[i].begin;
-    const size_t all = ku_remote_wire_bytes(x, count);
-    if (at % each || ((at + bytes) % each && at + bytes != all))
-        return KU_ERR(KUMI_EINVAL,
-                      "ps: worker %d pushes bytes %zu to %zu of %s; its compressed records have "
-                      "%zu bytes, and are sent whole",
-                      worker, at, at + bytes, x->name, each);
-    for (size_t k = 0; k < bytes; k += each) {
-        const int64_t first = (int64_t)((at + k) / each) * KU_BLOCK_COUNT;
-        const int64_t left = count - first;
-        if (!ku_compress_is_valid(x, left < KU_BLOCK_COUNT ? left : KU_BLOCK_COUNT, data + k))
-            return KU_ERR(KUMI_EINVAL,
-                          "ps: worker %d pushes %s: the indices of its elements from %lld on do "
-                          "not ascend, or exceed the chunk",
-                          worker, x->name, (long long)(e->push[i].begin + first));
-    }
-    return KUMI_OK;
-}
-
-static int check_dense(const struct ku_remote_engine *e, int worker, size_t offset,
-                       const void *data, size_t bytes)
-{
-    for (uint32_t i = 0; i < e->layout->n_push; i++) {
-        const struct ku_remote_entry *x = &e->layout->push[i];
-        const struct ku_remote_part *part = &e->push[i];
-        const size_t end = part->offset + ku_remote_wire_bytes(x, part->end - part->begin);
-        const size_t from = part->offset > offset ? part->offset : offset;
-        const size_t to = end < offset + bytes ? end : offset + bytes;
-        if (x->form == KU_REMOTE_TOPK && from < to)
-            KU_TRY(check_records(e, worker, i, from - part->offset,
-                                 (const unsigned char *)data + (from - offset), to - from));
-    }
-    return KUMI_OK;
-}
-
 static int check_range(const struct ku_remote_engine *e, int worker, size_t offset, size_t bytes)
 {
     const size_t space = e->layout->push_bytes[e->server];
@@ -358,25 +330,21 @@ static int check_range(const struct ku_remote_engine *e, int worker, size_t offs
 }
 
 int ku_remote_check(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
-                    const void *data, size_t bytes, bool is_sparse)
+                    size_t bytes)
 {
     KU_TRY(check_range(e, worker, offset, bytes));
     pthread_mutex_lock(&e->lock);
-    const int is_ready = check_step(
+    const int status = check_step(
         e, worker, step, ku_remote_bytes_in(e->extent, e->n_extents, offset, offset + bytes));
     pthread_mutex_unlock(&e->lock);
-    KU_TRY(is_ready);
-    if (!e->has_topk)
-        return KUMI_OK;
-    if (!is_sparse)
-        return check_dense(e, worker, offset, data, bytes);
-    void *expanded = ku_malloc(bytes);
-    if (expanded == NULL)
-        return KUMI_ENOMEM;
-    ku_sparse_expand(data, expanded);
-    const int status = check_dense(e, worker, offset, expanded, bytes);
-    ku_free(expanded);
     return status;
+}
+
+int ku_remote_check_contents(const struct ku_remote_engine *e, int worker, int64_t step,
+                             size_t offset, const void *data, size_t bytes, bool is_sparse)
+{
+    const struct ku_contents_range r = {worker, step, offset, bytes, data, is_sparse};
+    return ku_contents_check(&e->contents, &r);
 }
 
 /* bytes: of the push; a body stands for them if is_sparse. */

@@ -33,7 +33,8 @@ static struct ku_remote_engine_opts engine_of(const struct ku_config *cfg)
 {
     return (struct ku_remote_engine_opts){.mode = (enum ku_remote_mode)cfg->ps_mode,
                                           .staleness = (int)cfg->ps_staleness,
-                                          .backup = (int)cfg->ps_backup};
+                                          .backup = (int)cfg->ps_backup,
+                                          .skips = strcmp(cfg->train_on_nonfinite, "skip") == 0};
 }
 
 static struct joining joining_of(const struct kumi_settings *set)

@@ -70,6 +70,19 @@ struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool i
     return part;
 }
 
+uint32_t ku_remote_part_at(const struct ku_remote_part *part, uint32_t n, size_t offset)
+{
+    uint32_t low = 0, high = n;
+    while (low < high) { /* parts before low begin at offset or before */
+        const uint32_t mid = low + (high - low) / 2;
+        if (part[mid].offset <= offset)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low ? low - 1 : 0;
+}
+
 /* Bytes of a space, and of its parts alone. */
 static size_t space_of(const struct ku_remote_layout *l, bool is_push, int server, size_t *payload)
 {

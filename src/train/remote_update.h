@@ -138,6 +138,8 @@ size_t ku_remote_bytes_in(const struct ku_remote_extent *extent, uint32_t n, siz
 /* The part of push entry i (is_push) or pull entry i in the space of a server. O(i). */
 struct ku_remote_part ku_remote_part_of(const struct ku_remote_layout *l, bool is_push, uint32_t i,
                                         int server);
+/* Of the parts of a space, in order: the last one that begins at `offset` or before. O(log n). */
+uint32_t ku_remote_part_at(const struct ku_remote_part *part, uint32_t n, size_t offset);
 
 /*
  * What a worker needs of a transport. Calls come from the worker's threads, one at a time.
@@ -198,6 +200,7 @@ struct ku_remote_engine_opts {
     int staleness;   /* ssp */
     int backup;      /* sync: an update needs the pushes of n_workers - backup workers */
     int64_t version; /* the number of updates in the trainer's state: 0, or of a checkpoint */
+    bool skips;      /* train.on_nonfinite: an update that is not finite is skipped */
 };
 /*
  * An engine on the state of a server's trainer, which is borrowed. Collective over its job.
@@ -226,15 +229,25 @@ KU_STATUS ku_remote_receive(struct ku_remote_engine *e, int worker, int64_t step
 KU_STATUS ku_remote_receive_sparse(struct ku_remote_engine *e, int worker, int64_t step,
                                    size_t offset, const void *body, size_t extent);
 /*
- * Whether bytes of a push can be received: the step is the one that the engine expects, compressed
- * tensors come in whole records, whose indices are within the chunk. Before a push is logged.
+ * Whether bytes of a push can be received: the step is the one that the engine expects. Before a
+ * push is logged.
  *
- *   data        bytes, or a body of remote/sparse.h that stands for them
- *
- * Threads: any. Errors: KUMI_EINVAL, ENOMEM.
+ * Threads: any. Errors: KUMI_EINVAL; the engine's own error once it has failed.
  */
 KU_STATUS ku_remote_check(struct ku_remote_engine *e, int worker, int64_t step, size_t offset,
-                          const void *data, size_t bytes, bool is_sparse);
+                          size_t bytes);
+/*
+ * Whether these bytes can be received, likewise: compressed tensors come in whole records, whose
+ * indices are within the chunk (EINVAL). Where an update can do without a push (async, ssp, sync
+ * with `backup`), every element is finite (ENUMERIC), unless an update that is not finite is
+ * skipped: with a loss scaler, and with `skips`.
+ *
+ *   data   [bytes], or a body of remote/sparse.h that stands for them
+ *
+ * Threads: any. Errors: KUMI_EINVAL, ENUMERIC, ENOMEM.
+ */
+KU_STATUS ku_remote_check_contents(const struct ku_remote_engine *e, int worker, int64_t step,
+                                   size_t offset, const void *data, size_t bytes, bool is_sparse);
 /*
  * Before any push: the workers' first steps, where they differ from the version of the options
  * (async, ssp). A worker beyond the bound waits for an update, as if it had waited before.

@@ -223,16 +223,18 @@ static void check_records(struct ku_remote_engine *e)
     for (size_t n = 0; n < k; n++)
         index[n] = (uint16_t)(n + 1);
     index[k - 1] = KU_BLOCK_COUNT - 1;
-    assert_int_equal(ku_remote_check(e, 0, 0, part.offset, record, each, false), 0);
+    assert_int_equal(ku_remote_check_contents(e, 0, 0, part.offset, record, each, false), 0);
     const struct {
         uint16_t first, last;
     } bad[] = {{2, KU_BLOCK_COUNT - 1}, {1, KU_BLOCK_COUNT}, {9, 8}, {1, 1}, {1, 65535}};
     for (size_t n = 0; n < sizeof bad / sizeof *bad; n++) {
         index[0] = bad[n].first, index[k - 1] = bad[n].last;
-        assert_int_equal(ku_remote_check(e, 0, 0, part.offset, record, each, false), KUMI_EINVAL);
+        assert_int_equal(ku_remote_check_contents(e, 0, 0, part.offset, record, each, false),
+                         KUMI_EINVAL);
         assert_non_null(strstr(ku_err_get()->text, "do not ascend, or exceed the chunk"));
     }
-    assert_int_equal(ku_remote_check(e, 0, 0, part.offset, record, each - 4, false), KUMI_EINVAL);
+    assert_int_equal(ku_remote_check_contents(e, 0, 0, part.offset, record, each - 4, false),
+                     KUMI_EINVAL);
     assert_non_null(strstr(ku_err_get()->text, "are sent whole"));
     ku_free(record);
 }

@@ -144,6 +144,17 @@ static int hello(uint64_t worker, uint64_t incarnation, uint64_t layout)
     return hello_at(worker, incarnation, layout, UINT64_MAX);
 }
 
+/* Of a server that was started again: the channel has yet to notice. */
+static int await_hello(uint64_t worker, uint64_t incarnation, uint64_t layout)
+{
+    int status = KUMI_EPEER;
+    for (int i = 0; i < 3000 && status == KUMI_EPEER; i++) {
+        status = hello(worker, incarnation, layout);
+        usleep(status == KUMI_EPEER ? 10000 : 0);
+    }
+    return status;
+}
+
 static uint64_t state_of(enum ku_ps_state_field field)
 {
     uint64_t reply[KU_PS_N_STATE];
@@ -316,9 +327,7 @@ static void once(void **state)
     kill(server, SIGKILL);
     waitpid(server, NULL, 0);
     start_server();
-    for (int i = 0; i < 3000 && hello(0, 7, welcome[KU_PS_R_LAYOUT]) == KUMI_EPEER; i++)
-        usleep(10000); /* the channel has yet to notice */
-    assert_int_equal(hello(0, 7, welcome[KU_PS_R_LAYOUT]), 0);
+    assert_int_equal(await_hello(0, 7, welcome[KU_PS_R_LAYOUT]), 0);
     assert_int_equal(send_step(7, 0, 1), 0);
     assert_true(welcome[KU_PS_R_BEGIN] == 1 && state_of(KU_PS_S_VERSION) == 1);
     assert_int_equal(hello(0, 6, welcome[KU_PS_R_LAYOUT]), KUMI_EINVAL);
@@ -480,7 +489,7 @@ static void unread(void **state)
     ku_free(image);
 }
 
-/* As for any run: a gradient that is not finite ends it, with the first tensor named. */
+/* In sync, as for any run: a gradient that is not finite ends it, with the first tensor named. */
 static void not_finite(void **state)
 {
     int status;
@@ -600,8 +609,64 @@ static void late(void **state)
     assert_int_equal(send_slowly(other, f, 0), 0);
     await_version(2);
     assert_int_equal(state_of(KU_PS_S_DROPPED), 2);
+    /* what is not finite is refused alone, also in rows */
+    const struct frame rows = {.worker = 1,
+                               .incarnation = 5,
+                               .step = 2,
+                               .bytes = 16 + 8 + 64,
+                               .value = INFINITY,
+                               .is_sparse = true,
+                               .body = {4096, 0, 1, 0, 12, 1}};
+    assert_int_equal(send_frame(other, &rows, true), KUMI_ENUMERIC);
+    assert_non_null(strstr(ku_err_get()->text, "worker 1 for step 2: element 34 of gradient.0."));
+    assert_int_equal(send_all(one, 5, 2, 0), 0);
+    await_version(3);
     ku_rpc_stream_destroy(one);
     ku_rpc_stream_destroy(other);
+    kill_server();
+}
+
+/*
+ * Async: a push that is not finite is refused with what it is and where, nothing of its step stays,
+ * and its process pushes no more, also after the server was killed. Others go on, and a new process
+ * of the worker does.
+ */
+static void not_finite_async(void **state)
+{
+    const char *const more[] = {"--set", "ps.workers=2",  "--set", "train.micro_batch=1",
+                                "--set", "ps.mode=async", NULL};
+    struct frame some = {.worker = 1, .incarnation = 5, .bytes = 640}; /* the loss */
+    (void)state;
+    aim_at("not-finite");
+    start_of("not-finite", more);
+    assert_int_equal(hello(0, 5, 0), 0);
+    const uint64_t layout = welcome[KU_PS_R_LAYOUT];
+    assert_int_equal(hello(1, 5, layout), 0);
+    assert_int_equal(hello(0, 5, layout), 0);
+    struct ku_rpc_stream *one = open_stream();
+    assert_int_equal(send_frame(one, &some, false), 0);
+    some.offset = 640, some.value = NAN;
+    const int status = send_frame(one, &some, true);
+    assert_int_equal(status, KUMI_ENUMERIC);
+    assert_int_equal(ku_rpc_code(status), GRPC_STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(ku_err_get()->text, "ps: push of worker 1 for step 0: element 0 of "
+                                               "gradient.0.wpe.weight is NaN; nothing of the step "
+                                               "is applied"));
+    ku_rpc_stream_destroy(one);
+    assert_int_equal(send_step(5, 0, 0), 0); /* worker 0 */
+    await_version(1);
+    kill_server();
+    start_of("not-finite", more);
+    some.value = 0;
+    assert_int_equal(await_hello(1, 5, layout), 0);
+    assert_int_equal(send_one(&some), KUMI_ENUMERIC);
+    assert_non_null(strstr(ku_err_get()->text, "incarnation 5 has pushed what is not finite"));
+    assert_int_equal(hello(1, 6, layout), 0);
+    assert_int_equal(welcome[KU_PS_R_BEGIN], 0);
+    one = open_stream();
+    assert_int_equal(send_slowly(one, (struct frame){.worker = 1, .incarnation = 6}, 0), 0);
+    await_version(2);
+    ku_rpc_stream_destroy(one);
     kill_server();
 }
 
@@ -662,10 +727,12 @@ static void slow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refused),    cmocka_unit_test(once),     cmocka_unit_test(zeros),
-        cmocka_unit_test(changes),    cmocka_unit_test(stranger), cmocka_unit_test(unread),
-        cmocka_unit_test(not_finite), cmocka_unit_test(goodbye),  cmocka_unit_test(no_snapshot),
-        cmocka_unit_test(disk_full),  cmocka_unit_test(late),     cmocka_unit_test(hung),
-        cmocka_unit_test(slow)};
+        cmocka_unit_test(refused),     cmocka_unit_test(once),
+        cmocka_unit_test(zeros),       cmocka_unit_test(changes),
+        cmocka_unit_test(stranger),    cmocka_unit_test(unread),
+        cmocka_unit_test(not_finite),  cmocka_unit_test(goodbye),
+        cmocka_unit_test(no_snapshot), cmocka_unit_test(disk_full),
+        cmocka_unit_test(late),        cmocka_unit_test(not_finite_async),
+        cmocka_unit_test(hung),        cmocka_unit_test(slow)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
