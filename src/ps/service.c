@@ -197,9 +197,43 @@ static int check_from(const struct ku_ps_service *s, const struct ku_ps_hello *f
     return ku_ps_ledger_check_known(&s->ledger, from->worker, from->incarnation);
 }
 
+int ku_ps_select(struct ku_ps_service *s, const struct ku_ps_hello *from, struct ku_ps_selection *x)
+{
+    pthread_mutex_lock(&s->lock);
+    int status = check_from(s, from);
+    if (status == KUMI_OK)
+        status = ku_ps_selection_check(x, from->worker, s->layout->pull_bytes[s->server]);
+    s->state.refused += status < 0;
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* Bytes as they are. */
+static int read_dense(struct ku_ps_service *s, int worker, struct ku_ps_pulled *x,
+                      unsigned char *data)
+{
+    const size_t all = ku_ps_selection_bytes(x->what);
+    int64_t seen;
+    KU_ASSERT(x->offset < all);
+    for (x->bytes = 0; x->bytes < KU_PS_MAX_BODY_BYTES && x->offset + x->bytes < all;) {
+        const size_t room = KU_PS_MAX_BODY_BYTES - x->bytes;
+        size_t bytes;
+        const size_t at = ku_ps_selection_find(x->what, x->offset + x->bytes, &bytes);
+        bytes = bytes < room ? bytes : room;
+        KU_TRY(ku_remote_read(s->engine, worker, x->step, at, data + x->bytes, bytes, &seen));
+        if (x->bytes > 0 && seen != x->seen) /* an update has come between */
+            seen = -1;
+        x->seen = seen;
+        if (seen < 0)
+            return KUMI_OK;
+        x->bytes += bytes;
+    }
+    x->extent = x->bytes;
+    return KUMI_OK;
+}
+
 static int read_part(struct ku_ps_service *s, int worker, struct ku_ps_pulled *x, void *data)
 {
-    const size_t left = s->layout->pull_bytes[s->server] - x->offset;
     const struct ku_remote_change_read r = {worker, x->step, x->since, x->offset};
     x->is_sparse = false;
     if (x->since >= 0) {
@@ -208,8 +242,7 @@ static int read_part(struct ku_ps_service *s, int worker, struct ku_ps_pulled *x
         if (x->seen < 0 || x->is_sparse)
             return KUMI_OK;
     }
-    x->extent = x->bytes = left < KU_PS_MAX_BODY_BYTES ? left : (size_t)KU_PS_MAX_BODY_BYTES;
-    return ku_remote_read(s->engine, worker, x->step, x->offset, data, x->bytes, &x->seen);
+    return read_dense(s, worker, x, data);
 }
 
 int ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from, struct ku_ps_pulled *x,
@@ -220,7 +253,7 @@ int ku_ps_pull(struct ku_ps_service *s, const struct ku_ps_hello *from, struct k
     s->state.refused += status < 0;
     pthread_mutex_unlock(&s->lock);
     KU_TRY(status);
-    KU_ASSERT(x->offset < s->layout->pull_bytes[s->server]);
+    KU_ASSERT(x->since < 0 || x->what->bytes == s->layout->pull_bytes[s->server]);
     KU_TRY(read_part(s, from->worker, x, data));
     pthread_mutex_lock(&s->lock);
     s->state.pulled_bytes += x->seen >= 0 ? x->bytes : 0;

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "ps/journal.h"
+#include "ps/selection.h"
 #include "run/run.h"
 
 /*
@@ -116,18 +117,25 @@ struct ku_ps_piece {
 KU_STATUS ku_ps_push(struct ku_ps_service *s, const struct ku_ps_hello *from,
                      const struct ku_ps_piece *piece, uint64_t *number, bool *is_complete);
 KU_STATUS ku_ps_sync(struct ku_ps_service *s, uint64_t number);
+/*
+ * Check what a worker asks for (ku_ps_selection_check). Errors: KUMI_EINVAL, EPEER (not ready).
+ */
+KU_STATUS ku_ps_select(struct ku_ps_service *s, const struct ku_ps_hello *from,
+                       struct ku_ps_selection *x);
 /* What a worker asks for, and a part of the answer. */
 struct ku_ps_pulled {
-    int64_t step;   /* that it begins */
-    int64_t since;  /* it has all that it pulled as of this update; -1: nothing */
-    size_t offset;  /* in the pull space */
-    size_t extent;  /* out: bytes of the pull space that the part stands for */
+    int64_t step;                       /* that it begins */
+    const struct ku_ps_selection *what; /* as ku_ps_select left it */
+    /* It has all that it pulled as of this update; -1: nothing. Of the whole pull space */
+    int64_t since;
+    size_t offset;  /* in the answer */
+    size_t extent;  /* out: bytes of the answer that the part stands for */
     size_t bytes;   /* out: of data */
     bool is_sparse; /* out: data is a body of remote/sparse.h, with what changed after `since` */
     int64_t seen;   /* out: as of ku_remote_read; -1: try again when `changed` comes */
 };
 /*
- * Read a part of the pull space.
+ * Read a part of the answer.
  *
  *   data   out: up to KU_PS_MAX_BODY_BYTES
  */

@@ -143,7 +143,9 @@ static int copy_part(const struct ku_remote_engine *e, uint32_t i, size_t offset
 static int copy_space(const struct ku_remote_engine *e, size_t offset, size_t bytes,
                       unsigned char *data)
 {
-    for (uint32_t i = 0; i < e->layout->n_pull; i++)
+    const uint32_t n = e->layout->n_pull;
+    for (uint32_t i = ku_remote_part_at(e->pull, n, offset);
+         i < n && e->pull[i].offset < offset + bytes; i++)
         KU_TRY(copy_part(e, i, offset, bytes, data));
     return KUMI_OK;
 }

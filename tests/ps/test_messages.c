@@ -23,7 +23,9 @@ static const char *const frame[KU_PS_N_FRAME] = {
     [KU_PS_F_WORKER] = "worker",     [KU_PS_F_INCARNATION] = "incarnation",
     [KU_PS_F_STEP] = "step",         [KU_PS_F_OFFSET] = "offset",
     [KU_PS_F_CHECKSUM] = "checksum", [KU_PS_F_DATA] = "data",
-    [KU_PS_F_VERSION] = "version",   [KU_PS_F_SPARSE] = "sparse"};
+    [KU_PS_F_VERSION] = "version",   [KU_PS_F_SPARSE] = "sparse",
+    [KU_PS_F_BYTES] = "bytes",       [KU_PS_F_ROW_BYTES] = "row_bytes",
+    [KU_PS_F_ROWS] = "rows"};
 static const char *const request[KU_PS_N_REQUEST] = {[KU_PS_Q_WORKER] = "worker",
                                                      [KU_PS_Q_INCARNATION] = "incarnation",
                                                      [KU_PS_Q_LAYOUT] = "layout",
@@ -42,7 +44,8 @@ static const char *const answer[KU_PS_N_REPLY] = {[KU_PS_R_LAYOUT] = "layout",
                                                   [KU_PS_R_PULL_BYTES] = "pull_bytes",
                                                   [KU_PS_R_INCARNATION] = "incarnation",
                                                   [KU_PS_R_NUMERICS] = "numerics",
-                                                  [KU_PS_R_TAKES_SPARSE] = "takes_sparse"};
+                                                  [KU_PS_R_TAKES_SPARSE] = "takes_sparse",
+                                                  [KU_PS_R_TAKES_RANGES] = "takes_ranges"};
 static const char *const state[KU_PS_N_STATE] = {[KU_PS_S_SERVER] = "server",
                                                  [KU_PS_S_N_SERVERS] = "n_servers",
                                                  [KU_PS_S_N_WORKERS] = "n_workers",
@@ -68,7 +71,7 @@ static const struct row {
     {OF(connect_reply), KU_PS_N_REPLY, KU_PS_R_NUMERICS, answer, true},
     {OF(push_frame), FRAME, false},
     {OF(push_reply), KU_PS_N_FRAME, 0, frame, false},
-    {OF(pull_request), KU_PS_N_FRAME, 0, frame, false},
+    {OF(pull_request), KU_PS_N_FRAME, KU_PS_F_ROWS, frame, false},
     {OF(pull_frame), FRAME, false},
     {OF(status_request), STATE, false},
     {OF(status_reply), STATE, true},

@@ -20,6 +20,7 @@
 #include "ps/remote/service_messages.h"
 #include "ps/rpc/private.h"
 #include "ps/rpc/rpc_limits.h"
+#include "ps/selection.h"
 #include "remote/sparse.h"
 
 #define SECOND KU_RPC_SECOND
@@ -445,6 +446,115 @@ static void changes(void **state)
     ku_free(is);
 }
 
+/* A part of the pull space, asked for as worker 0 of step 4. */
+struct asked {
+    uint64_t offset, bytes, row_bytes;
+    size_t n_rows;
+    uint32_t row[4];
+};
+/* Into data; the status of an answer that is refused. */
+static int pull_part(const struct asked *a, unsigned char *data, size_t *bytes)
+{
+    uint64_t field[KU_PS_N_FRAME] = {
+        [KU_PS_F_INCARNATION] = 7, [KU_PS_F_STEP] = 4,         [KU_PS_F_OFFSET] = a->offset,
+        [KU_PS_F_SPARSE] = 1,      [KU_PS_F_BYTES] = a->bytes, [KU_PS_F_ROW_BYTES] = a->row_bytes};
+    struct ku_rpc_stream *s = open_pull();
+    struct ku_proto_in in;
+    struct ku_rpc_buf b;
+    struct ku_rpc_msg m = {0};
+    void *at;
+    bool is_end;
+    const size_t n = a->n_rows * sizeof *a->row;
+    assert_int_equal(ku_ps_message_put(field, KU_PS_N_FRAME, KU_PS_F_ROWS, n, &b, &at), 0);
+    memset(at, 0, n);
+    memcpy(at, a->row, n < sizeof a->row ? n : sizeof a->row);
+    assert_int_equal(ku_rpc_stream_send(s, &b, 30 * SECOND), 0);
+    const int status = ku_rpc_stream_recv(s, &m, &is_end, 30 * SECOND);
+    if (status == KUMI_OK) {
+        assert_int_equal(ku_ps_message_get(&m, field, KU_PS_N_FRAME, KU_PS_F_DATA, &in), 0);
+        *bytes = in.left;
+        assert_int_equal(ku_proto_take(&in, data, *bytes), 0);
+        assert_true(field[KU_PS_F_OFFSET] == (a->n_rows ? 0 : a->offset));
+        assert_true(field[KU_PS_F_VERSION] == 4 && field[KU_PS_F_SPARSE] == 0);
+        assert_true(ku_hash64(data, *bytes) == field[KU_PS_F_CHECKSUM]);
+        ku_rpc_msg_fini(&m);
+    }
+    const struct kumi_error error = *ku_err_get();
+    ku_rpc_buf_fini(&b);
+    ku_rpc_stream_destroy(s);
+    ku_err_put(&error);
+    return status;
+}
+
+/* A range and rows have the bytes of a whole pull; what does not lie within is refused. */
+static void ranges(void **state)
+{
+    const size_t all = welcome[KU_PS_R_PULL_BYTES];
+    unsigned char *image = ku_calloc(all, 1), *data = ku_calloc(all, 1);
+    struct ku_rpc_stream *s = open_pull();
+    const struct {
+        struct asked a;
+        const char *text; /* NULL: it is answered */
+    } row[] = {
+        {{.offset = 4, .bytes = 4092}, NULL},
+        {{.offset = 4097}, NULL}, /* to the end */
+        {{.offset = all - 1, .bytes = 1}, NULL},
+        {{.offset = 1024, .row_bytes = 64, .n_rows = 4, .row = {0, 1, 7, 255}}, NULL},
+        {{.offset = 1024, .bytes = 192, .row_bytes = 64, .n_rows = 1, .row = {2}}, NULL},
+        {{.offset = all}, "pulls 0 bytes at"},
+        {{.offset = all - 8, .bytes = 9}, "pulls 9 bytes at"},
+        {{.offset = 8, .bytes = UINT64_MAX}, "a range lies within"},
+        {{.offset = UINT64_MAX, .bytes = 2}, "a range lies within"},
+        {{.row_bytes = 64}, "pulls 0 rows of 64 bytes; give both"},
+        {{.n_rows = 1}, "pulls 1 rows of 0 bytes; give both"},
+        {{.row_bytes = 64, .n_rows = 3, .row = {1, 4, 4}}, "row 4 after row 4; rows ascend"},
+        {{.bytes = 192, .row_bytes = 64, .n_rows = 2, .row = {2, 3}},
+         "pulls row 3, of a range of 3 rows of 64 bytes"},
+        {{.row_bytes = UINT64_MAX, .n_rows = 1, .row = {UINT32_MAX}}, "pulls row 4294967295, of"},
+        {{.row_bytes = 1, .n_rows = KU_PS_MAX_ROWS + 1}, "pulls 65537 rows; at most 65536"},
+    };
+    int n_sparse;
+    size_t bytes = 0;
+    (void)state;
+    assert_int_equal(welcome[KU_PS_R_TAKES_RANGES], 1);
+    pull(s, 4, false, image, &n_sparse);
+    ku_rpc_stream_destroy(s);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const struct asked *a = &row[i].a;
+        const int status = pull_part(a, data, &bytes);
+        if (status != (row[i].text ? KUMI_EINVAL : KUMI_OK) ||
+            (row[i].text && !strstr(ku_err_get()->text, row[i].text)))
+            fail_msg("row %zu: %d %s", i, status, ku_err_get()->text);
+        if (row[i].text)
+            continue;
+        const size_t part = a->bytes ? a->bytes : all - a->offset;
+        assert_int_equal(bytes, a->n_rows ? a->n_rows * a->row_bytes : part);
+        for (size_t k = 0; k < a->n_rows; k++)
+            assert_memory_equal(data + k * a->row_bytes,
+                                image + a->offset + a->row[k] * a->row_bytes, a->row_bytes);
+        if (a->n_rows == 0)
+            assert_memory_equal(data, image + a->offset, bytes);
+    }
+    ku_free(image);
+    ku_free(data);
+}
+
+/* Where bytes of an answer are, from any of them on: frames begin within rows. */
+static void selections(void **state)
+{
+    const uint32_t row[] = {1, 2, 5};
+    struct ku_ps_selection x = {
+        .offset = 100, .bytes = 80, .row_bytes = 10, .row = row, .n_rows = 3};
+    (void)state;
+    assert_int_equal(ku_ps_selection_check(&x, 0, 180), 0);
+    assert_int_equal(ku_ps_selection_bytes(&x), 30);
+    for (size_t at = 0, bytes; at < 30; at++) {
+        const size_t is = ku_ps_selection_find(&x, at, &bytes);
+        assert_int_equal(is, 100 + 10 * row[at / 10] + at % 10);
+        assert_int_equal(bytes, at < 20 ? 20 - at : 30 - at);
+    }
+}
+
 /* A stream of an incarnation that has not connected is refused, and ends none of the worker's. */
 static void stranger(void **state)
 {
@@ -729,6 +839,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refused),     cmocka_unit_test(once),
         cmocka_unit_test(zeros),       cmocka_unit_test(changes),
+        cmocka_unit_test(ranges),      cmocka_unit_test(selections),
         cmocka_unit_test(stranger),    cmocka_unit_test(unread),
         cmocka_unit_test(not_finite),  cmocka_unit_test(goodbye),
         cmocka_unit_test(no_snapshot), cmocka_unit_test(disk_full),

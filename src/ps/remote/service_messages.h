@@ -25,6 +25,9 @@ enum ku_ps_frame_field { /* of PushFrame, PullFrame, PushReply and PullRequest *
                          KU_PS_F_DATA,
                          KU_PS_F_VERSION,
                          KU_PS_F_SPARSE,
+                         KU_PS_F_BYTES,
+                         KU_PS_F_ROW_BYTES,
+                         KU_PS_F_ROWS,
                          KU_PS_N_FRAME
 };
 enum ku_ps_request_field { /* of ConnectRequest */
@@ -50,6 +53,7 @@ enum ku_ps_reply_field { /* of ConnectReply */
                          KU_PS_R_INCARNATION,
                          KU_PS_R_NUMERICS,
                          KU_PS_R_TAKES_SPARSE,
+                         KU_PS_R_TAKES_RANGES,
                          KU_PS_N_REPLY
 };
 enum ku_ps_state_field { /* of StatusReply; SnapshotReply and DrainReply have the version */

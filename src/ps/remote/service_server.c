@@ -36,10 +36,12 @@ struct stream {
     uint64_t number; /* of its last record */
     /* pull */
     bool is_pulling;
+    struct ku_ps_selection what;
+    uint32_t *row; /* its rows */
     int64_t step, seen;
     int64_t since; /* frames leave out what has not changed after this update; -1: nothing */
-    int64_t whole; /* the update of the last complete answer; -1: none */
-    size_t offset;
+    int64_t whole; /* the update of the last complete answer, of the whole space; -1: none */
+    size_t offset; /* in the answer */
     /* snapshot */
     int64_t version;
 };
@@ -50,7 +52,6 @@ struct server {
     struct ku_rpc_server *rpc;
     struct ku_rpc_method method[N_METHODS];
     const struct ku_remote_layout *layout; /* the engine's */
-    size_t pull_bytes;
     int server, n_servers;
     char *out;            /* directory of the run */
     pthread_mutex_t lock; /* protects the list and the streams; held while frames are made */
@@ -105,6 +106,7 @@ static void on_close(void *ctx, struct ku_rpc_call *call, int status)
     pthread_mutex_unlock(&s->lock);
     if (x->is_known)
         ku_ps_leave(s->service, &x->from);
+    ku_free(x->row);
     ku_free(x);
 }
 
@@ -265,7 +267,8 @@ static void *syncer_main(void *arg)
 static int send_part(struct stream *x, const struct ku_ps_pulled *p, const void *data)
 {
     const uint64_t field[KU_PS_N_FRAME] = {[KU_PS_F_STEP] = (uint64_t)x->step,
-                                           [KU_PS_F_OFFSET] = x->offset,
+                                           [KU_PS_F_OFFSET] =
+                                               x->offset + (x->what.n_rows ? 0 : x->what.offset),
                                            [KU_PS_F_CHECKSUM] = ku_hash64(data, p->bytes),
                                            [KU_PS_F_VERSION] = (uint64_t)p->seen,
                                            [KU_PS_F_SPARSE] = p->is_sparse};
@@ -281,7 +284,8 @@ static int send_part(struct stream *x, const struct ku_ps_pulled *p, const void 
 /* The next frame; *is_there: its update is. lock is held. */
 static int send_next(struct server *s, struct stream *x, bool *is_there)
 {
-    struct ku_ps_pulled p = {.step = x->step, .since = x->since, .offset = x->offset, .seen = -1};
+    struct ku_ps_pulled p = {
+        .step = x->step, .what = &x->what, .since = x->since, .offset = x->offset, .seen = -1};
     unsigned char *data = ku_malloc(KU_PS_FRAME_BYTES);
     int status = data ? ku_ps_pull(s->service, &x->from, &p, data) : KUMI_ENOMEM;
     *is_there = status == KUMI_OK && p.seen >= 0;
@@ -297,6 +301,12 @@ static int send_next(struct server *s, struct stream *x, bool *is_there)
     return status;
 }
 
+/* Whether the pull is of the whole space. */
+static bool is_whole(const struct server *s, const struct stream *x)
+{
+    return x->what.n_rows == 0 && x->what.bytes == s->layout->pull_bytes[s->server];
+}
+
 /* Sends frames while the queue has room. lock is held. */
 static void pump(struct server *s, struct stream *x)
 {
@@ -304,10 +314,10 @@ static void pump(struct server *s, struct stream *x)
     int status = KUMI_OK;
     while (status == KUMI_OK && is_there && x->is_pulling && ku_rpc_n_queued(x->call) < AHEAD) {
         status = send_next(s, x, &is_there);
-        if (status < 0 || !is_there || x->offset < s->pull_bytes)
+        if (status < 0 || !is_there || x->offset < ku_ps_selection_bytes(&x->what))
             continue;
         x->is_pulling = false;
-        x->whole = x->seen;
+        x->whole = is_whole(s, x) ? x->seen : -1;
         ku_rpc_next(x->call);
     }
     if (status < 0) {
@@ -316,17 +326,43 @@ static void pump(struct server *s, struct stream *x)
     }
 }
 
+/* What a request asks for, of the stream. Nothing reads it meanwhile: no pull is under way. */
+static int select_what(struct server *s, struct stream *x, const uint64_t *field,
+                       struct ku_proto_in *rows)
+{
+    const size_t bytes = rows->left, each = sizeof *x->row;
+    ku_free(x->row);
+    x->row = NULL;
+    if (bytes % each)
+        return KU_ERR(KUMI_EINVAL, "ps: worker %d: row numbers in %zu bytes; each has %zu",
+                      x->from.worker, bytes, each);
+    if (bytes > 0 && bytes <= KU_PS_MAX_ROWS * each) { /* else ku_ps_select refuses them */
+        x->row = ku_malloc(bytes);
+        if (x->row == NULL)
+            return KUMI_ENOMEM;
+        KU_TRY(ku_proto_take(rows, x->row, bytes));
+    }
+    x->what = (struct ku_ps_selection){.offset = field[KU_PS_F_OFFSET],
+                                       .bytes = field[KU_PS_F_BYTES],
+                                       .row_bytes = field[KU_PS_F_ROW_BYTES],
+                                       .row = x->row,
+                                       .n_rows = bytes / each};
+    return ku_ps_select(s->service, &x->from, &x->what);
+}
+
 static int on_pull(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
 {
     struct server *s = ctx;
     struct stream *x = ku_rpc_get_data(call);
     uint64_t field[KU_PS_N_FRAME];
-    KU_TRY(ku_ps_message_get(m, field, KU_PS_N_FRAME, 0, NULL));
+    struct ku_proto_in rows;
+    KU_TRY(ku_ps_message_get(m, field, KU_PS_N_FRAME, KU_PS_F_ROWS, &rows));
     KU_TRY(identify(x, field));
+    KU_TRY(select_what(s, x, field, &rows));
     pthread_mutex_lock(&s->lock);
     x->step = (int64_t)field[KU_PS_F_STEP];
     x->offset = 0;
-    x->since = field[KU_PS_F_SPARSE] ? x->whole : -1;
+    x->since = field[KU_PS_F_SPARSE] && is_whole(s, x) ? x->whole : -1;
     x->seen = x->whole = -1;
     x->is_pulling = true;
     s->n_events++;
@@ -446,7 +482,8 @@ static int on_connect(void *ctx, struct ku_rpc_call *call, struct ku_rpc_msg *m)
                                          [KU_PS_R_PUSH_PAYLOAD] = w.push_payload,
                                          [KU_PS_R_PULL_BYTES] = w.pull_bytes,
                                          [KU_PS_R_INCARNATION] = w.incarnation,
-                                         [KU_PS_R_TAKES_SPARSE] = 1};
+                                         [KU_PS_R_TAKES_SPARSE] = 1,
+                                         [KU_PS_R_TAKES_RANGES] = 1};
     return reply(call, out, KU_PS_N_REPLY, KU_PS_R_NUMERICS, w.numerics);
 }
 
@@ -578,7 +615,6 @@ static int attach(void *ctx, const struct ku_run_served *served)
     struct server *s = ctx;
     s->layout = ku_remote_engine_layout(served->engine);
     s->server = ku_remote_engine_server(served->engine);
-    s->pull_bytes = s->layout->pull_bytes[s->server];
     s->n_servers = served->job->n;
     s->out = ku_strdup(served->out);
     if (s->out == NULL)
