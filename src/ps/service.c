@@ -126,6 +126,12 @@ static int refuse(struct ku_ps_service *s, const struct ku_ps_hello *from, int64
     return ku_err_put(&why);
 }
 
+static void note_progress(struct ku_ps_service *s, int worker)
+{
+    s->present[worker].awaited_ns = ku_clock_ns();
+    s->present[worker].n_ranges++;
+}
+
 /* lock is held. */
 static int take(struct ku_ps_service *s, const struct ku_ps_hello *from,
                 const struct ku_ps_piece *p, size_t extent)
@@ -144,7 +150,7 @@ static int take(struct ku_ps_service *s, const struct ku_ps_hello *from,
     const int logged = ku_ps_journal_push(s->journal, from->worker, from->incarnation, p->step,
                                           p->offset, p->data, p->bytes, p->is_sparse);
     if (logged == KUMI_ESTORAGE) /* others wait for space, not for this worker */
-        s->present[from->worker].awaited_ns = ku_clock_ns();
+        note_progress(s, from->worker);
     KU_TRY(logged);
     if (p->is_sparse)
         KU_TRY(
@@ -152,7 +158,7 @@ static int take(struct ku_ps_service *s, const struct ku_ps_hello *from,
     else
         KU_TRY(ku_remote_receive(s->engine, from->worker, p->step, p->offset, p->data, p->bytes));
     ku_ps_ledger_note(&s->ledger, from->worker, p->offset, extent);
-    s->present[from->worker].awaited_ns = ku_clock_ns(); /* progress */
+    note_progress(s, from->worker);
     s->state.pushes++;
     s->state.pushed_bytes += p->bytes;
     return KUMI_OK;

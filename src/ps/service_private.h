@@ -13,9 +13,11 @@ struct ku_ps_presence {
     int count;       /* of its streams */
     int64_t gone_ns; /* since then there is none */
     bool was_here, is_told;
+    /* New ranges of its pushes, and such as wait for the disk; on the other servers, as known. */
+    int64_t n_ranges, n_elsewhere;
     /*
      * Server 0: since then it is connected, others wait for its push of `awaited`, and no new range
-     * of it has come
+     * of it has come to any server
      */
     int64_t awaited_ns, awaited;
 };
@@ -36,6 +38,8 @@ struct ku_ps_service {
     struct ku_ps_ledger ledger;
     struct ku_ps_journal *journal;  /* NULL: a replay */
     struct ku_ps_presence *present; /* [n_workers] */
+    int64_t asked_ns, counted_ns;   /* server 0: when the others were asked for n_ranges; when the
+                                       answer came */
     bool is_stopping;
     atomic_bool wants_saving;
     /* recovery */

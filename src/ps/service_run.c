@@ -96,6 +96,28 @@ static void on_version(void *ctx, int64_t version)
         s->o.changed(s->o.ctx);
 }
 
+static void count(void *ctx, int64_t *n)
+{
+    struct ku_ps_service *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    for (int w = 0; w < s->layout->n_workers; w++)
+        n[w] = s->present[w].n_ranges;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void counted(void *ctx, const int64_t *n)
+{
+    struct ku_ps_service *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    s->counted_ns = ku_clock_ns();
+    for (int w = 0; w < s->layout->n_workers; w++) {
+        if (n[w] != s->present[w].n_elsewhere)
+            s->present[w].awaited_ns = s->counted_ns;
+        s->present[w].n_elsewhere = n[w];
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Without lock: the plan does not change. */
 static int next(void *ctx, int64_t version, int32_t *worker)
 {
@@ -184,12 +206,14 @@ static int n_away(const struct ku_ps_service *s, int *first)
 /*
  * A worker that is connected, and that others have waited for since the deadline, in which no new
  * range of its push has come; -1: none. A hung process keeps its connection. On server 0, to which
- * a push is completed last. lock is held.
+ * a push is completed last, and which asks the others meanwhile: it may be on its way to them. What
+ * counts is how long nothing had come when they answered. lock is held.
  */
 static int find_hung(struct ku_ps_service *s)
 {
-    const int64_t now = ku_clock_ns();
-    bool is_awaited[KU_REMOTE_MAX_WORKERS];
+    const int64_t now = ku_clock_ns(), often_ns = s->timeout_ns / 16;
+    const bool is_alone = s->layout->n_servers == 1;
+    bool is_awaited[KU_REMOTE_MAX_WORKERS], asks = false;
     if (s->server != 0 || s->engine_opts.mode == KU_REMOTE_ASYNC)
         return -1;
     ku_remote_awaited(s->engine, is_awaited);
@@ -199,8 +223,13 @@ static int find_hung(struct ku_ps_service *s)
         if (x->count == 0 || !is_awaited[w] || x->awaited != step)
             x->awaited_ns = now;
         x->awaited = step;
-        if (now - x->awaited_ns > s->timeout_ns)
+        if ((is_alone ? now : s->counted_ns) - x->awaited_ns > s->timeout_ns)
             return w;
+        asks |= !is_alone && now - x->awaited_ns > often_ns;
+    }
+    if (asks && now - s->asked_ns > often_ns) {
+        s->asked_ns = now;
+        ku_remote_ask(s->engine);
     }
     return -1;
 }
@@ -428,7 +457,13 @@ static int read_journal(struct ku_ps_service *s, const struct ku_run_served *x)
 int ku_ps_attach(void *service, const struct ku_run_served *x)
 {
     struct ku_ps_service *s = service;
-    const struct ku_remote_events events = {s, on_version, on_apply, next, pauses};
+    const struct ku_remote_events events = {.ctx = s,
+                                            .on_version = on_version,
+                                            .on_apply = on_apply,
+                                            .next = next,
+                                            .pauses = pauses,
+                                            .count = count,
+                                            .counted = counted};
     s->layout = ku_remote_engine_layout(x->engine);
     s->server = ku_remote_engine_server(x->engine);
     s->engine = x->engine;

@@ -168,8 +168,10 @@ void ku_remote_direct_attach(struct ku_remote_direct *d, struct ku_remote_engine
                              const struct ku_remote_events *events)
 {
     struct desk *x = &d->desk[ku_remote_engine_server(e)];
-    const struct ku_remote_events own = {x, on_version, on_apply,
-                                         events && events->next ? next : NULL, NULL};
+    const struct ku_remote_events own = {.ctx = x,
+                                         .on_version = on_version,
+                                         .on_apply = on_apply,
+                                         .next = events && events->next ? next : NULL};
     x->then = events ? *events : (struct ku_remote_events){0};
     ku_remote_engine_watch(e, &own);
     pthread_mutex_lock(&d->lock);

@@ -88,10 +88,15 @@ struct ku_remote_engine {
     int status; /* < 0: it failed */
     struct kumi_error error;
     bool is_stopped;
+    bool is_asked; /* server 0: ku_remote_ask */
 };
 
-/* What the servers do next, equal on all of them: an update, or a change of is_excluded. */
+/*
+ * What the servers do next, equal on all of them: an update, a change of is_excluded, or to count
+ * what has come.
+ */
 struct choice {
+    int32_t counts;
     int32_t n;       /* pushes that the update applies; 0: none */
     int32_t changed; /* the worker whose is_excluded changes; -1: none */
     int32_t worker[KU_REMOTE_MAX_WORKERS];
@@ -563,6 +568,15 @@ void ku_remote_awaited(struct ku_remote_engine *e, bool *is_awaited)
     pthread_mutex_unlock(&e->lock);
 }
 
+void ku_remote_ask(struct ku_remote_engine *e)
+{
+    KU_ASSERT(e->server == 0);
+    pthread_mutex_lock(&e->lock);
+    e->is_asked = true;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* The slots that the next update may apply. lock is held. */
 static bool choose(struct ku_remote_engine *e, struct choice *c)
 {
@@ -612,11 +626,11 @@ static int changing(const struct ku_remote_engine *e)
 /* lock is held. */
 static bool choose_next(struct ku_remote_engine *e, struct choice *c)
 {
-    c->changed = changing(e);
-    if (c->changed < 0)
-        return choose(e, c);
     c->n = 0;
-    return true;
+    c->counts = e->is_asked;
+    e->is_asked = false;
+    c->changed = c->counts ? -1 : changing(e);
+    return c->counts || c->changed >= 0 || choose(e, c);
 }
 
 /* Waits for a while. lock is held. Returns false if the engine was stopped, or the job failed. */
@@ -659,16 +673,23 @@ static int tell_choice(const struct ku_remote_engine *e, const struct choice *c)
                : KUMI_OK;
 }
 
+static const struct choice nothing = {.changed = -1};
+
+static bool is_nothing(const struct choice *c)
+{
+    return c->n == 0 && c->changed < 0 && !c->counts;
+}
+
 /* What comes next; nothing: the engine was stopped. Collective. */
 static int next_choice(struct ku_remote_engine *e, struct choice *c)
 {
     int status = KUMI_OK;
     pthread_mutex_lock(&e->lock);
-    c->n = 0, c->changed = -1;
+    *c = nothing;
     while (e->server == 0 && !is_interrupted(e) && !choose_next(e, c) && wait_a_while(e, &status))
         ;
     if (is_interrupted(e))
-        c->n = 0, c->changed = -1;
+        *c = nothing;
     pthread_mutex_unlock(&e->lock);
     KU_TRY(status);
     if (e->server == 0 && c->n > 0)
@@ -760,6 +781,19 @@ static void apply_change(struct ku_remote_engine *e, int worker)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Collective. */
+static int count_pushes(struct ku_remote_engine *e)
+{
+    const struct ku_remote_events *on = &e->events;
+    int64_t n[KU_REMOTE_MAX_WORKERS] = {0};
+    if (e->server != 0 && on->count)
+        on->count(on->ctx, n);
+    KU_TRY(ku_agree_sum(e->t->job, n, e->n_workers));
+    if (e->server == 0 && on->counted)
+        on->counted(on->ctx, n);
+    return KUMI_OK;
+}
+
 /* The slots of a choice are empty again; late ones in sync mode too. */
 static void release(struct ku_remote_engine *e, const struct choice *c)
 {
@@ -840,9 +874,11 @@ int ku_remote_serve(struct ku_remote_engine *e, int64_t n_updates)
     int status = c ? KUMI_OK : KUMI_ENOMEM;
     while (status == KUMI_OK && e->version < n_updates) {
         status = next_choice(e, c);
-        if (status < 0 || (c->n == 0 && c->changed < 0) || e->is_stopped)
+        if (status < 0 || is_nothing(c) || e->is_stopped)
             break;
-        if (c->changed >= 0)
+        if (c->counts)
+            status = count_pushes(e);
+        else if (c->changed >= 0)
             apply_change(e, c->changed);
         else
             status = update(e, c);

@@ -314,6 +314,11 @@ void ku_remote_exclude(struct ku_remote_engine *e, int worker, bool is_excluded)
  * Threads: any.
  */
 void ku_remote_awaited(struct ku_remote_engine *e, bool *is_awaited);
+/*
+ * Server 0: ask the other servers how far the pushes of all workers have come: before the next
+ * update their event `count` is called, and then `counted` here. Threads: any.
+ */
+void ku_remote_ask(struct ku_remote_engine *e);
 /* Callbacks of the engine, from ku_remote_serve's thread; all may be NULL. */
 struct ku_remote_events {
     void *ctx;
@@ -332,6 +337,12 @@ struct ku_remote_events {
     int (*next)(void *ctx, int64_t version, int32_t *worker);
     /* On server 0: whether ku_remote_serve is to return before the next update. Likewise. */
     bool (*pauses)(void *ctx);
+    /*
+     * Servers other than 0, for ku_remote_ask: per worker a number that grows as bytes of its
+     * pushes come; n: [n_workers] zeros. On server 0: the sums of these.
+     */
+    void (*count)(void *ctx, int64_t *n);
+    void (*counted)(void *ctx, const int64_t *n);
 };
 void ku_remote_engine_watch(struct ku_remote_engine *e, const struct ku_remote_events *events);
 /* The report of the last update, and its number. Threads: that of ku_remote_serve. */

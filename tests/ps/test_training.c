@@ -27,7 +27,9 @@
 
 static char dir[64], address[96];
 static pid_t server;
-static struct ku_rpc_channel *channel;
+static struct ku_rpc_channel *channel, *second; /* second: of two servers, the other one */
+static int n_servers = 1;                       /* that start_of starts */
+static size_t push_bytes[2];
 static uint64_t welcome[KU_PS_N_REPLY];
 static const char config[] =
     "{\"model\": {\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 16, "
@@ -41,19 +43,27 @@ static const char config[] =
 static void start_of(const char *name, const char *const *more)
 {
     char out[80], file[80];
-    char *argv[16] = {(char[]){"kumi-ps"}, (char[]){"serve"}, file, (char[]){"--out"}, out};
+    char *argv[24] = {(char[]){"kumi"},  (char[]){"run"},
+                      (char[]){"-n"},    (char[]){"2"},
+                      (char[]){"--"},    (char[]){KUMI_BINARY_DIR "/kumi-ps"},
+                      (char[]){"serve"}, file,
+                      (char[]){"--out"}, out};
+    enum { N_FIXED = 10, LAUNCHER = 5 /* arguments of it */ };
     snprintf(out, sizeof out, "%s/%s", dir, name);
     snprintf(file, sizeof file, "%s/c.json", dir);
     for (int i = 0; more && more[i]; i++) {
-        assert_true(5 + i < 15);
-        argv[5 + i] = strdup(more[i]);
+        assert_true(N_FIXED + i < 23);
+        argv[N_FIXED + i] = strdup(more[i]);
     }
     server = fork();
     if (server == 0) {
-        execv(KUMI_BINARY_DIR "/kumi-ps", argv);
+        if (n_servers > 1)
+            execv(KUMI_BINARY_DIR "/kumi", argv);
+        else
+            execv(argv[LAUNCHER], argv + LAUNCHER);
         _exit(127);
     }
-    for (int i = 5; argv[i]; i++)
+    for (int i = N_FIXED; argv[i]; i++)
         free(argv[i]);
     assert_int_equal(ku_rpc_channel_wait(channel, 60 * SECOND), 0);
 }
@@ -63,13 +73,18 @@ static void start_server(void)
     start_of("run", NULL);
 }
 
-/* The channel leads to the server of a folder. */
-static void aim_at(const char *name)
+/* The channel leads to a server of a folder. */
+static void aim_at_server(const char *name, int number)
 {
     ku_rpc_channel_destroy(channel);
-    snprintf(address, sizeof address, "unix:%s/%s/server-0.sock", dir, name);
+    snprintf(address, sizeof address, "unix:%s/%s/server-%d.sock", dir, name, number);
     const struct ku_rpc_channel_opts o = {.address = address, .max_back_off_ns = SECOND / 10};
     assert_int_equal(ku_rpc_channel_create(&o, &channel), 0);
+}
+
+static void aim_at(const char *name)
+{
+    aim_at_server(name, 0);
 }
 
 /* Waits for the end of the server; -1: it is not there in time. */
@@ -110,6 +125,7 @@ static int close_all(void **state)
 {
     (void)state;
     ku_rpc_channel_destroy(channel);
+    ku_rpc_channel_destroy(second);
     if (server > 0) {
         kill(server, SIGKILL);
         waitpid(server, NULL, 0);
@@ -780,7 +796,58 @@ static void not_finite_async(void **state)
     kill_server();
 }
 
-/* A worker that is connected and does not push, while another waits, ends the run by its name. */
+/* Of two servers: calls go to the other one. */
+static void turn(void)
+{
+    struct ku_rpc_channel *const to = second;
+    second = channel;
+    channel = to;
+}
+
+/* Starts two servers, which workers 0 to n - 1 join; a stream of each to both. */
+static void start_two(const char *name, const char *const *more, int n,
+                      struct ku_rpc_stream *to[][2])
+{
+    aim_at(name);
+    turn();
+    aim_at_server(name, 1);
+    turn();
+    n_servers = 2;
+    start_of(name, more);
+    n_servers = 1;
+    assert_int_equal(await_hello(0, 5, 0), 0);
+    const uint64_t layout = welcome[KU_PS_R_LAYOUT];
+    for (int s = 0; s < 2; s++, turn())
+        for (int w = 0; w < n; w++) {
+            if (s)
+                assert_int_equal(ku_rpc_channel_wait(channel, 60 * SECOND), 0);
+            assert_int_equal(hello_at((uint64_t)w, 5, layout, s ? 0 : UINT64_MAX), 0);
+            push_bytes[s] = welcome[KU_PS_R_PUSH_BYTES];
+            to[w][s] = open_stream();
+        }
+}
+
+/* Part `i` of `n` of the step 0 of worker w to server s. */
+static int send_part(struct ku_rpc_stream *to[][2], int w, int s, size_t i, size_t n, bool is_last)
+{
+    const size_t end = (i + 1) * push_bytes[s] / n;
+    struct frame f = {.worker = (uint64_t)w, .incarnation = 5};
+    f.offset = i * push_bytes[s] / n / 64 * 64;
+    f.bytes = (i + 1 == n ? end : end / 64 * 64) - f.offset;
+    return send_frame(to[w][s], &f, is_last);
+}
+
+static void end_two(struct ku_rpc_stream *to[][2], int n)
+{
+    for (int w = 0; w < n; w++)
+        for (int s = 0; s < 2; s++)
+            ku_rpc_stream_destroy(to[w][s]);
+}
+
+/*
+ * A worker that is connected and does not push, while another waits, ends the run by its name. In
+ * ssp of two servers, the other of which has nothing of it either.
+ */
 static void hung(void **state)
 {
     static const char *const mode[] = {"ps.mode=sync", "ps.mode=ssp"};
@@ -790,48 +857,59 @@ static void hung(void **state)
         const char *const more[] = {"--set", "ps.workers=2",         "--set", "train.micro_batch=1",
                                     "--set", "parallel.timeout_s=2", "--set", mode[i],
                                     NULL};
+        struct ku_rpc_stream *to[2][2] = {{NULL}};
         struct ku_rpc_msg m = {0};
         bool is_end;
-        aim_at(i ? "hung-ssp" : "hung-sync");
-        start_of(i ? "hung-ssp" : "hung-sync", more);
-        assert_int_equal(hello(0, 5, 0), 0);
-        const uint64_t layout = welcome[KU_PS_R_LAYOUT];
-        assert_int_equal(hello(1, 5, layout), 0);
-        assert_int_equal(hello(0, 5, layout), 0);
-        struct ku_rpc_stream *one = open_stream(), *other = open_stream();
-        assert_int_equal(send_frame(other, &f, false), 0);
-        assert_int_equal(send_all(one, 5, 0, 0), 0);
-        assert_int_equal(ku_rpc_stream_recv(one, &m, &is_end, 30 * SECOND), KUMI_ETIMEDOUT);
+        if (i) {
+            start_two("hung-ssp", more, 2, to);
+        } else {
+            aim_at("hung-sync");
+            start_of("hung-sync", more);
+            assert_int_equal(hello(0, 5, 0), 0);
+            const uint64_t layout = welcome[KU_PS_R_LAYOUT];
+            assert_int_equal(hello(1, 5, layout), 0);
+            assert_int_equal(hello(0, 5, layout), 0);
+            push_bytes[0] = welcome[KU_PS_R_PUSH_BYTES];
+            to[0][0] = open_stream(), to[1][0] = open_stream();
+        }
+        assert_int_equal(send_frame(to[1][0], &f, false), 0);
+        for (int s = i; s >= 0; s--)
+            assert_int_equal(send_part(to, 0, s, 0, 1, true), 0);
+        assert_int_equal(ku_rpc_stream_recv(to[0][0], &m, &is_end, 30 * SECOND), KUMI_ETIMEDOUT);
         if (!strstr(ku_err_get()->text, "worker 1 is connected, but its push of step 0"))
             fail_msg("%s: %s", mode[i], ku_err_get()->text);
         assert_int_equal(exit_code(5 * SECOND), -KUMI_ETIMEDOUT);
-        ku_rpc_stream_destroy(one);
-        ku_rpc_stream_destroy(other);
+        end_two(to, 2);
     }
 }
 
-/* A push that takes longer than the deadline, but advances, is waited for. */
+/*
+ * A push that takes longer than the deadline, but advances, is waited for: that of worker 1 to
+ * server 0, and that of worker 2 to server 1, whose end goes to server 0 afterwards.
+ */
 static void slow(void **state)
 {
-    const char *const more[] = {"--set", "ps.workers=2",         "--set", "train.micro_batch=1",
+    enum { N = 12 };
+    const char *const more[] = {"--set", "ps.workers=3",         "--set", "train.global_batch=3",
+                                "--set", "train.micro_batch=1",  "--set", "train.virtual_shards=3",
                                 "--set", "parallel.timeout_s=2", NULL};
+    struct ku_rpc_stream *to[3][2];
     (void)state;
-    aim_at("slow");
-    start_of("slow", more);
-    assert_int_equal(hello(0, 5, 0), 0);
-    const uint64_t layout = welcome[KU_PS_R_LAYOUT];
-    assert_int_equal(hello(1, 5, layout), 0);
-    assert_int_equal(hello(0, 5, layout), 0);
-    struct ku_rpc_stream *one = open_stream(), *other = open_stream();
-    const useconds_t pause_us = 3000000 / (useconds_t)(welcome[KU_PS_R_PUSH_BYTES] / 4096);
-    assert_true(pause_us < 500000);
-    assert_int_equal(send_all(one, 5, 0, 0), 0);
-    if (send_slowly(other, (struct frame){.worker = 1, .incarnation = 5}, pause_us) < 0)
-        fail_msg("%s", ku_err_get()->text);
+    start_two("slow", more, 3, to);
+    for (int s = 1; s >= 0; s--)
+        assert_int_equal(send_part(to, 0, s, 0, 1, true), 0);
+    assert_int_equal(send_part(to, 1, 1, 0, 1, true), 0);
+    for (size_t i = 0; i + 1 < N; i++)
+        assert_int_equal(send_part(to, 2, 0, i, N, false), 0);
+    for (size_t i = 0; i < N; i++) {
+        usleep(3000000 / N);
+        if (send_part(to, 1, 0, i, N, i + 1 == N) < 0 || send_part(to, 2, 1, i, N, i + 1 == N) < 0)
+            fail_msg("part %zu: %s", i, ku_err_get()->text);
+    }
+    assert_int_equal(send_part(to, 2, 0, N - 1, N, true), 0);
     await_version(1);
     kill_server();
-    ku_rpc_stream_destroy(one);
-    ku_rpc_stream_destroy(other);
+    end_two(to, 3);
 }
 
 int main(void)
