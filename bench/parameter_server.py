@@ -121,7 +121,7 @@ def ps(b):
     kumi_ps = b.kumi + "-ps"
     if not os.access(kumi_ps, os.X_OK):
         raise Failed(f"{kumi_ps}: not there; build with gRPC")
-    calls = b.attempt("calls", lambda: json.loads(b.run([kumi_ps, "bench", "--json", *(["--quick"] if b.quick else [])])))
+    calls = b.attempt("calls", lambda: json.loads(b.run([kumi_ps, "bench", "--service", "--json", *(["--quick"] if b.quick else [])])))
     return {"throughput": throughput(b), "calls": calls, "convergence": convergence(b)}
 
 
@@ -163,6 +163,11 @@ def checks(r):
         out.append(at_least(f"stream over a {name} × gRPC's echo" if name != "TCP" else "stream over TCP × gRPC's echo", ratio(own, echo), 0.9))
     pulled = first(unix, "stream_bytes_per_cpu_s")
     out.append(at_least("pulled per core, GB/s", pulled and pulled / 1e9, 2))
+    service = calls.get("service") or {}
+    if service: # older records have none
+        size, rate = service["push_bytes"], service["pull_bytes_per_cpu_s"] / 1e9
+        out += [figure(f"push of {size:,} B to a server of a training until it is synced, p50, µs", service["push_p50_us"], "{:.1f}"), figure("p99, µs", service["push_p99_us"], "{:.1f}")]
+        out.append(figure("pulled per core from a server of a training, GB/s", rate))
     for name in MODELS:
         whole = ((speed.get(f"{name}, all-reduce") or {}).get("samples_per_s") or {}).get("median")
         for mode in MODES:

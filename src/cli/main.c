@@ -75,7 +75,7 @@ const struct cli_command cli_commands[] = {
      "kumi ps serve --vector N [--optimizer TYPE] [--lr X] [--set optimizer.key=value]..\n"
      "              [--package NAME] [--listen ADDRESS,..] [--threads T] [--max-connections C]\n"
      "              [--cert FILE --key FILE --ca FILE] [--token-file FILE]\n"
-     "       kumi ps bench [--quick] [--json]",
+     "       kumi ps bench [--service [--dir DIR]] [--quick] [--json]",
      cmd_ps},
     {"agent", NULL, "kumi agent", cmd_agent},
     {"bench", "measure machine limits, ops, collectives and scaling",

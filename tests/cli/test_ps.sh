@@ -77,7 +77,11 @@ except ConnectionResetError:
 P
 stop 10
 
-"$kumi" ps bench --quick --json 2>&1 | python3 -c "import json, sys; json.load(sys.stdin)[\"tcp\"][\"push_p50_us\"]" || say "ps bench --json"
+"$kumi" ps bench --quick --service --dir "$dir" --json 2>&1 | python3 -c '
+import json, sys
+got = json.load(sys.stdin)
+assert got["tcp"]["push_p50_us"] and got["service"]["push_p50_us"] and got["service"]["pull_bytes_per_cpu_s"], got' || say "ps bench --json"
+[ -z "$(ls -d "$dir"/kumi-ps-bench-* 2>/dev/null)" ] || say "ps bench --service: left $(ls "$dir")"
 
 refused 2 "--vector" serve
 refused 2 "--vector: -3; give 1 to" serve --vector -3
@@ -85,6 +89,7 @@ refused 2 "--lr" serve --vector 3 --lr x
 refused 2 "--lr: nan: not a finite number" serve --vector 3 --lr nan
 refused 2 "unknown option" serve --vector 3 --vektor 3
 refused 2 "an extra argument" serve --vector 3 x
+refused 2 "--dir goes only with --service" bench --dir "$dir"
 refused 2 "neither TLS" serve --vector 3 --listen 0.0.0.0:0
 refused 2 "the key is missing" serve --vector 3 --cert "$proto"
 refused 2 "--threads: 99" serve --vector 3 --threads 99

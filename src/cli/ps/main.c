@@ -35,7 +35,7 @@ const struct cli_command cli_commands[] = {
     {"ps replay", "repeat a training from its journal", "kumi ps replay DIR [--out DIR]",
      ps_cmd_replay},
     {"ps bench", "what calls and streams take here, beside gRPC alone",
-     "kumi ps bench [--quick] [--json]", ps_cmd_bench},
+     "kumi ps bench [--service [--dir DIR]] [--quick] [--json]", ps_cmd_bench},
     {NULL, NULL, NULL, NULL},
 };
 

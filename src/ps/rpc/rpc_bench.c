@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ps/rpc/rpc_bench.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "ps/rpc/bench_bare.h"
+#include "ps/rpc/bench_stats.h"
 
 enum { MAX_ROUNDS = 64 };
 
@@ -94,25 +93,6 @@ static int stream_own(struct own *s, size_t *bytes)
     return status;
 }
 
-static double cpu_s(void)
-{
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-static double quantile(double *v, int n, double q)
-{
-    qsort(v, (size_t)n, sizeof *v, by_size);
-    return v[(int)(q * (n - 1) + 0.5)];
-}
-
 /* One turn of pushes: their times in us. */
 static int time_pushes(struct own *own, struct ku_bare *bare, int kind, double *us)
 {
@@ -131,7 +111,7 @@ static int time_pushes(struct own *own, struct ku_bare *bare, int kind, double *
 static int time_stream(struct own *own, struct ku_bare *bare, int kind, double *per_s,
                        double *per_cpu_s)
 {
-    const double cpu = cpu_s();
+    const double cpu = ku_bench_cpu_s();
     const int64_t begin = ku_clock_ns();
     size_t bytes = 0;
     if (kind == KU_RPC_BENCH_OWN)
@@ -140,7 +120,7 @@ static int time_stream(struct own *own, struct ku_bare *bare, int kind, double *
         bytes = kind == KU_RPC_BENCH_BARE ? ku_bare_stream(bare) : ku_bare_echo(bare);
     KU_ASSERT(bytes == (size_t)own->o->frames * (size_t)own->o->frame_bytes);
     *per_s = (double)bytes / (1e-9 * (double)(ku_clock_ns() - begin));
-    *per_cpu_s = (double)bytes / (cpu_s() - cpu);
+    *per_cpu_s = (double)bytes / (ku_bench_cpu_s() - cpu);
     return KUMI_OK;
 }
 
@@ -155,15 +135,15 @@ static int take_turns(struct own *own, struct ku_bare *bare, double *us, struct 
     for (int r = 0; r < rounds; r++)
         for (int kind = 0; kind < KU_RPC_BENCH_KINDS; kind++) {
             KU_TRY(time_pushes(own, bare, kind, us));
-            v[kind][P50][r] = quantile(us, own->o->pushes, rank[P50]);
-            v[kind][P99][r] = quantile(us, own->o->pushes, rank[P99]);
+            v[kind][P50][r] = ku_bench_quantile(us, own->o->pushes, rank[P50]);
+            v[kind][P99][r] = ku_bench_quantile(us, own->o->pushes, rank[P99]);
             KU_TRY(time_stream(own, bare, kind, &v[kind][RATE][r], &v[kind][CPU][r]));
         }
     for (int kind = 0; kind < KU_RPC_BENCH_KINDS; kind++) {
-        out->p50_us[kind] = quantile(v[kind][P50], rounds, 0.5);
-        out->p99_us[kind] = quantile(v[kind][P99], rounds, 0.5);
-        out->bytes_per_s[kind] = quantile(v[kind][RATE], rounds, 0.5);
-        out->bytes_per_cpu_s[kind] = quantile(v[kind][CPU], rounds, 0.5);
+        out->p50_us[kind] = ku_bench_quantile(v[kind][P50], rounds, 0.5);
+        out->p99_us[kind] = ku_bench_quantile(v[kind][P99], rounds, 0.5);
+        out->bytes_per_s[kind] = ku_bench_quantile(v[kind][RATE], rounds, 0.5);
+        out->bytes_per_cpu_s[kind] = ku_bench_quantile(v[kind][CPU], rounds, 0.5);
     }
     return KUMI_OK;
 }
