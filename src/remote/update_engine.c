@@ -407,11 +407,14 @@ void ku_remote_discard(struct ku_remote_engine *e, int worker, int64_t step)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Whether `step` is at most `staleness` steps ahead of every worker in the bound. lock is held. */
+/*
+ * Whether `step`, any number that a peer has sent, is at most `staleness` steps ahead of every
+ * worker in the bound. lock is held.
+ */
 static bool is_within_bound(const struct ku_remote_engine *e, int64_t step)
 {
     for (int w = 0; w < e->n_workers; w++)
-        if (!e->slot[w].is_excluded && step - e->slot[w].next > e->o.staleness)
+        if (!e->slot[w].is_excluded && step > e->slot[w].next + e->o.staleness)
             return false;
     return true;
 }
