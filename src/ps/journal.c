@@ -184,12 +184,15 @@ static uint64_t salt_of(const struct ku_ps_journal *j, uint32_t file)
     return ku_hash64(word, sizeof word);
 }
 
-static void remove_file(const struct ku_ps_journal *j, uint32_t number)
+/* Returns whether it is gone. */
+static bool remove_file(const struct ku_ps_journal *j, uint32_t number)
 {
     char *path = ku_ps_journal_file(j->dir, number);
-    if (path && ku_os_unlink(path) < 0 && errno != ENOENT)
+    const bool is_gone = path && (ku_os_unlink(path) == 0 || errno == ENOENT);
+    if (path && !is_gone)
         KU_LOG(TRAIN, WARN, "journal: %s: cannot be removed: %s", path, ku_os_why());
     ku_free(path);
+    return is_gone;
 }
 
 /* Begins the segment after the last one. Failed: nothing has changed. */
@@ -412,14 +415,22 @@ void ku_ps_journal_cover(struct ku_ps_journal *j, int64_t version)
         KU_LOG(TRAIN, WARN, "%s; the journal grows", ku_err_get()->text);
 }
 
+/* In order: a file that stays while later ones go would be damage for the next recovery. */
 void ku_ps_journal_remove_covered(struct ku_ps_journal *j)
 {
     pthread_mutex_lock(&j->lock);
     const uint32_t first = j->covered_first, last = j->covered_last;
     j->covered_first = j->covered_last = 0;
     pthread_mutex_unlock(&j->lock);
-    for (uint32_t i = first; i && i <= last; i++)
-        remove_file(j, i);
+    uint32_t i = first;
+    while (i && i <= last && remove_file(j, i))
+        i++;
+    if (i == 0 || i > last)
+        return;
+    pthread_mutex_lock(&j->lock);
+    j->covered_first = i;
+    j->covered_last = j->covered_last ? j->covered_last : last;
+    pthread_mutex_unlock(&j->lock);
 }
 
 /* Cuts off what is torn at the end of the last file. */

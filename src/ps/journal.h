@@ -157,7 +157,10 @@ KU_STATUS ku_ps_journal_sync(struct ku_ps_journal *j, uint64_t number, bool is_u
  * it covers. Threads: as append.
  */
 void ku_ps_journal_cover(struct ku_ps_journal *j, int64_t version);
-/* Remove the files of covered segments. Threads: any. */
+/*
+ * Remove the files of covered segments, in order. One that cannot be removed stays, with those
+ * after it, until the next call. Threads: any.
+ */
 void ku_ps_journal_remove_covered(struct ku_ps_journal *j);
 
 #endif

@@ -492,7 +492,14 @@ static void covered(void **state)
     cover(j, 5);
     read_all(&after);
     assert_int_equal(after.first, end.last + 1);
-    cover(j, 6);
+    ku_ps_journal_cover(j, 6);
+    for (int n = 1; n >= 0; n--) { /* the first file cannot be removed: none is */
+        ku_fault_set(n ? "os:1" : NULL);
+        ku_ps_journal_remove_covered(j);
+        ku_fault_set(NULL);
+        read_all(&after);
+        assert_true((after.first == end.last + 1) == (n == 1));
+    }
     const struct text t = read_all(&after);
     assert_true(after.first > end.last + 1);
     assert_string_equal(t.line[0], "segment 5: 1 2, 1 3");
