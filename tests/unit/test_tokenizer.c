@@ -71,11 +71,11 @@ static struct ku_tokenizer *open_variant(const char *json)
 static void agrees_with_the_references(void **state)
 {
     struct ku_tokenizer *t = NULL;
-    char *text, *save = NULL, name[64] = "", *json;
+    char *text, name[64] = "", *json;
     size_t bytes, n = 0, n_variants = 0;
     (void)state;
     assert_int_equal(ku_os_slurp(FIXTURES "/small.txt", 1 << 24, &text, &bytes), 0);
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    for (char *line, *rest = text; (line = next_line(&rest)) != NULL;) {
         if (*line == '=') {
             ku_tokenizer_destroy(t);
             json = strchr(line, ' ') + 1;

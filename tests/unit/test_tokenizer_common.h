@@ -27,23 +27,41 @@ struct fixture {
     size_t count;
 };
 
-/* A line "HEX IDS…". */
-static struct fixture fixture_parse(char *line)
+static inline unsigned hex_digit(char c)
+{
+    return c <= '9' ? (unsigned)(c - '0') : (unsigned)(c - 'a' + 10);
+}
+
+/* A line "HEX IDS…". Digit by digit: sscanf, and strtok and strtoul under AddressSanitizer's
+ * strict_string_checks, look for the end of the text at each call. */
+static inline struct fixture fixture_parse(const char *line)
 {
     struct fixture f = {0};
-    char *hex = strtok(line, " "), *word;
-    size_t cap = strlen(line + strlen(hex) + 1) + 1;
-    f.bytes = *hex == '-' ? 0 : strlen(hex) / 2;
+    const size_t n_hex = strcspn(line, " ");
+    const char *p = line + n_hex;
+    f.bytes = *line == '-' ? 0 : n_hex / 2;
     f.text = malloc(f.bytes + 1);
-    f.id = malloc(cap * sizeof *f.id);
-    for (size_t i = 0; i < f.bytes; i++) {
-        unsigned byte;
-        assert_int_equal(sscanf(hex + 2 * i, "%2x", &byte), 1);
-        f.text[i] = (unsigned char)byte;
-    }
-    while ((word = strtok(NULL, " ")) != NULL)
-        f.id[f.count++] = (uint32_t)strtoul(word, NULL, 10);
+    f.id = malloc((strlen(p) + 1) * sizeof *f.id);
+    for (size_t i = 0; i < f.bytes; i++)
+        f.text[i] = (unsigned char)(hex_digit(line[2 * i]) << 4 | hex_digit(line[2 * i + 1]));
+    while (*p == ' ')
+        for (f.id[f.count++] = 0, p++; *p >= '0' && *p <= '9'; p++)
+            f.id[f.count - 1] = f.id[f.count - 1] * 10 + (uint32_t)(*p - '0');
+    assert_int_equal(*p, 0);
     return f;
+}
+
+/* The next line of *text, which is cut off there; NULL: no more. Empty lines are left out. */
+static inline char *next_line(char **text)
+{
+    char *line = *text, *end;
+    while (*line == '\n')
+        line++;
+    for (end = line; *end && *end != '\n'; end++)
+        ;
+    *text = *end ? end + 1 : end;
+    *end = 0;
+    return end > line ? line : NULL;
 }
 
 static void fixture_free(struct fixture *f)

@@ -15,13 +15,13 @@ static const char *vocabulary(void)
 static void agrees_with_the_reference(void **state)
 {
     struct ku_tokenizer *t;
-    char *text, *save = NULL;
+    char *text;
     size_t bytes, n = 0;
     (void)state;
     assert_int_equal(ku_tokenizer_open(vocabulary(), &t), 0);
     assert_int_equal(ku_tokenizer_vocab_count(t), 50257);
     assert_int_equal(ku_os_slurp(FIXTURES "/gpt2.txt", 1 << 24, &text, &bytes), 0);
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    for (char *line, *rest = text; (line = next_line(&rest)) != NULL;) {
         if (*line == '=')
             continue;
         struct fixture f = fixture_parse(line);

@@ -67,9 +67,9 @@ static void put_pair(json_t *more)
 static void put_tokenizer_json(json_t *rest)
 {
     json_t *vocab = json_load_file(FIXTURES "/small/encoder.json", 0, NULL), *list = json_array();
-    char *merges = merges_text(), *save = NULL;
-    strtok_r(merges, "\n", &save); /* its version */
-    for (char *line; (line = strtok_r(NULL, "\n", &save)) != NULL;)
+    char *merges = merges_text(), *left = merges;
+    next_line(&left); /* its version */
+    for (char *line; (line = next_line(&left)) != NULL;)
         json_array_append_new(list, json_string(line));
     json_t *model = json_pack("{s:s, s:o, s:o}", "type", "BPE", "vocab", vocab, "merges", list);
     json_object_set_new(rest, "model", model);
@@ -136,12 +136,12 @@ static struct ku_tokenizer *open_variant(const char *json, json_t **around)
 static void agrees_with_the_reference(void **state)
 {
     struct ku_tokenizer *t = NULL;
-    char *text, *save = NULL, name[64] = "", *json;
+    char *text, name[64] = "", *json;
     size_t bytes, n = 0, n_variants = 0;
     json_t *around = NULL;
     (void)state;
     assert_int_equal(ku_os_slurp(FIXTURES "/special.txt", 1 << 20, &text, &bytes), 0);
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    for (char *line, *rest = text; (line = next_line(&rest)) != NULL;) {
         if (*line == '=') {
             ku_tokenizer_destroy(t);
             json = strchr(line, ' ') + 1;

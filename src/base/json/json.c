@@ -33,6 +33,18 @@ static int refuse(const char *name, const json_error_t *error, const struct ku_j
     return KU_ERR(KUMI_EINVAL, "json: %s:%d:%d: %s", name, line, column, error->text);
 }
 
+/* The length of the number at p. *is_integer: it has neither a point nor an exponent. */
+static size_t number_bytes(const char *p, const char *end, int *is_integer)
+{
+    size_t n = 0;
+    for (*is_integer = 1; p + n < end; n++)
+        if (p[n] == '.' || p[n] == 'e' || p[n] == 'E')
+            *is_integer = 0;
+        else if (p[n] != '+' && p[n] != '-' && (p[n] < '0' || p[n] > '9'))
+            break;
+    return n;
+}
+
 /*
  * Replaces integers of more than 18 digits in place by a real number of as many characters, with
  * the first digit and the exponent: 1000000000000000019 becomes "1e18" and blanks.
@@ -47,8 +59,9 @@ static void shorten_integers(char *text, size_t bytes)
         } else if (in_string) {
             p += *p == '\\';
         } else if (*p >= '0' && *p <= '9') {
-            const size_t whole = strspn(p, "0123456789"), n = strspn(p, "+-.0123456789eE");
-            if (whole == n && n > DIGITS_MAX && *p != '0') {
+            int is_integer;
+            const size_t n = number_bytes(p, end, &is_integer);
+            if (is_integer && n > DIGITS_MAX && *p != '0') {
                 const int used = snprintf(p + 1, n, "e%zu", n - 1);
                 memset(p + 1 + used, ' ', n - 1 - (size_t)used);
             }
@@ -323,8 +336,9 @@ static void shorten_reals(struct ku_str *text)
                 n += p[n] == '\\';
             n++;
         } else if (*p == '-' || (*p >= '0' && *p <= '9')) {
-            n = strspn(p, "+-.0123456789eE");
-            if (strcspn(p, ".eE") < n) {
+            int is_integer;
+            n = number_bytes(p, end, &is_integer);
+            if (!is_integer) {
                 to = put_real(to, p, n);
                 p += n;
                 continue;
