@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings of every model-parallel layout, whose digest must be that of one rank (of tp ranks with the same sp): model_parallel.py KUMI FOLDER
+"""Trainings of every model-parallel layout, whose digest must be that of one rank (of tp ranks with the same sp): model_parallel.py KUMI FOLDER [--grid [MODEL]]
 
     model      gpt2 (dropout, tied table), gpt2 with an output layer of its own, llama (grouped queries; all over one key head), an encoder-decoder over two batch shapes
     tp         1 2 4, 2 and 4 with sp              pp         1 2 4 under every schedule, and one from a file
@@ -11,6 +11,8 @@
 and with tp_exact 4 small ones of these models in f32 and bf16, whose digest must be that of one rank for tp 1 2 4, with and without sp.
 The bytes that the ranks moved, near and between hosts, are those planned by the run and by kumi plan. And chains: runs of three steps, each in
 another of these layouts. KUMI_TEST_ALL=1 runs N_ALL rows (N_ALL / 2 with tp_exact) and N_CHAINS chains, else a sample by KUMI_TEST_SEED. JOBS: runs at a time.
+
+--grid runs every layout of GRID, of one model or of all, and prints tables of digests instead. FOLDER is an empty directory.
 """
 import concurrent.futures
 import itertools
@@ -21,7 +23,7 @@ import shutil
 import subprocess
 import sys
 
-KUMI, FOLDER = sys.argv[1:]
+KUMI, FOLDER, *OPTIONS = sys.argv[1:]
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "auto", "file")
 GPT2 = {"model_type": "gpt2", "n_layer": 8, "n_head": 4, "n_embd": 32, "n_positions": 32, "vocab_size": 256, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
         "attn_pdrop": 0.1}
@@ -48,6 +50,9 @@ N_ROWS, N_SHARED, N_EXACT, N_ALL, N_CHAINS, STEPS, DEADLINE_S, SHARDS, MICRO = 6
 
 MODES = (("tp", 1), ("tp", 2), ("tp", 4), ("sp", 2), ("sp", 4))
 EXACT_MODES = (("exact", 1), ("exact", 2), ("exact", 4), ("exact sp", 2), ("exact sp", 4))
+
+GRID = {model: MODES[:1] for model in ("tied", "untied", "llama", "pairs")} | {model: EXACT_MODES for model in EXACT if model.endswith("f32")}
+COLUMNS = [(dp, zero, recompute) for dp, zero in ((1, 0), (2, 0), (2, 1), (2, 3)) for recompute in ("none", "full")]
 
 
 class Row:
@@ -147,7 +152,7 @@ def bytes_differ(name, row):
 
 
 def write_data():
-    """Any text, and pairs of sentences; schedules as files for every number of coordinates and micro-batches: those of 1f1b."""
+    """Any text, and pairs of sentences."""
     with open("docs/internals/numerics.md", "rb") as source, open(f"{FOLDER}/text", "wb") as text:
         text.write(source.read(20000))
     rng = random.Random(5)
@@ -157,6 +162,10 @@ def write_data():
                 words = [rng.randrange(30) for _ in range(rng.randint(1, 11))]
                 en.write(" ".join(f"e{w}" for w in words) + "\n")
                 ja.write(" ".join(f"日{w * 7 % 31}" for w in words[::-1] for _ in range(1 + w % 2)) + "\n")
+
+
+def write_schedules():
+    """Files for every number of coordinates and micro-batches: the schedules of 1f1b."""
     for pp, dp in itertools.product((2, 4), (1, 2)):
         row = Row("tied", 1, "tp", pp, "1f1b", dp, 0, "none", "step", "one", "none")
         with open(f"{FOLDER}/plan.json", "w", encoding="utf-8") as f:
@@ -202,10 +211,67 @@ class Matrix:
         shutil.rmtree(f"{FOLDER}/chain-{i}", ignore_errors=True)
 
 
+class Grid:
+    """Tables of the digests of one model under every layout of GRID."""
+
+    def __init__(self, model, pool):
+        self.model, self.pool, self.digests, self.refused, self.failed, self.count = model, pool, set(), 0, 0, 0
+
+    def cell(self, row):
+        name = "-".join(map(str, ("grid", *row.values))).replace(" ", "-")
+        digest, why = run(name, row, [])
+        shutil.rmtree(f"{FOLDER}/{name}", ignore_errors=True)
+        return digest, why
+
+    def text(self, future):
+        if future is None:
+            return "more than 8 ranks"
+        self.count += 1
+        digest, why = future.result()
+        if digest:
+            self.digests.add(digest)
+            return digest.split(":")[-1].strip()[:8]
+        is_refusal = why.startswith("exit 2: ")
+        self.refused += is_refusal
+        self.failed += not is_refusal
+        return ("refused: " if is_refusal else "failed: ") + " ".join(why.split("kumi: error: ")[-1].split()).replace("|", "\\|")
+
+    def table(self, mode, tp):
+        heads = ["pp", "schedule"] + [f"dp {dp}" + (f", ZeRO {zero}" if zero else "") + (", recompute" if recompute == "full" else "")
+                                      for dp, zero, recompute in COLUMNS]
+        lines = {}
+        for pp, schedule in itertools.product((1, 2, 4), SCHEDULES):
+            of = [Row(self.model, tp, mode, pp, schedule, dp, zero, recompute, "step", "one", "none") for dp, zero, recompute in COLUMNS]
+            if schedule != "file" and of[0].is_legal():
+                lines[pp, schedule] = [self.pool.submit(self.cell, row) if row.is_legal() else None for row in of]
+        sp = " sp" if mode.endswith("sp") else ""
+        print(f"\n{self.model}, tp {tp}{sp}{', tp_exact 4' if self.model in EXACT else ''}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+        for (pp, schedule), futures in lines.items():
+            print("| " + " | ".join([str(pp), schedule if pp > 1 else "none", *map(self.text, futures)]) + " |", flush=True)
+
+    def is_one_digest(self):
+        for mode, tp in GRID[self.model]:
+            self.table(mode, tp)
+        more = "".join(f", {n} {what}" for n, what in ((self.refused, "refused"), (self.failed, "failed")) if n)
+        print(f"\n{self.model}: {self.count} layouts, {len(self.digests)} digest{'' if len(self.digests) == 1 else 's'}{more}", flush=True)
+        return len(self.digests) == 1 and self.failed == 0
+
+
+def print_grid(models):
+    if not set(models) <= set(GRID):
+        sys.exit(f"--grid: the models are {', '.join(GRID)}")
+    write_data()
+    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JOBS", "2"))) as pool:
+        return 0 if all([Grid(model, pool).is_one_digest() for model in models or GRID]) else 1
+
+
 def main():
+    if OPTIONS[:1] == ["--grid"]:
+        return print_grid(OPTIONS[1:])
     is_all, seed = os.environ.get("KUMI_TEST_ALL") == "1", int(os.environ.get("KUMI_TEST_SEED", "1"))
     rng, every, exact, m = random.Random(seed), rows(MODELS, MODES), rows(EXACT, EXACT_MODES), Matrix()
     write_data()
+    write_schedules()
     chosen = rng.sample(every, N_ALL if is_all else N_ROWS) + rng.sample(exact, N_ALL // 2 if is_all else N_EXACT)
     chosen += rng.sample([r for r in every if r.shares_heads()], N_ALL // 6 if is_all else N_SHARED) # fewer key heads than tp
     chains = []
