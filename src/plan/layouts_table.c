@@ -122,6 +122,8 @@ static void note_bytes(const struct ku_plan *plan, struct layout *l)
     l->state_bytes = plan->arena_bytes[KU_AR_STATE] + plan->arena_bytes[KU_AR_SHARD] +
                      plan->arena_bytes[KU_AR_HOST] / (uint64_t)ku_session_n_ranks(&plan->s);
     l->sent = plan->sent;
+    if (plan->s.sharding.tp > 1 && plan->sent.tp == 0)
+        l->use = "never: no layer of this model can be divided";
 }
 
 static int plan_layout(const struct kumi_settings *settings, int n_ranks,

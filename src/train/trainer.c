@@ -84,6 +84,21 @@ static void tell_vocabulary(const struct ku_trainer *t, const struct ku_graph *g
                          "output layer and loss are whole on every rank");
 }
 
+/* Says that the ranks of axis tp of a placed graph divide nothing. */
+static void tell_undivided(const struct ku_trainer *t, const struct ku_graph *g,
+                           const struct ku_compile_opts *o)
+{
+    const int tp = ku_mesh_tp(&o->mesh);
+    for (ku_id i = 1; i < g->n_tensors; i++)
+        if (g->layout[g->value[g->tensor[i].value].layout].at[KU_AX_TP].kind == KU_S)
+            return;
+    if (t->job->rank == 0 && tp > 1 && o->is_training)
+        KU_MESSAGE(INFO,
+                   "kumi: parallel.tp: %d: no layer of this model is divided: the %d ranks of a "
+                   "group compute the same, which costs time and memory and changes no bits",
+                   tp, tp);
+}
+
 /* The programs of one coordinate of axis pp, from compiled graphs; eval may be NULL. */
 static int lower(const struct ku_graph *graph, const struct ku_graph *eval,
                  const struct ku_compile_opts *o, const struct ku_target *target, unsigned which,
@@ -585,6 +600,7 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     KU_TRY(plan_shape(t, graph[0], o, KU_TRAIN_PROGS | eval, t->program));
     KU_TRY(note_params(graph[0], &t->param, &t->n_params));
     tell_vocabulary(t, graph[0], &o->compile);
+    tell_undivided(t, graph[0], &o->compile);
     for (int i = 0; i < n; i++) {
         struct ku_program **program = t->shape[t->n_shapes++].program;
         if (i == 0)

@@ -79,10 +79,11 @@ for n in 1 2 4; do
     [ -n "$(digest 1)" ] && [ "$(digest 1)" = "$(digest $n)" ] || say "1 and $n ranks differ"
 done
 train workers -n 2 --set data.workers=2 || say "workers: $(tail -1 "$dir/workers.err")"
+train tensor -n 2 --set parallel.tp=2 && grep -q '^kumi: parallel.tp: 2: no layer of this model is divided' "$dir/tensor.err" || say "tensor: $(tail -2 "$dir/tensor.err")"
 train part -n 4 --until 13 || say "part: $(tail -1 "$dir/part.err")"
 grep -q '^{"step":13,.*"loss"' "$dir/part/metrics.jsonl" && grep -q '^step 13/13 .* 0:00 left' "$dir/part.err" || say "part: the last step is not logged: $(cat "$dir/part.err")"
 train part --resume || say "resumed: $(tail -1 "$dir/part.err")"
-for run in workers part; do [ "$(digest 1)" = "$(digest $run)" ] || say "$run: another digest"; done
+for run in workers tensor part; do [ "$(digest 1)" = "$(digest $run)" ] || say "$run: another digest"; done
 grep -q '^step 8/40  epoch 1\.00  loss [0-9.]*  accuracy [01]\.[0-9]*  lr .* samples/s' "$dir/1.err" || say "progress: $(cat "$dir/1.err")"
 grep -qE '^ +step  validation loss +accuracy$' "$dir/1.out" || say "the curve: $(cat "$dir/1.out")"
 

@@ -36,6 +36,7 @@ struct run {
     const struct ku_precision_rules *modules;
     int by_micro; /* each micro-batch is reduced */
     int n, threads, no_sharing, no_overlap, zero, replicate, recompute;
+    int tp;         /* ranks that compute the same; 0: 1 */
     bool has_hosts; /* two, whose ranks share one copy each */
     int64_t bucket_bytes;
     int from, to;     /* steps; to 0 = all */
@@ -63,14 +64,15 @@ static struct ku_compile_opts opts_of(const struct run *r)
                                 .prefetch = 1};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
-    const int hosts = r->has_hosts ? 2 : 1;
-    o.mesh.extent[KU_AX_LOCAL] = r->no_sharing ? 1 : r->n / hosts;
+    const int hosts = r->has_hosts ? 2 : 1, tp = r->tp ? r->tp : 1, dp = r->n / tp;
+    o.mesh.extent[KU_AX_TP] = tp;
+    o.mesh.extent[KU_AX_LOCAL] = r->no_sharing ? 1 : dp / hosts;
     o.mesh.extent[KU_AX_REPLICATE] = r->zero && r->replicate ? r->replicate
                                      : r->zero               ? 1
-                                     : r->no_sharing         ? r->n
+                                     : r->no_sharing         ? dp
                                                              : hosts;
-    o.mesh.extent[KU_AX_SHARD] = r->n / ku_mesh_dp(&o.mesh);
-    o.mesh.extent[KU_AX_VS] = r->v / r->n;
+    o.mesh.extent[KU_AX_SHARD] = dp / ku_mesh_dp(&o.mesh);
+    o.mesh.extent[KU_AX_VS] = r->v / dp;
     o.mesh.extent[KU_AX_MB] = r->k;
     o.mesh.mb_outer = r->by_micro;
     o.rule.lr = 0.05;
@@ -188,7 +190,9 @@ static int numerics_of(const struct run *r)
 }
 static int layout_of(const struct run *r)
 {
-    return ((r->zero * 2 + (r->replicate > 0)) * 2 + r->has_hosts) * KU_N_RECOMPUTE + r->recompute;
+    return r->tp ? 48 + r->zero / 2
+                 : ((r->zero * 2 + (r->replicate > 0)) * 2 + r->has_hosts) * KU_N_RECOMPUTE +
+                       r->recompute;
 }
 
 /* Of each numerics at least one layout, each layout with one of them. */
@@ -323,6 +327,18 @@ static void by_micro(void **state)
     assert_string_not_equal(first[0].digest, first[1].digest);
 }
 
+/* Ranks of axis tp have nothing to divide: each computes what one rank does. */
+static void tensor_ranks(void **state)
+{
+    (void)state;
+    struct run one = base("cpu", KUMI_F32), r;
+    one.depth = 20, one.micro = one.k = 1, one.to = 2;
+    run(&one);
+    r = one, r.tp = 2, r.no_sharing = 1;
+    for (r.n = 2; r.n <= 4; r.n += 2, r.zero = 2)
+        expect_equal(&one, r);
+}
+
 /* An odd tree: three shards, whose mean is no power of two. */
 static void three_shards(void **state)
 {
@@ -418,11 +434,12 @@ static void sync_is_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_f32),      cmocka_unit_test(cpu_bf16),
-        cmocka_unit_test(cpu_f16),      cmocka_unit_test(by_micro),
-        cmocka_unit_test(ref_f64),      cmocka_unit_test(three_shards),
-        cmocka_unit_test(synchronised), cmocka_unit_test(resumed),
-        cmocka_unit_test(modules),      cmocka_unit_test(sync_is_refused)};
+        cmocka_unit_test(cpu_f32),        cmocka_unit_test(cpu_bf16),
+        cmocka_unit_test(cpu_f16),        cmocka_unit_test(by_micro),
+        cmocka_unit_test(ref_f64),        cmocka_unit_test(tensor_ranks),
+        cmocka_unit_test(three_shards),   cmocka_unit_test(synchronised),
+        cmocka_unit_test(resumed),        cmocka_unit_test(modules),
+        cmocka_unit_test(sync_is_refused)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -363,6 +363,7 @@ static void parameters(void **state)
         {mlp, "layers.1.weight", 'f'},
         {mlp, "layers.1.bias", 'C'},
         {mlp, "layers.3.weight", 'f'},
+        {classifier, "layers.0.weight", 'C'},
         {image_mlp, "up.weight", 'f'},
         {image_mlp, "up.bias", 'f'},
         {image_mlp, "down.weight", 'f'},
@@ -396,7 +397,6 @@ static void refusals(void **state)
          0},
         {gpt2, 6, 4, "which has 6 heads; nearest: 3 or 6", 0},
         {mlp, 6, 4, "dim f of layers.0.weight, which has 6 elements; nearest: 3 or 6", 0},
-        {classifier, 4, 2, "no parameter of this model can be split", 0},
         {bert, 3, 3,
          "dim v of bert.embeddings.word_embeddings.weight, which has 128 elements; nearest: 2 or 4",
          1},
@@ -526,7 +526,7 @@ static void plans(void **state)
         {gpt2, 0, {{"ln_f", KU_TP_SEQ}}, NULL, "ln_f.weight: seq over axis tp: needs parallel.sp"},
         {gpt2, 0, {{"ln_f", KU_TP_COL}}, NULL, "is no weight or bias of a linear layer"},
         {gpt2, 0, {{"ln_f", KU_TP_VOCAB}}, NULL, "has no vocabulary"},
-        {gpt2, 0, {{"*", KU_TP_REPLICATE}}, NULL, "parallel.plan leaves all of them whole"},
+        {gpt2, 1, {{"*", KU_TP_REPLICATE}}, NULL, "parallel.plan leaves all of them whole"},
         {mlp, 1, {{0}}, NULL, "parallel.sp: this model has no sequences to split"},
     };
     (void)state;

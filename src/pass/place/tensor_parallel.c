@@ -323,7 +323,10 @@ static bool has_split_vocabulary(const struct ku_tensor_plan *p)
     return false;
 }
 
-/* KUMI_EINVAL unless there are parameters to split, all of them into equal parts. */
+/*
+ * KUMI_EINVAL unless parameters are split into equal parts. A model without such parameters, as a
+ * convolutional net, is whole on every rank, but for what the user asks to be divided.
+ */
 static int check_counts(const struct ku_tensor_plan *p)
 {
     const struct ku_graph *g = p->g;
@@ -340,14 +343,12 @@ static int check_counts(const struct ku_tensor_plan *p)
             KUMI_EINVAL,
             "placement: parallel.loss_parallel: the vocabulary of this model cannot be "
             "split: its logits are read by more than the loss, or it has none; use false");
-    return n_split ? KUMI_OK
-                   : KU_ERR(KUMI_EINVAL,
-                            "placement: %s: %d: no parameter of this model can be split: %s; use "
-                            "%s",
-                            key_of(p), p->parts,
-                            p->o->plan.n ? "parallel.plan leaves all of them whole"
-                                         : "it has no attention heads and no pair of linear layers",
-                            p->o->tp_exact ? "null" : "1");
+    if (n_split || !p->o->sequence)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL,
+                  "placement: parallel.sp: no parameter of this model can be split: %s; use false",
+                  p->o->plan.n ? "parallel.plan leaves all of them whole"
+                               : "it has no attention heads and no pair of linear layers");
 }
 
 /*

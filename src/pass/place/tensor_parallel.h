@@ -47,7 +47,7 @@ int ku_tensor_inner(const struct ku_graph *g, int tp);
  * Choose the parameters to split over the ranks of axis tp, or with tp_exact into its slices: the
  * letter of the dim of each, and of the values that follow; 0: whole.
  *
- * Errors: EINVAL: tp does not divide a dim, or no parameter can be split.
+ * Errors: EINVAL: tp does not divide a dim, or what was asked to be split is whole.
  */
 KU_STATUS ku_tensor_plan_choose(struct ku_graph *g, const struct ku_compile_opts *o,
                                 struct ku_tensor_plan **plan);
