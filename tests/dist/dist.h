@@ -25,7 +25,7 @@
 #include "sample.h"
 
 /*
- * One training run of a small GPT-2 on made-up tokens, as a function of a layout: the digest at its
+ * One training run of a small model on made-up tokens, as a function of a layout: the digest at its
  * end. What is numerics is fixed by the test, what is layout varies.
  */
 struct dist_case {
@@ -72,6 +72,7 @@ struct dist_case {
     struct kumi_gpt2 model;
     int key_heads; /* above 0: Llama with so many, and n_head of queries, n_embd, n_layer and
                     * vocab_size of `model` and the dropout of its attention */
+    int is_pair;   /* an encoder-decoder with n_layer / 2 layers each, and the same of `model` */
     int64_t t;
     /* results */
     char digest[72];
@@ -95,13 +96,33 @@ static inline int32_t dist_token(const struct dist_case *c, int64_t step, int64_
     return (int32_t)(r % (uint32_t)c->model.vocab_size);
 }
 
-static inline void dist_fill(const struct dist_case *c, struct ku_trainer *t,
-                             enum ku_trainer_program p, int64_t step)
+/* What an encoder-decoder reads beside the target's tokens. */
+static inline void dist_fill_source(const struct dist_case *c, struct ku_trainer *t,
+                                    enum ku_trainer_program p, int64_t step)
 {
     size_t row_bytes;
     for (int u = 0; u < ku_trainer_n_micro(t); u++) {
         int64_t first, n = ku_trainer_rows(t, u, &first);
-        int32_t *tokens = host_of(ku_trainer_port(t, p, "tokens", u, &row_bytes));
+        int32_t *src = host_of(ku_trainer_port(t, p, "src", u, &row_bytes));
+        int32_t *src_len = host_of(ku_trainer_port(t, p, "src_len", u, &row_bytes));
+        int32_t *tgt_len = host_of(ku_trainer_port(t, p, "tgt_len", u, &row_bytes));
+        for (int64_t i = 0; i < n * c->t; i++)
+            src[i] = dist_token(c, step + 2000, first + i / c->t, i % c->t, 0);
+        for (int64_t i = 0; i < n; i++)
+            src_len[i] = (int32_t)(1 + (first + i) % c->t), tgt_len[i] = (int32_t)c->t;
+    }
+}
+
+static inline void dist_fill(const struct dist_case *c, struct ku_trainer *t,
+                             enum ku_trainer_program p, int64_t step)
+{
+    const char *input = c->is_pair ? "tgt_in" : "tokens";
+    size_t row_bytes;
+    if (c->is_pair)
+        dist_fill_source(c, t, p, step);
+    for (int u = 0; u < ku_trainer_n_micro(t); u++) {
+        int64_t first, n = ku_trainer_rows(t, u, &first);
+        int32_t *tokens = host_of(ku_trainer_port(t, p, input, u, &row_bytes));
         int32_t *targets = host_of(ku_trainer_port(t, p, "targets", u, &row_bytes));
         for (int64_t i = 0; i < n * c->t; i++) {
             tokens[i] = dist_token(c, step, first + i / c->t, i % c->t, 0);
@@ -229,14 +250,30 @@ static inline void dist_build_llama(struct kumi_graph *builder, const struct dis
     kumi_llama_build(builder, &m, batch);
 }
 
+static inline void dist_build_pair(struct kumi_graph *builder, const struct dist_case *c,
+                                   const struct kumi_shape_of_batch *batch)
+{
+    struct kumi_transformer m;
+    kumi_transformer_defaults(&m);
+    m.encoder_layers = m.decoder_layers = c->model.n_layer / 2, m.d_model = c->model.n_embd;
+    m.num_heads = c->model.n_head, m.ffn_dim = 2 * c->model.n_embd;
+    m.src_vocab_size = m.tgt_vocab_size = c->model.vocab_size;
+    m.max_positions = c->model.n_positions, m.norm_first = m.tie_word_embeddings = 1;
+    m.dropout = c->model.resid_pdrop, m.attention_dropout = c->model.attn_pdrop;
+    kumi_transformer_build(builder, &m, batch);
+}
+
 static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, struct ku_trainer **t)
 {
     struct kumi_graph *builder;
     struct ku_graph *g;
     struct ku_trainer_opts o = {.device = ku_device_find(c->device), .seed = 1337};
-    struct kumi_shape_of_batch batch = {.n = (int64_t)c->v * c->micro * c->k, .t = c->t};
+    struct kumi_shape_of_batch batch = {
+        .n = (int64_t)c->v * c->micro * c->k, .s = c->is_pair ? c->t : 0, .t = c->t};
     KU_TRY(kumi_graph_create(&builder));
-    if (c->key_heads)
+    if (c->is_pair)
+        dist_build_pair(builder, c, &batch);
+    else if (c->key_heads)
         dist_build_llama(builder, c, &batch);
     else
         kumi_gpt2_build(builder, &c->model, &batch);
