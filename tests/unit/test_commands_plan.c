@@ -22,10 +22,13 @@ static struct kumi_settings settings_of(const struct files *f, const char *const
     return s;
 }
 
-/* What the plan says is what a run maps, arena by arena. */
+enum { MAX_MAPPED = 4 };
+
+/* What the plan says is what the ranks of a run map, arena by arena: those of the coordinate of
+ * axis pp that maps the most. */
 struct mapped {
     const struct kumi_settings *settings;
-    size_t bytes[KU_N_ARENAS];
+    size_t bytes[MAX_MAPPED][KU_N_ARENAS];
 };
 static int map(struct ku_job *job, void *arg)
 {
@@ -35,48 +38,72 @@ static int map(struct ku_job *job, void *arg)
                                       m->settings->n_sets, NULL, job->n);
     if (status == KUMI_OK)
         status = ku_session_create_trainer(&s, job);
-    if (status == KUMI_OK && job->rank == 0)
-        memcpy(m->bytes, s.t->memory->bytes, sizeof m->bytes);
+    if (status == KUMI_OK)
+        memcpy(m->bytes[job->rank], s.t->memory->bytes, sizeof m->bytes[0]);
     ku_session_fini(&s);
     return status;
 }
 
+static void check_mapped(const struct kumi_settings *s, int n)
+{
+    struct mapped m = {.settings = s};
+    char *text = NULL, path[64];
+    int64_t own = 0;
+    assert_true(n <= MAX_MAPPED);
+    assert_status(ku_comm_threads(n, NULL, map, &m), KUMI_OK);
+    assert_status(kumi_plan_memory(s, n, 1, &text), KUMI_OK);
+    json_t *plan = take_json(text);
+    for (int a = 0; a < KU_N_ARENAS; a++) {
+        size_t most = 0;
+        for (int r = 0; r < n; r++)
+            most = m.bytes[r][a] > most ? m.bytes[r][a] : most;
+        snprintf(path, sizeof path, "arena_bytes.%s", ku_arena_name(a));
+        assert_int_equal(int_at(plan, path), most);
+        if (a != KU_AR_HOST && a != KU_AR_FILE)
+            own += (int64_t)most;
+    }
+    const int64_t host = (int64_t)m.bytes[0][KU_AR_HOST] + n * own;
+    assert_true(host > 0);
+    assert_int_equal(int_at(plan, "ranks"), n);
+    assert_int_equal(int_at(plan, "rank_bytes"), own);
+    assert_int_equal(int_at(plan, "host_bytes"), host);
+    json_decref(plan);
+}
+
 static void test_plan_is_what_is_mapped(void **state)
 {
-    static const char *const rows[][4] = {{NULL},
-                                          {"parallel.share_host_state=false"},
-                                          {"precision.compute=bf16", "train.virtual_shards=4"},
-                                          {"precision={\"compute\":\"bf16\",\"master\":false,"
-                                           "\"grads\":\"bf16\",\"stochastic_rounding\":true}",
-                                           "parallel.zero=2"},
-                                          {"parallel.share_host_state=false", "parallel.zero=1"},
-                                          {"parallel.share_host_state=false", "parallel.zero=3"},
-                                          {"memory.offload={\"optimizer\":\"host\"}"},
-                                          {"memory.offload={\"optimizer\":\"file\","
-                                           "\"activations\":\"file\",\"params\":\"file\","
-                                           "\"path\":\".\",\"buffer_size\":4096}",
-                                           "parallel.share_host_state=false", "parallel.zero=3"}};
-    for (int n = 1; n <= 2; n++)
-        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-            struct kumi_settings s = settings_of(*state, rows[i]);
-            struct mapped m = {.settings = &s};
-            char *text = NULL, path[64];
-            int64_t own = 0, host;
-            assert_status(ku_comm_threads(n, NULL, map, &m), KUMI_OK);
-            assert_status(kumi_plan_memory(&s, n, 1, &text), KUMI_OK);
-            json_t *plan = take_json(text);
-            for (int a = 0; a < KU_N_ARENAS; a++) {
-                snprintf(path, sizeof path, "arena_bytes.%s", ku_arena_name(a));
-                assert_int_equal(int_at(plan, path), m.bytes[a]);
-                if (a != KU_AR_HOST && a != KU_AR_FILE)
-                    own += (int64_t)m.bytes[a];
-            }
-            host = (int64_t)m.bytes[KU_AR_HOST] + n * own;
-            assert_true(host > 0);
-            assert_int_equal(int_at(plan, "ranks"), n);
-            assert_int_equal(int_at(plan, "rank_bytes"), own);
-            assert_int_equal(int_at(plan, "host_bytes"), host);
-            json_decref(plan);
+    static const struct {
+        int from, to; /* ranks */
+        const char *set[5];
+    } row[] = {
+        {1, 2, {NULL}},
+        {1, 2, {"parallel.share_host_state=false"}},
+        {1, 2, {"precision.compute=bf16", "train.virtual_shards=4"}},
+        {1,
+         2,
+         {"precision={\"compute\":\"bf16\",\"master\":false,\"grads\":\"bf16\","
+          "\"stochastic_rounding\":true}",
+          "parallel.zero=2"}},
+        {1, 2, {"parallel.share_host_state=false", "parallel.zero=1"}},
+        {1, 2, {"parallel.share_host_state=false", "parallel.zero=3"}},
+        {1, 2, {"memory.offload={\"optimizer\":\"host\"}"}},
+        {1,
+         2,
+         {"memory.offload={\"optimizer\":\"file\",\"activations\":\"file\",\"params\":\"file\","
+          "\"path\":\".\",\"buffer_size\":4096}",
+          "parallel.share_host_state=false", "parallel.zero=3"}},
+        {2, 2, {"parallel.tp=2"}},
+        {2, 2, {"parallel.tp=2", "parallel.sp=true", "precision.compute=bf16"}},
+        {4, 4, {"parallel.tp=2", "parallel.sp=true", "parallel.zero=2"}},
+        {2, 2, {"parallel.pp=2", "train.micro_batch=2"}},
+        {2, 2, {"parallel.pp=2", "train.micro_batch=2", "parallel.pp_schedule=zb-h2"}},
+        {4, 4, {"parallel.pp=2", "train.micro_batch=2", "parallel.tp=2", "parallel.sp=true"}},
+        {4, 4, {"parallel.pp=2", "train.micro_batch=2", "parallel.zero=3"}},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        for (int n = row[i].from; n <= row[i].to; n++) {
+            const struct kumi_settings s = settings_of(*state, row[i].set);
+            check_mapped(&s, n);
         }
 }
 
