@@ -180,6 +180,19 @@ int ku_parallel_open_val(const struct ku_config *c, const struct ku_vocab_pair *
     return ku_parallel_open(&o, out);
 }
 
+/*
+ * What the lengths of shapes are multiples of. With tp_exact, a power of two, parallel.sp sums over
+ * slices of every sequence. tp and sp are layout keys then: the shapes, which decide bits, do not
+ * depend on them.
+ */
+static int64_t length_multiple(const struct ku_config *c)
+{
+    int64_t multiple = c->data_length_multiple;
+    while (c->parallel_tp_exact != KU_NULL && multiple % c->parallel_tp_exact)
+        multiple *= 2;
+    return multiple;
+}
+
 static int open_buckets(struct ku_batch_source *s)
 {
     const struct ku_config *c = s->cfg;
@@ -189,7 +202,7 @@ static int open_buckets(struct ku_batch_source *s)
     p->n_parts = b->n_parts ? b->n_parts : p->n_at_once;
     struct ku_buckets_opts o = {.n_shapes_max = (int)c->data_shapes,
                                 .multiple = p->n_parts,
-                                .len_multiple = c->data_length_multiple,
+                                .len_multiple = length_multiple(c),
                                 .shuffle = c->data_shuffle,
                                 .seed = (uint64_t)c->train_seed};
     if (!ku_batch_is_in_tokens(c, s->model))

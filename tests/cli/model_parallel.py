@@ -39,7 +39,8 @@ MODELS = {
 }
 SHORT = {"n_layer": 4, "n_embd": 36} # heads of nine: odd runs of pairs
 EXACT = {f"{name} {compute}": MODELS[name] | more for compute in ("f32", "bf16") for name, more in
-         (("tied", SHORT), ("untied", SHORT), ("llama", {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 80}))}
+         (("tied", SHORT), ("untied", SHORT), ("llama", {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 80}),
+          ("pairs", {"encoder_layers": 2, "decoder_layers": 2}))}
 OFFLOAD = {
     "none": {},
     "some": {"optimizer": "file", "activations": "host"},
@@ -62,7 +63,7 @@ class Row:
         self.__dict__.update(zip(self.FIELDS, values))
         self.values = values
         self.n = self.tp * self.pp * self.dp
-        self.is_exact = self.model in EXACT
+        self.is_exact, self.is_pairs = self.model in EXACT, self.model.startswith("pairs")
         self.key = (self.model, 1, "exact", self.sums) if self.is_exact else (self.model, self.tp, self.mode, self.sums)
 
     def __str__(self):
@@ -114,7 +115,7 @@ def settings(row):
     }
     if row.offload != "none":
         config["memory"]["offload"] = OFFLOAD[row.offload] | {"path": FOLDER, "buffer_size": 8192}
-    if row.model == "pairs":
+    if row.is_pairs:
         config["data"] = {"train": f"{FOLDER}/train.en", "train_target": f"{FOLDER}/train.ja", "val": f"{FOLDER}/val.en", "val_target": f"{FOLDER}/val.ja",
                           "tokenizer": "word", "target_tokenizer": "word", "shapes": 2, "last_batch": "drop", "max_source_len": 24,
                           "max_target_len": 31}
@@ -142,7 +143,7 @@ def bytes_differ(name, row):
     """What the run moved is what it planned, and what kumi plan prints. Collectives of at most 88 bytes, as tp has in short batches, move none."""
     with open(f"{FOLDER}/{name}/summary.json", encoding="utf-8") as f:
         step = json.load(f).get("exchanged_a_step")
-    if step is None or row.model == "pairs": # whose steps have two shapes
+    if step is None or row.is_pairs: # whose steps have two shapes
         return None
     p = kumi("plan", f"{FOLDER}/{name}.json", *row.ranks(), "--json")
     plan = json.loads(p.stdout)["sharding"] if p.returncode == 0 else {}

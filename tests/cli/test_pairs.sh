@@ -83,6 +83,15 @@ run v3.three "${small[@]}" --set train.virtual_shards=3 -n 3
 run v3.null "${small[@]}" --set train.virtual_shards=null -n 3
 run v6.three "${small[@]}" --set train.virtual_shards=6 -n 3
 for other in v3.three v3.null v6.three; do same ${other%.*} $other; done
+# the lengths of shapes are multiples of tp_exact, whatever tp and sp are
+exact=(--set parallel.tp_exact=2 --set model.num_heads=4)
+run exact "${exact[@]}" --until 3
+run exact.parts "${exact[@]}" --until 3 -n 2 --set parallel.tp=2 --set parallel.sp=true
+same exact exact.parts
+"$kumi" plan "$dir/pairs.json" --json "${exact[@]}" --set data.length_multiple=3 2>"$dir/log" | python3 -c '
+import json, sys
+shapes = json.load(sys.stdin)["batch"]["shapes"]
+assert len(shapes) > 2 and all(s["source_len"] % 6 == s["target_len"] % 6 == 0 for s in shapes), shapes' || say "lengths with tp_exact: $(cat "$dir/log")"
 free=(--set data.shapes=2 --set parallel.order=free --set train.virtual_shards=null)
 run free "${free[@]}" -n 2 --until 3
 run free "${free[@]}" -n 3 --until 5 --resume
