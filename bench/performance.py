@@ -34,7 +34,7 @@ TORCH = "torch==2.15.*"
 TABLES = "docs/internals/performance"
 INDEX = {"README.md": "docs/internals/performance", "docs/reference/performance.md": "../internals/performance"} # pages with links to all tables
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-COPIES = {"README.md": "comparison", "docs/guide/parameter-server.md": "parameter-server"} # pages with a block of a table
+COPIES = {"README.md": "comparison", "docs/guide/parallelism.md": "parallel", "docs/guide/parameter-server.md": "parameter-server"} # pages with a block of a table
 LINKS = re.compile(r"<!-- tables -->\n.*?<!-- /tables -->", re.S)
 
 

@@ -382,7 +382,32 @@ def comparison(r, where):
     return out
 
 
-BLOCKS = {"comparison": comparison} # marked parts of a table, which a page repeats for one kind of CPU: lines, None where nothing was measured
+LAYOUTS = {"dp": "data parallel", "tp": "`tp` 2", "tp-sp": "`tp` 2 with `sp`", "pp 1f1b": "`pp` 2, 1f1b", "pp zb-h2": "`pp` 2, zb-h2", "pp zb-v": "`pp` 2, zb-v"}
+
+
+def layouts(r, where):
+    """Tokens per second and memory of one model over two ranks, beside data parallelism and PyTorch in the same layout."""
+    runs = r.of("parallel")
+    if not runs:
+        return None
+    peer = lambda kind, dtype: max((run["tps"] for name, run in runs.items() if run and name.startswith(f"torch {kind} ") and f" {dtype} " in name and "micro" not in name),
+                                   default=None)
+    out = [f"GPT-2 124M on two ranks of one thread, each with memory of its own; 16 sequences of 256 tokens a step, micro-batches of 2: {where}; "
+           f"{r.sections['parallel']['date']}, PyTorch {versions(r).get('PyTorch', 'none')} over Gloo in the same layout, of its pipelines the fastest. GB: memory of "
+           "both ranks. Other kinds of CPU differ.", "",
+           "| | " + " | ".join(f"{dtype}, tokens/s | × data parallel | × PyTorch | GB" for dtype in ("bf16", "f32")) + " |", "|---" + "|--:" * 8 + "|"]
+    for kind, name in LAYOUTS.items():
+        cells = []
+        for dtype in "bf16", "f32":
+            run, dp = runs.get(f"kumi {kind} {dtype}") or {}, r.tps("parallel", f"kumi dp {dtype}")
+            tps, bytes_of = run.get("tps"), run.get("pss_bytes")
+            beside = ratio(tps, dp), ratio(tps, peer(kind.split()[0], dtype))
+            cells += [tps and f"{tps:,.0f}", *(x and f"{x:.2f}" for x in beside), bytes_of and f"{bytes_of / 1e9:.1f}"]
+        out.append(f"| {name} | " + " | ".join(c or "–" for c in cells) + " |")
+    return out
+
+
+BLOCKS = {"comparison": comparison, "parallel": layouts} # marked parts of a table, which a page repeats for one kind of CPU: lines, None where nothing was measured
 
 
 def versions(r):

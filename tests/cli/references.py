@@ -178,7 +178,7 @@ def tables(pages):
         for missing in sorted(set(kinds) - linked):
             yield f"{path}: no link to {missing}"
     for path, name, block in ((path, *found) for path, text in pages.items() if path == "README.md" or path.startswith("docs/guide/") for found in BLOCK.findall(text)):
-        of = re.fullmatch("(?:comparison|parameter-server)-(.*)", name)
+        of = re.fullmatch("(?:comparison|parallel|parameter-server)-(.*)", name)
         kind = of and kinds.get(f"docs/internals/performance/{of.group(1)}.md")
         if of and (kind is None or kind not in block.splitlines()[0]):
             yield f"{path}: measured:{name}: its first line does not name {kind or 'a kind of CPU that has a table'}"

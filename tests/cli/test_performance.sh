@@ -94,6 +94,14 @@ with open(folder + "/k.md", "a") as f:
 performance.write_table(folder, "k")
 assert open(folder + "/k.md").read() == page + "A note.\n"
 
+# one model over two ranks: a row a layout, beside data parallelism and the fastest peer with the same micro-batch
+runs = {"kumi dp bf16": {**run, "tps": 100}, "kumi pp zb-v bf16": {**run, "tps": 90, "pss_bytes": 2.04e9}, "torch pp 1f1b bf16 eager": {**run, "tps": 40},
+        "torch pp zbv bf16 eager": {**run, "tps": 45}, "torch pp zbv micro 4 bf16 eager": {**run, "tps": 60}}
+lines = table.layouts(table.Results({**store, "sections": {"parallel": section("ccc", runs)}}), "X")
+assert lines[0].startswith("GPT-2 124M on two ranks") and ": X; 2026-01-02, PyTorch 2.15 " in lines[0], lines
+assert lines[4] == "| data parallel | 100 | 1.00 | – | – | – | – | – | – |" and lines[-1] == "| `pp` 2, zb-v | 90 | 0.90 | 2.00 | 2.0 | – | – | – | – |", lines
+assert table.layouts(table.Results(store), "X") is None
+
 # a page repeats the block of a table, of another kind only where that one has it
 block = lambda kind, text: f"<!-- measured:m-{kind} -->\n{text}\n<!-- /measured -->\n"
 for kind, text in (("a-b", block("a-b", 1)), ("c", "")):
