@@ -415,36 +415,81 @@ static void check_pulled(const struct run *r, int worker, int64_t seen)
         KU_ASSERT(memcmp(r->reader[worker].image, r->m.table[seen], sizeof r->m.table[seen]) == 0);
 }
 
+/* What a pull asks for: everything, a range, rows. */
+enum { OF_ALL, OF_RANGE, OF_ROWS, ROW_BYTES = 128 };
+static const uint32_t rows[] = {0, 3, 4, 11};
+static struct ku_ps_selection selection_of(int form)
+{
+    if (form == OF_RANGE)
+        return (struct ku_ps_selection){.offset = 64, .bytes = 1000};
+    if (form == OF_ROWS)
+        return (struct ku_ps_selection){
+            .row_bytes = ROW_BYTES, .bytes = 4 * COUNT, .row = rows, .n_rows = 4};
+    return (struct ku_ps_selection){0};
+}
+
+/* A part of an answer from byte `at` on, without what the reader has of the whole. */
+static void check_selected(const struct run *r, int worker, int form, size_t at,
+                           const struct ku_ps_pulled *x, const unsigned char *data)
+{
+    const unsigned char *table = (const unsigned char *)r->m.table[x->seen];
+    if (model_is_single(&r->m) && r->m.is.worker[worker].is_gone)
+        return;
+    for (size_t i = at; i < at + x->extent; i++) {
+        const size_t in_table =
+            form == OF_RANGE ? 64 + i : rows[i / ROW_BYTES] * (size_t)ROW_BYTES + i % ROW_BYTES;
+        KU_ASSERT(data[i - at] == table[in_table]);
+    }
+}
+
+static bool call_select(struct run *r, const struct ku_ps_hello *from, bool is_known,
+                        struct ku_ps_selection *what)
+{
+    begin_call(r);
+    const int status = ku_ps_select(r->service, from, what);
+    const bool is_done = end_call(r, status, is_known);
+    r->refused += !is_done && !is_known;
+    return is_done;
+}
+
 static void call_pull(struct run *r, const struct call *c)
 {
     static unsigned char data[KU_PS_MAX_BODY_BYTES];
-    const int w = worker_of(r, c);
+    const int w = worker_of(r, c),
+              form = c->b >> 6 == OF_RANGE || c->b >> 6 == OF_ROWS ? c->b >> 6 : 0;
     const struct ku_ps_hello from = {.worker = w, .incarnation = incarnation_of(r, c, false)};
     const bool is_known = model_knows(&r->m, w, from.incarnation);
     struct reader *y = is_known ? &r->reader[w] : NULL;
+    struct ku_ps_selection what = selection_of(form);
     struct ku_ps_pulled x = {.step = step_of(r, w, c->a, c->b),
-                             .since = y && c->a & 8 ? y->whole : -1};
+                             .what = &what,
+                             .since = y && form == OF_ALL && c->a & 8 ? y->whole : -1};
     const int64_t seen = is_known ? model_seen(&r->m, w, x.step) : -1;
-    while (x.offset < PULL_BYTES) {
+    if (!call_select(r, &from, is_known, &what))
+        return;
+    const size_t all = ku_ps_selection_bytes(&what);
+    while (x.offset < all) {
         begin_call(r);
         const int status = ku_ps_pull(r->service, &from, &x, data);
-        if (!end_call(r, status, is_known)) {
-            r->refused += !is_known;
+        if (!end_call(r, status, is_known))
             return;
-        }
         KU_ASSERT(x.seen == seen);
         if (seen < 0)
             return;
-        KU_ASSERT(x.extent > 0 && x.extent <= PULL_BYTES - x.offset);
-        if (x.is_sparse)
+        KU_ASSERT(x.extent > 0 && x.extent <= all - x.offset);
+        if (form != OF_ALL)
+            check_selected(r, w, form, x.offset, &x, data);
+        else if (x.is_sparse)
             ku_sparse_merge(data, y->image + x.offset);
         else
             memcpy(y->image + x.offset, data, x.extent);
         x.offset += x.extent;
     }
     KU_ASSERT(seen >= y->seen);
-    check_pulled(r, w, seen);
     y->seen = seen;
+    if (form != OF_ALL)
+        return;
+    check_pulled(r, w, seen);
     y->whole = r->m.is.worker[w].is_gone ? -1 : seen;
 }
 
