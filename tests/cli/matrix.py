@@ -21,7 +21,7 @@ KUMI, BUILD, FOLDER = sys.argv[1:]
 LAYOUTS = {"1x8": [8], "2x4": [4, 4], "4x2": [2] * 4, "8x1": [1] * 8, "1+3": [1, 3], "2+3": [2, 3], "3x2": [2] * 3}
 SHARDS = {4: 8, 5: 5, 6: 6, 8: 8} # ranks: virtual shards
 SUMS = {"one": {}, "two": {"accumulation": 2}, "micro": {"accumulation": 2, "grad_sync": "micro"}}
-N_ROWS, N_CHAINS, STEPS, DEADLINE_S = 14, 60, 3, 180
+N_ROWS, N_CHAINS, STEPS, DEADLINE_S = 10, 60, 3, 180
 MAKES = {
     "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "tcp,self",
                 "--mca", "btl_tcp_if_include", "lo", "--mca", "oob_tcp_if_include", "lo", "--mca", "mpi_yield_when_idle", "1"],

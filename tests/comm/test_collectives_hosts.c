@@ -64,11 +64,12 @@ static void test_layouts(void **state)
                                         "3,3",
                                         "1,2,1",
                                         "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"};
-    struct suite_share share = {240 * (sample_is_short() ? 3 : 1), INT64_MAX, 0};
+    struct suite_share share = {480 * (sample_is_short() ? 3 : 1),
+                                sample_is_short() ? 80000 : INT64_MAX, 0};
     (void)state;
     if (sample_races_only()) /* small counts are quick, so there are more of them */
-        share = (struct suite_share){40, 1100, 0};
-    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        share = (struct suite_share){80, 1100, 0};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i += (size_t)sample_count(1, 2)) {
         if (sample_races_only() && ranks_of(hosts[i]) > 4)
             continue;
         run_suite(&(struct ku_job_opts){.hosts = hosts[i]}, &share);
@@ -93,7 +94,7 @@ static void test_chaos(void **state)
     (void)state;
     if (sample_races_only())
         share = (struct suite_share){800, 1100, 0};
-    for (size_t i = 0; i < (sample_races_only() ? 3 : sizeof rows / sizeof *rows); i++)
+    for (size_t i = 0; i < (sample_is_short() ? 3 : sizeof rows / sizeof *rows); i++)
         run_suite(&rows[i], &share);
 }
 

@@ -89,7 +89,7 @@ static void place(struct run *x, int l, int zero, int replicate, int is_shared)
 
 static void layouts(void **state)
 {
-    struct sample s = {.plain = 16, .address = 120, .thread = 120};
+    struct sample s = {.plain = 32, .address = 1000, .thread = 1000};
     char one[9][2][N_FORMS][72] = {{{{0}}}};
     int row = 0;
     (void)state;

@@ -70,24 +70,24 @@ static const struct numerics {
     int n_skipped; /* steps that at least are no updates: overflows */
     int plain;     /* one layout in so many */
 } numerics[] = {
-    {.name = "f32", .set = {"precision.compute=f32"}, .plain = 3},
-    {.name = "bf16", .set = {"precision.compute=bf16"}, .plain = 3},
+    {.name = "f32", .set = {"precision.compute=f32"}, .plain = 5},
+    {.name = "bf16", .set = {"precision.compute=bf16"}, .plain = 5},
     {.name = "f16, overflowing",
      .set = {"precision.compute=f16", "precision.initial_scale_power=24", "precision.window=6"},
      .n_skipped = 2,
-     .plain = 6},
+     .plain = 10},
     {.name = "bf16 by micro-batch",
      .set = {"precision.compute=bf16", "parallel.grad_sync=micro"},
-     .plain = 8},
+     .plain = 12},
     {.name = "bf16 without a master",
      .set = {"precision.compute=bf16", "precision.master=false",
              "precision.stochastic_rounding=true", "precision.grads=bf16"},
-     .plain = 8},
+     .plain = 12},
     {.name = "f16 by micro-batch, on the wire bf16",
      .set = {"precision.compute=f16", "precision.initial_scale_power=24",
              "parallel.grad_sync=micro", "precision.reduce=bf16"},
      .n_skipped = 2,
-     .plain = 12},
+     .plain = 16},
 };
 enum { N_NUMERICS = sizeof numerics / sizeof numerics[0] };
 

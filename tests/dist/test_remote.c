@@ -483,7 +483,7 @@ static void sync_is_all_reduce(void **state)
 {
     static const int optimizer[] = {KU_OP_sgd, KU_OP_adamw, KU_OP_lamb};
     static const enum kumi_dtype dtype[] = {KUMI_F32, KUMI_BF16};
-    struct sample s = {.plain = 20, .address = 120, .thread = 120};
+    struct sample s = {.plain = 40, .address = 1000, .thread = 1000};
     (void)state;
     for (int i = 0; i < N_MODELS * 3 * 2 * 3 * 3; i++) {
         const int model = i % N_MODELS, k = i / 3 % 3, d = i / 9 % 2, n = 1 << i / 18 % 3;
@@ -502,7 +502,7 @@ static void check_sampled(struct sample *s, struct remote r)
 /* Every optimizer, and what else phase O does: 2 workers, 3 servers. */
 static void every_update(void **state)
 {
-    struct sample s = {.address = 4, .thread = 12};
+    struct sample s = {.plain = 2, .address = 8, .thread = 24};
     static const int optimizer[] = {KU_OP_adam,
                                     KU_OP_adagrad,
                                     KU_OP_lion,
@@ -555,7 +555,7 @@ static void every_update(void **state)
 /* Every schedule counts the servers' updates. */
 static void every_schedule(void **state)
 {
-    struct sample s = {.address = 4, .thread = 16};
+    struct sample s = {.plain = 2, .address = 8, .thread = 16};
     char constant[sizeof((struct dist_case *)0)->digest];
     struct remote r = case_of(GPT2, 2, 3, KU_OP_adamw, KUMI_F32);
     (void)state;

@@ -198,7 +198,7 @@ static int layout_of(const struct run *r)
 /* Of each numerics at least one layout, each layout with one of them. */
 static void expect_equal(const struct run *a, struct run b)
 {
-    static struct sample sample = {.plain = 3, .address = 16, .thread = 24};
+    static struct sample sample = {.plain = 5, .address = 16, .thread = 24};
     static int n_rows;
     if (!sample_takes(&sample, n_rows++, numerics_of(&b), N_NUMERICS + layout_of(&b)))
         return;

@@ -85,10 +85,10 @@ static struct dist_case with(struct dist_case c, const struct layout *l)
     return c;
 }
 
-/* Every layout at the first call, a sixth of them at each of the others. */
+/* Every layout at the first call, a ninth of them at each of the others. */
 static void equal_bits(int tp, int sp, const char *device, enum kumi_dtype compute, int optimizer)
 {
-    static struct sample pick = {.plain = 6, .address = 6, .thread = 16};
+    static struct sample pick = {.plain = 9, .address = 8, .thread = 16};
     static int n_calls;
     struct dist_case one = base_case(tp, sp, device, compute);
     one.optimizer = optimizer;
