@@ -25,7 +25,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERDICT_MS = 1000 };
+enum { VERDICT_MS = 1000, MAX_DROPPED = 10 };
+#define HELLO_NS INT64_C(1000000000) /* of a connection that says nothing, before the next one */
 
 /* The number of a rank in messages, as the user knows it */
 static int job_rank(const struct ku_env_job *env, int local)
@@ -167,7 +168,7 @@ static int welcome(const struct ku_env_job *env, int fd, int segment_fd, struct 
 {
     struct hello h;
     int none = -1;
-    if (check_uid(fd) < 0 || ku_os_local_recv(fd, &h, sizeof h, &none, 1000000000) < 0 ||
+    if (check_uid(fd) < 0 || ku_os_local_recv(fd, &h, sizeof h, &none, HELLO_NS) < 0 ||
         h.magic != KU_SEGMENT_MAGIC || h.job_id != env->job_id) {
         if (none >= 0)
             ku_os_close(none);
@@ -272,32 +273,57 @@ static int lead(const struct ku_job_client *client, const struct ku_env_job *env
     return status;
 }
 
-static int follow(const struct ku_job_client *client, const struct ku_env_job *env,
-                  const char *name, int64_t deadline, struct ku_segment **seg, int *sockets)
+/* Until local rank 0 listens. */
+static int connect_first(const struct ku_env_job *env, const char *name, int64_t deadline,
+                         struct ku_segment *seg, int *fd)
 {
-    struct hello h = hello_of(env);
-    const int first = job_rank(env, 0);
-    int fd, segment_fd = -1;
-    while ((fd = ku_os_local_connect(name)) < 0) {
-        KU_TRY(look(env, *seg));
+    while ((*fd = ku_os_local_connect(name)) < 0) {
+        KU_TRY(look(env, seg));
         if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN)
             return refused(name, "socket @");
         if (ku_clock_ns() > deadline)
             return KU_ERR(KUMI_ETIMEDOUT,
                           "join: rank %d of %d did not connect in time; check that all ranks were "
                           "started%s%s",
-                          first, env->n, order_hint(env)[0] ? ", numbered host by host" : "",
-                          order_hint(env));
+                          job_rank(env, 0), env->n,
+                          order_hint(env)[0] ? ", numbered host by host" : "", order_hint(env));
         usleep(1000);
     }
-    sockets[0] = fd;
-    KU_TRY(check_uid(fd));
-    if (ku_os_local_send(fd, &h, sizeof h, -1) < 0) {
+    return check_uid(*fd);
+}
+
+/*
+ * Say which rank this is. A process that had no core for HELLO_NS between its connection and its
+ * hello was dropped unheard, as a stranger would be, and connects again.
+ */
+static int greet(const struct ku_env_job *env, const char *name, int64_t deadline,
+                 struct ku_segment *seg, int *fd)
+{
+    const struct hello h = hello_of(env);
+    for (int n_dropped = 0;; n_dropped++) {
+        KU_TRY(connect_first(env, name, deadline, seg, fd));
+        if (ku_os_local_send(*fd, &h, sizeof h, -1) == 0)
+            return 0;
         const int why = errno;
-        KU_TRY(await_verdict(env, *seg));
-        return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", first, strerror(why));
+        const int64_t soon = ku_clock_ns() + VERDICT_MS * INT64_C(1000000);
+        KU_TRY(await_verdict(env, seg));
+        if (why != EPIPE || n_dropped == MAX_DROPPED)
+            return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", job_rank(env, 0),
+                          strerror(why));
+        ku_os_close(*fd);
+        *fd = -1;
+        deadline = soon < deadline ? soon : deadline; /* it listens, or it has ended */
     }
-    while (ku_os_local_recv(fd, &h, sizeof h, &segment_fd, KU_SLEEP_NS) < 0) {
+}
+
+static int follow(const struct ku_job_client *client, const struct ku_env_job *env,
+                  const char *name, int64_t deadline, struct ku_segment **seg, int *sockets)
+{
+    struct hello h;
+    const int first = job_rank(env, 0);
+    int segment_fd = -1;
+    KU_TRY(greet(env, name, deadline, *seg, &sockets[0]));
+    while (ku_os_local_recv(sockets[0], &h, sizeof h, &segment_fd, KU_SLEEP_NS) < 0) {
         int why = errno;
         KU_TRY(look(env, *seg));
         if (why != EAGAIN || ku_clock_ns() > deadline) {
