@@ -626,13 +626,12 @@ static void not_finite(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == -KUMI_ENUMERIC);
 }
 
-/* A worker that computes while the servers end gets the status with its next call. */
-static void goodbye(void **state)
+/* What a worker that computes while the servers end gets with its next call. */
+static int last_call(const char *name)
 {
     const struct frame f = {.incarnation = 5, .bytes = 64};
-    (void)state;
-    aim_at("goodbye");
-    start_of("goodbye", NULL);
+    aim_at(name);
+    start_of(name, NULL);
     assert_int_equal(hello(0, 5, 0), 0);
     assert_int_equal(hello(0, 5, welcome[KU_PS_R_LAYOUT]), 0);
     struct ku_rpc_stream *s = open_stream();
@@ -641,9 +640,21 @@ static void goodbye(void **state)
         usleep(10000);
     kill(server, SIGTERM);
     assert_int_equal(exit_code(5 * SECOND), -KUMI_ESTOPPED);
-    if (send_frame(s, &f, false) != KUMI_ESTOPPED)
-        fail_msg("%s", ku_err_get()->text);
+    const int status = send_frame(s, &f, false);
     ku_rpc_stream_destroy(s);
+    return status;
+}
+
+/* It is the status. On a loaded machine gRPC may drop the connection before that is read. */
+static void goodbye(void **state)
+{
+    static const char *const name[] = {"goodbye", "goodbye-2", "goodbye-3"};
+    int status = 0;
+    (void)state;
+    for (int i = 0; i < 3 && status != KUMI_ESTOPPED; i++)
+        status = last_call(name[i]);
+    if (status != KUMI_ESTOPPED)
+        fail_msg("%s", ku_err_get()->text);
 }
 
 static void kill_server(void)
