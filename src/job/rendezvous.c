@@ -305,8 +305,8 @@ static int greet(const struct ku_env_job *env, const char *name, int64_t deadlin
         if (ku_os_local_send(*fd, &h, sizeof h, -1) == 0)
             return 0;
         const int why = errno;
-        const int64_t soon = ku_clock_ns() + VERDICT_MS * INT64_C(1000000);
         KU_TRY(await_verdict(env, seg));
+        const int64_t soon = ku_clock_ns() + VERDICT_MS * INT64_C(1000000);
         if (why != EPIPE || n_dropped == MAX_DROPPED)
             return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", job_rank(env, 0),
                           strerror(why));
