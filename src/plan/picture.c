@@ -34,8 +34,17 @@ const char *ku_picture_file_name(const char *path)
 #include <cairo-svg.h>
 
 #include "base/os/os.h"
+#include "plan/svg.h"
 
 enum { PNG_PER_UNIT = 2 };
+
+/* Under this key a context of cairo has the struct ku_svg that gets its boxes, lines and words. */
+static const cairo_user_data_key_t svg_key = {0};
+
+static struct ku_svg *svg_of(cairo_t *cr)
+{
+    return cairo_get_user_data(cr, &svg_key);
+}
 
 void ku_picture_colour(cairo_t *cr, unsigned rgb)
 {
@@ -52,6 +61,8 @@ unsigned ku_picture_ink(unsigned rgb)
 double ku_picture_text_width(cairo_t *cr, struct ku_font font, const char *text)
 {
     cairo_text_extents_t e;
+    if (svg_of(cr))
+        return ku_svg_width(font.size, font.is_bold, text);
     cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
                            font.is_bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
     cairo_set_font_size(cr, font.size);
@@ -67,6 +78,10 @@ void ku_picture_text(cairo_t *cr, struct ku_font font, double x, double y, doubl
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    if (svg_of(cr)) {
+        ku_svg_words(svg_of(cr), font.size, font.rgb, font.is_bold, x, y, align, text);
+        return;
+    }
     ku_picture_colour(cr, font.rgb);
     cairo_move_to(cr, x - align * ku_picture_text_width(cr, font, text), y);
     cairo_show_text(cr, text);
@@ -82,31 +97,40 @@ void ku_picture_fit(cairo_t *cr, struct ku_font font, double x, double y, double
         }
 }
 
-static void draw_line(cairo_t *cr, unsigned rgb, double width, double x0, double y0, double x1,
-                      double y1)
+static void draw_line(cairo_t *cr, unsigned rgb, double width, const double *dash, double x0,
+                      double y0, double x1, double y1)
 {
+    if (svg_of(cr)) {
+        ku_svg_line(svg_of(cr), rgb, width, dash, (const double[]){x0, y0},
+                    (const double[]){x1, y1});
+        return;
+    }
+    cairo_set_dash(cr, dash, dash ? 2 : 0, 0);
     ku_picture_colour(cr, rgb);
     cairo_set_line_width(cr, width);
     cairo_move_to(cr, x0, y0);
     cairo_line_to(cr, x1, y1);
     cairo_stroke(cr);
+    cairo_set_dash(cr, NULL, 0, 0);
 }
 
 void ku_picture_line(cairo_t *cr, unsigned rgb, double x0, double y0, double x1, double y1)
 {
-    draw_line(cr, rgb, 1, x0, y0, x1, y1);
+    draw_line(cr, rgb, 1, NULL, x0, y0, x1, y1);
 }
 
 void ku_picture_dashes(cairo_t *cr, unsigned rgb, double width, const double dash[2], double x0,
                        double y0, double x1, double y1)
 {
-    cairo_set_dash(cr, dash, 2, 0);
-    draw_line(cr, rgb, width, x0, y0, x1, y1);
-    cairo_set_dash(cr, NULL, 0, 0);
+    draw_line(cr, rgb, width, dash, x0, y0, x1, y1);
 }
 
 void ku_picture_box(cairo_t *cr, unsigned rgb, double x, double y, double width, double height)
 {
+    if (svg_of(cr)) {
+        ku_svg_box(svg_of(cr), rgb, x, y, width, height);
+        return;
+    }
     ku_picture_colour(cr, rgb);
     cairo_rectangle(cr, x, y, width, height);
     cairo_fill(cr);
@@ -162,6 +186,18 @@ static cairo_surface_t *surface_of(const char *ending, int width, int height, st
                : cairo_pdf_surface_create_for_stream(append, out, width, height);
 }
 
+static int replace(const char *path, cairo_status_t drawn, struct ku_str *out)
+{
+    int status = drawn == CAIRO_STATUS_SUCCESS && !out->failed
+                     ? KUMI_OK
+                     : KU_ERR(KUMI_ENOMEM, "plan: --picture: %s",
+                              cairo_status_to_string(drawn ? drawn : CAIRO_STATUS_NO_MEMORY));
+    if (status == KUMI_OK && ku_os_replace(path, ku_str_get(out), out->bytes) < 0)
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "plan: %s: %s", path, ku_os_why());
+    ku_str_fini(out);
+    return status;
+}
+
 int ku_picture_write(const char *path, int width, int height,
                      void (*draw)(cairo_t *cr, const void *ctx), const void *ctx)
 {
@@ -183,13 +219,26 @@ int ku_picture_write(const char *path, int width, int height,
     if (drawn == CAIRO_STATUS_SUCCESS)
         drawn = cairo_surface_status(s);
     cairo_surface_destroy(s);
-    int status = drawn == CAIRO_STATUS_SUCCESS && !out.failed
-                     ? KUMI_OK
-                     : KU_ERR(KUMI_ENOMEM, "plan: --picture: %s", cairo_status_to_string(drawn));
-    if (status == KUMI_OK && ku_os_replace(path, ku_str_get(&out), out.bytes) < 0)
-        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "plan: %s: %s", path, ku_os_why());
-    ku_str_fini(&out);
-    return status;
+    return replace(path, drawn, &out);
+}
+
+/* The context only names the SVG: nothing is drawn on its surface, of one pixel. */
+int ku_picture_write_plain(const char *path, int width, int height,
+                           void (*draw)(cairo_t *cr, const void *ctx), const void *ctx)
+{
+    struct ku_svg svg;
+    if (strcmp(strrchr(path, '.'), ".svg") != 0)
+        return ku_picture_write(path, width, height, draw, ctx);
+    cairo_surface_t *s = cairo_image_surface_create(CAIRO_FORMAT_A8, 1, 1);
+    cairo_t *cr = cairo_create(s);
+    cairo_status_t drawn = cairo_set_user_data(cr, &svg_key, &svg, NULL);
+    ku_svg_begin(&svg, width, height);
+    if (drawn == CAIRO_STATUS_SUCCESS)
+        draw(cr, ctx);
+    ku_svg_end(&svg);
+    cairo_destroy(cr);
+    cairo_surface_destroy(s);
+    return replace(path, drawn, &svg.text);
 }
 #else
 int ku_picture_write(const char *path, int width, int height,
@@ -197,6 +246,11 @@ int ku_picture_write(const char *path, int width, int height,
 {
     (void)width, (void)height, (void)draw, (void)ctx;
     return ku_picture_check(path);
+}
+int ku_picture_write_plain(const char *path, int width, int height,
+                           void (*draw)(cairo_t *cr, const void *ctx), const void *ctx)
+{
+    return ku_picture_write(path, width, height, draw, ctx);
 }
 #endif
 

@@ -69,5 +69,11 @@ KU_STATUS ku_picture_check(const char *path);
  */
 KU_STATUS ku_picture_write(const char *path, int width, int height,
                            void (*draw)(cairo_t *cr, const void *ctx), const void *ctx);
+/*
+ * The same of a picture of boxes, lines, dashes and texts alone, drawn by the functions above: an
+ * SVG of it has text elements (plan/svg.h).
+ */
+KU_STATUS ku_picture_write_plain(const char *path, int width, int height,
+                                 void (*draw)(cairo_t *cr, const void *ctx), const void *ctx);
 
 #endif
