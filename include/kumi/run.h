@@ -316,6 +316,20 @@ KUMI_API int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
 KUMI_API int kumi_plan_mesh(const struct kumi_settings *settings, const char *hosts,
                             const char *hostfile, int n_ranks, int as_json, char **text);
 /*
+ * Draw which rank has what: a column per rank, of many ranks the first ones and the last one of
+ * each axis of the mesh. For each the samples, layers and activations between layers that it works
+ * on, and of parameters, gradients, master weights and optimizer state the parts that it stores or
+ * has for a part of the step, with their bytes; below them the groups of each axis, the collectives
+ * of a step and the bytes that a rank sends.
+ *
+ *   hosts, hostfile, n_ranks   as kumi_plan_mesh takes them
+ *   path                       *.svg, *.png, *.pdf
+ *
+ * Errors: KUMI_EINVAL (settings; another suffix; a build without cairo), KUMI_ESTORAGE.
+ */
+KUMI_API int kumi_plan_mesh_picture(const struct kumi_settings *settings, const char *hosts,
+                                    const char *hostfile, int n_ranks, const char *path);
+/*
  * Print the bytes of activations that a layer retains for backward, and the first rank of the
  * pipeline in its schedule, without and with tensor parallelism, sequence parallelism and
  * recomputation, under the storage of Korthikanti et al. 2022: 2-byte values, 1-byte masks,

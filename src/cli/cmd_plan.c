@@ -46,7 +46,7 @@ static int check_report(const struct options *o)
     } report[] = {{"--memory", o->memory, PICTURE | LIMIT | HOSTS},
                   {"--stages", o->stages, PICTURE | LIMIT},
                   {"--layouts", o->layouts, 0},
-                  {"--mesh", o->mesh, HOSTS},
+                  {"--mesh", o->mesh, PICTURE | HOSTS},
                   {"--schedule", o->schedule, PICTURE},
                   {"--activations", o->activations, 0},
                   {"--roofline", o->roofline, 0}};
@@ -63,10 +63,10 @@ static int check_report(const struct options *o)
         return cli_usage("kumi plan: %s excludes --picture", name);
     if (o->limit && !(with & LIMIT))
         return cli_usage("kumi plan: %s excludes --limit", name);
-    if (o->has_hosts && (!(with & HOSTS) || o->picture || o->limit))
-        return cli_usage("kumi plan: -H goes only with --memory and --mesh, without --picture and "
-                         "--limit");
-    if (o->axis && (o->picture == NULL || o->stages || o->schedule))
+    if (o->has_hosts && (!(with & HOSTS) || (o->picture && !o->mesh) || o->limit))
+        return cli_usage("kumi plan: -H goes only with --memory and --mesh, without --limit; "
+                         "--picture goes with it only beside --mesh");
+    if (o->axis && (o->picture == NULL || o->stages || o->schedule || o->mesh))
         return cli_usage("kumi plan: --axis goes only with --picture of the memory plan");
     if (o->as_csv && (!o->schedule || o->as_json))
         return cli_usage("kumi plan: --csv goes only with --schedule, without --json");
@@ -102,6 +102,8 @@ static int plan(struct cli *c, struct options *o)
             "kumi plan: --limit: %.60s: not a size; give bytes, or a unit as in 500MB, 16GiB",
             o->limit);
     int status = o->n ? cli_planned_ranks("-n", o->n, &n) : KUMI_OK;
+    if (status == KUMI_OK && o->mesh && o->picture)
+        status = kumi_plan_mesh_picture(&s, o->hosts.hosts, o->hosts.hostfile, n, o->picture);
     if (status == KUMI_OK && o->mesh)
         return cli_print(
             kumi_plan_mesh(&s, o->hosts.hosts, o->hosts.hostfile, n, o->as_json, &text), &text);
@@ -144,7 +146,7 @@ int cmd_plan(struct cli *c)
         {"stages", CLI_FLAG, "a rank's memory under each ZeRO stage", &o.stages},
         {"layouts", CLI_FLAG, "a rank's memory and bytes sent under every parallel layout",
          &o.layouts},
-        {"mesh", CLI_FLAG, "the ranks of each group: data, tensor parallel and so on", &o.mesh},
+        {"mesh", CLI_FLAG, "the ranks of each group; its picture: which rank has what", &o.mesh},
         {"schedule", CLI_FLAG, "what each coordinate of a pipeline does in time; its bubble",
          &o.schedule},
         {"activations", CLI_FLAG, "activations by technique, as Korthikanti et al. 2022 count them",

@@ -193,21 +193,6 @@ static int rows_json(const struct ku_plan *p, const struct ku_mesh *m, const str
     return ku_text_json(json_pack("{s:i, s:o}", "ranks", ku_mesh_n_ranks(m), "mesh", list), text);
 }
 
-static int open_plan(struct ku_plan *p, const struct kumi_settings *settings, const char *hosts,
-                     const char *hostfile, int n_ranks)
-{
-    struct ku_hostlist list = {0};
-    if (hosts == NULL && hostfile == NULL)
-        return ku_plan_open(p, settings, n_ranks, NULL);
-    if (n_ranks < 0)
-        return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1, or 0: all slots",
-                      n_ranks);
-    KU_TRY(ku_hostlist_open(&list, hosts, hostfile, n_ranks));
-    int status = ku_plan_open_hosts(p, settings, &list);
-    ku_hostlist_fini(&list);
-    return status;
-}
-
 int kumi_plan_mesh(const struct kumi_settings *settings, const char *hosts, const char *hostfile,
                    int n_ranks, int as_json, char **text)
 {
@@ -215,7 +200,7 @@ int kumi_plan_mesh(const struct kumi_settings *settings, const char *hosts, cons
     struct ku_plan p;
     struct ku_compile_opts o;
     struct row row[MAX_ROWS];
-    KU_TRY(open_plan(&p, settings, hosts, hostfile, n_ranks));
+    KU_TRY(ku_plan_open_at(&p, settings, hosts, hostfile, n_ranks));
     ku_deepspeed_warn(&p.s.cfg);
     int status = ku_session_compile_opts(&p.s, &o);
     if (status == KUMI_OK) {

@@ -222,6 +222,21 @@ int ku_plan_open_hosts(struct ku_plan *p, const struct kumi_settings *settings,
     return status;
 }
 
+int ku_plan_open_at(struct ku_plan *p, const struct kumi_settings *settings, const char *hosts,
+                    const char *hostfile, int n_ranks)
+{
+    struct ku_hostlist list = {0};
+    if (hosts == NULL && hostfile == NULL)
+        return ku_plan_open(p, settings, n_ranks, NULL);
+    if (n_ranks < 0)
+        return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1, or 0: all slots",
+                      n_ranks);
+    KU_TRY(ku_hostlist_open(&list, hosts, hostfile, n_ranks));
+    int status = ku_plan_open_hosts(p, settings, &list);
+    ku_hostlist_fini(&list);
+    return status;
+}
+
 int ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
                        const struct ku_hostlist *hosts)
 {

@@ -22,7 +22,8 @@
  *   + advice        arena              by op              table and bar chart
  *   volume_table    picture: canvas                       stages_picture
  *
- * layouts_table makes a plan for each parallel layout. mesh_table and schedule_table, with its
+ * layouts_table makes a plan for each parallel layout. ranks/ compiles the programs on its own, as
+ * it needs their graph, and draws which rank has what. mesh_table and schedule_table, with its
  * picture, need no programs; estimate.c needs no plan: it estimates from the number of
  * parameters alone. No report needs a device; data files are needed only where they decide the
  * batch shapes.
@@ -83,6 +84,10 @@ KU_STATUS ku_plan_open_hosts(struct ku_plan *p, const struct kumi_settings *sett
                              const struct ku_hostlist *hosts);
 KU_STATUS ku_plan_init_hosts(struct ku_plan *p, const struct kumi_settings *settings,
                              const struct ku_hostlist *hosts);
+/* ku_plan_open_hosts of hosts that are named, or listed in a file, of which n_ranks ranks are used,
+ * 0: all slots; with both NULL ku_plan_open of n_ranks ranks. */
+KU_STATUS ku_plan_open_at(struct ku_plan *p, const struct kumi_settings *settings,
+                          const char *hosts, const char *hostfile, int n_ranks);
 void ku_plan_fini(struct ku_plan *p);
 
 /* The coordinate of axis pp of p->program. */

@@ -118,6 +118,26 @@ mesh 'local 4 2 1 1' '{0 1 2 3} {4 5 6 7}' -H a:4,b:4 --set parallel.zero=2 --se
 "$kumi" plan configs/shakespeare-char.json -n 1 --mesh >"$dir/out" 2>&1 && [ "$(cat "$dir/out")" = 'mesh: 1 rank, no groups' ] || say "--mesh of one rank: $(cat "$dir/out")"
 "$kumi" plan configs/shakespeare-char.json -n 8 --set parallel.tp=2 --mesh --json | python3 -c 'import json, sys
 assert json.load(sys.stdin) == {"ranks": 8, "mesh": [{"axes": ["replicate"], "ranks": 4, "groups": 2, "stride": 2}, {"axes": ["tp"], "ranks": 2, "groups": 4, "stride": 1}]}' || say '--mesh --json'
+# Which rank has what: every kind of model and layout is drawn, without texts over each other.
+ranks() { # words, arguments
+    local words=$1
+    shift
+    "$kumi" plan "$@" --mesh --picture "$dir/ranks.svg" >"$dir/out" 2>"$dir/err"
+    case $? in
+    0) python3 "$source/tests/cli/check_svg_words.py" "$dir/ranks.svg" "$words" >"$dir/err" 2>&1 || say "--mesh --picture $*: $(cat "$dir/err")" ;;
+    *) grep -q 'this build has no cairo' "$dir/err" || say "--mesh --picture $*: $(cat "$dir/err")" ;;
+    esac
+    grep -q '^mesh: ' "$dir/out" || grep -q cairo "$dir/err" || say "--mesh --picture took the text away: $*"
+}
+small=(configs/shakespeare-char.json --set train.global_batch=64)
+ranks 'rank 0|samples|0-63|norms|stored' "${small[@]}" -n 1
+ranks 'pp 1|tp 1|2-3|replicate 1|all-reduce of gradients' "${small[@]}" -n 8 --set parallel.pp=2 --set parallel.tp=2
+ranks 'shard 1|replicate 1|1/4|all-gather of parameters' "${small[@]}" -n 8 "${private[@]}" --set parallel.zero=3 --set parallel.replicate=2
+ranks 'host 1|local 3|one copy|shard x local' "${small[@]}" -H a:4,b:4 --set parallel.zero=2 --set parallel.host_state=shared
+ranks 'tpi 1|layer 0|16-31|tp x tpi' configs/shakespeare-char.json -n 4 --set parallel.tp=4 --set parallel.zero=1 --set "$two_key_heads"
+ranks 'convolutions|output layer' configs/resnet20-cifar10.json -n 4 --set train.virtual_shards=4
+ranks 'tokens 32-63|heads 2-3' configs/bert-tiny.json -n 4 --set parallel.tp=2 --set parallel.sp=true
+ranks '16 of 1024 ranks are drawn|1023' "${small[@]}" -n 1024 --set train.global_batch=1024 --set parallel.tp=2 --set parallel.pp=2 --set train.micro_batch=1
 # Every layout of some ranks: what is planned alone, and what the model refuses is a row with the reason.
 # The schedule: what it prints, and that its file is read as the schedule that it came from.
 pipeline=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=32 --set train.virtual_shards=2 --set train.micro_batch=4 --set parallel.pp=2)
@@ -277,7 +297,7 @@ for bad in '' '--params many' '--params 1e9 --roofline' '--params 1e9 -n 6 --rep
     "$kumi" plan $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "plan $bad: $(cat "$dir/err")"
 done
-for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline' '--mesh --memory' '--mesh --limit 1GiB' '--layouts --stages' '--layouts -n 0' '--schedule' '--unit-costs' '--schedule --memory' '--activations --memory' '--csv' '--schedule --csv --json --set parallel.pp=2'; do
+for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline' '--mesh --memory' '--mesh --limit 1GiB' '--mesh --picture a.gif' '--mesh --picture a.svg --axis time' '--layouts --stages' '--layouts -n 0' '--schedule' '--unit-costs' '--schedule --memory' '--activations --memory' '--csv' '--schedule --csv --json --set parallel.pp=2'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"
