@@ -78,4 +78,14 @@ bash "$source/tools/pictures.sh" "$drawn" || failed=1
 for picture in "$drawn"/*.svg; do
     cmp -s "$picture" "$source/docs/images/${picture##*/}" || { echo "docs/images/${picture##*/} is not what tools/pictures.sh draws"; failed=1; }
 done
+# pictures of boxes and words, which are the same bytes on every machine
+rows=0
+while IFS= read -r line; do
+    rows=$((rows + 1)) picture=${line##* } command=${line% *}
+    # shellcheck disable=SC2086
+    "$kumi" ${command#build/kumi } "$drawn/ranks.svg" >/dev/null 2>"$drawn/err" || grep -q cairo "$drawn/err" || { echo "$line: $(cat "$drawn/err")"; failed=1; }
+    [ ! -e "$drawn/ranks.svg" ] || cmp -s "$drawn/ranks.svg" "$picture" || { echo "$picture is not what its command draws: $line"; failed=1; }
+    [ "$(stat -c %s "$picture")" -lt 60000 ] || { echo "$picture has $(stat -c %s "$picture") bytes"; failed=1; }
+done < <(sed -n 's/^    \(build\/kumi plan .* --mesh .*\)/\1/p' docs/*/*.md)
+[ $rows -ge 7 ] || { echo "the documents have $rows pictures of --mesh"; failed=1; }
 exit $failed
