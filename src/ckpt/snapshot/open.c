@@ -208,7 +208,7 @@ static int open_newest(const char *folder, const int64_t *steps, int n, int64_t 
             (*n_removed)++;
             continue;
         }
-        KU_LOG(CKPT, WARN, "%s; trying the previous checkpoint", ku_err_get()->text);
+        KU_LOG(CKPT, WARN, "%s; it is not used", ku_err_get()->text);
         (*n_damaged)++;
     }
     return status;

@@ -210,6 +210,6 @@ int ku_ckpt_resume(const char *dir, const struct ku_ckpt_tensor *tensor, int n, 
         ku_ckpt_close(&c);
         if (status != KUMI_ENOCKPT)
             return status;
-        KU_LOG(CKPT, WARN, "%s; trying the previous checkpoint", ku_err_get()->text);
+        KU_LOG(CKPT, WARN, "%s; it is not used", ku_err_get()->text);
     }
 }
