@@ -282,6 +282,27 @@ static inline struct ku_graph *graph_of(const struct layout *l)
                  : residual(n, 0, l->n_layers, l->flags);
 }
 
+/* Makes I and W of B of odd micro-batches, so that stages have B beside I and W. */
+static inline void split_blocks(struct ku_pp_schedule *s)
+{
+    uint32_t more = 0;
+    for (uint32_t i = 0; i < s->first[s->n_ranks]; i++)
+        more += s->block[i].kind == KU_BL_B && s->block[i].micro % 2;
+    for (int r = s->n_ranks - 1; r >= 0; r--) {
+        const uint32_t end = s->first[r + 1];
+        s->first[r + 1] += more;
+        for (uint32_t i = end; i-- > s->first[r];) {
+            struct ku_block b = s->block[i];
+            if (b.kind == KU_BL_B && b.micro % 2) {
+                b.kind = KU_BL_W;
+                s->block[i + more--] = b;
+                b.kind = KU_BL_I;
+            }
+            s->block[i + more] = b;
+        }
+    }
+}
+
 /* The pipeline of a layout: its schedule, and the layers of each stage. */
 static inline int pipeline_of(const struct layout *l, const struct ku_graph *graph,
                               struct ku_compile_opts *o, struct ku_pp_schedule **schedule,
@@ -290,6 +311,8 @@ static inline int pipeline_of(const struct layout *l, const struct ku_graph *gra
     if (l->pp < 2)
         return KUMI_OK;
     KU_TRY(ku_pp_schedule_create(l->schedule, l->pp, 2, l->vs * l->mb, schedule));
+    if (l->flags & 1)
+        split_blocks(*schedule);
     KU_TRY(ku_stages_balance(graph, NULL, (*schedule)->rank_of, (*schedule)->n_stages, layers));
     o->schedule = *schedule;
     o->stage_layers = layers;

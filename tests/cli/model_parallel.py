@@ -2,7 +2,7 @@
 """Trainings of every model-parallel layout, whose digest must be that of one rank (of tp ranks with the same sp): model_parallel.py KUMI FOLDER [--grid [MODEL]]
 
     model      gpt2 (dropout, tied table), gpt2 with an output layer of its own, llama (grouped queries; all over one key head), an encoder-decoder over two batch shapes
-    tp         1 2 4, 2 and 4 with sp              pp         1 2 4 under every schedule, and one from a file
+    tp         1 2 4, 2 and 4 with sp              pp         1 2 4 under every schedule, and a file with B beside I and W
     dp         1 2                                 zero       0 to 3
     recompute  none, selective, full               sums       added up over micro-batches, or each reduced
     hosts      one, two of equal size, one rank and the others
@@ -19,6 +19,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -165,16 +166,66 @@ def write_data():
                 ja.write(" ".join(f"日{w * 7 % 31}" for w in words[::-1] for _ in range(1 + w % 2)) + "\n")
 
 
+class DualPipeV:
+    """A coordinate's row of DualPipeV (DeepSeek 2025), two stages placed as a V, as PyTorch prints it: B of most micro-batches, I and W of the last ones."""
+
+    def __init__(self, p, m, rank):
+        self.count, self.late, self.cells, whole = {}, [], [], True
+        down, up, left = rank, 2 * p - 1 - rank, p - 1 - rank
+        self.add(*2 * left * [(down, "F")])
+        self.add(*(rank + 1) * [(down, "F"), (up, "F")])
+        for _ in range(left):
+            self.add((up, "I"))
+            self.weights()
+            self.add((up, "F"))
+        for i in range(m - 2 * p + rank + 1):
+            (self.add if i == 0 and left == 0 else self.overlap)((down, "F"), (up, "B"))
+            self.overlap((up, "F"), (down, "B"))
+        for _ in range(left):
+            self.add((up, "B"))
+            self.overlap((up, "F"), (down, "B"))
+        for i in range(rank + 1):
+            for stage, odd in (up, 1), (down, 0):
+                whole = whole and not (i == (rank + 1) // 2 and rank % 2 == odd)
+                self.add((stage, "B" if whole else "I"))
+        for _ in range(left):
+            self.weights()
+            self.add((down, "B" if whole else "I"))
+        while self.late:
+            self.weights()
+
+    def name(self, stage, kind):
+        key = (stage, kind == "F")
+        micro = self.count[key] = self.count.get(key, -1) + 1
+        self.late += [(stage, micro)] if kind == "I" else []
+        return f"{stage}{kind}{micro}"
+
+    def add(self, *blocks):
+        self.cells += [self.name(*x) for x in blocks]
+
+    def overlap(self, *blocks):
+        self.cells.append(f"({';'.join(self.name(*x) for x in blocks)})OVERLAP_F_B")
+
+    def weights(self):
+        if self.late:
+            self.cells.append("{}W{}".format(*self.late.pop(0)))
+
+
 def write_schedules():
-    """Files for every number of coordinates and micro-batches: the schedules of 1f1b."""
+    """Files for every number of coordinates and micro-batches: DualPipeV, or 1f1b with half of its B as I and W where these are too few."""
     for pp, dp in itertools.product((2, 4), (1, 2)):
+        m = SHARDS * MICRO // dp
         row = Row("tied", 1, "tp", pp, "1f1b", dp, 0, "none", "step", "one", "none")
-        with open(f"{FOLDER}/plan.json", "w", encoding="utf-8") as f:
-            json.dump(settings(row), f)
-        p = kumi("plan", f"{FOLDER}/plan.json", *row.ranks(), "--schedule", "--csv")
-        assert p.returncode == 0, p.stderr
+        text = "".join(",".join(DualPipeV(pp, m, rank).cells) + "\n" for rank in range(pp)) if m >= 2 * pp else None
+        if text is None:
+            with open(f"{FOLDER}/plan.json", "w", encoding="utf-8") as f:
+                json.dump(settings(row), f)
+            p = kumi("plan", f"{FOLDER}/plan.json", *row.ranks(), "--schedule", "--csv")
+            assert p.returncode == 0, p.stderr
+            text = re.sub(r"(\d+)B(\d*[13579])\b", r"\1I\2,\1W\2", p.stdout)
+        assert "B" in text and "I" in text, text
         with open(f"{FOLDER}/{pp}-{dp}.csv", "w", encoding="utf-8") as f:
-            f.write(p.stdout)
+            f.write(text)
 
 
 class Matrix:

@@ -35,7 +35,7 @@ struct dist_case {
     int whole_vocabulary;   /* tp: table, output layer and loss are whole */
     struct ku_tp_plan plan; /* styles of modules */
     int pp;                 /* stages' coordinates; 0 = 1. Above 1 each rank has its own memory */
-    const char *schedule;   /* NULL: 1f1b */
+    const char *schedule;   /* NULL: 1f1b; with a comma: the rows of a file */
     const char *on_hosts;   /* ranks of each pretended host, as "2,2"; NULL: one host */
     int n_virtual;          /* stages per rank, of interleaved; 0 = 2 */
     const struct ku_pp_schedule *order;
@@ -218,9 +218,12 @@ static inline int dist_create(struct ku_job *job, const struct dist_case *c, str
     int layers[64], status = KUMI_OK;
     memcpy(&own, c, offsetof(struct dist_case, digest));
     if (c->pp > 1) {
-        status = ku_pp_schedule_create(c->schedule ? c->schedule : "1f1b", c->pp,
-                                       c->n_virtual ? c->n_virtual : 2,
-                                       c->v * c->pp * (c->tp ? c->tp : 1) / c->n * c->k, &order);
+        const char *const name = c->schedule ? c->schedule : "1f1b";
+        status =
+            strchr(name, ',')
+                ? ku_pp_schedule_parse("rows", name, strlen(name), &order)
+                : ku_pp_schedule_create(name, c->pp, c->n_virtual ? c->n_virtual : 2,
+                                        c->v * c->pp * (c->tp ? c->tp : 1) / c->n * c->k, &order);
         if (status == KUMI_OK)
             status = ku_stages_balance(g, NULL, order->rank_of, order->n_stages, layers);
         const int last = order ? order->n_stages - 1 : 0;

@@ -32,6 +32,15 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b)
     assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
 }
 
+/* B beside I and W of a stage, as in files of PyTorch: four micro-batches, one or two stages. */
+#define MIXED                                                                                      \
+    "0F0,0F1,0B0,0F2,0I1,0F3,0W1,0B2,0I3,0W3\n"                                                    \
+    ",1F0,1I0,1F1,1W0,(1B1;1F2)OVERLAP_F_B,1B2,1F3,1I3,1W3\n"
+#define MIXED_V                                                                                    \
+    "0F0,0F1,,3F0,3B0,0F2,(3F1;0B0)OVERLAP_F_B,3I1,0F3,3F2,0I1,3W1,3B2,0W1,3F3,0B2,3I3,0I3,3W3,"   \
+    "0W3\n"                                                                                        \
+    ",1F0,2F0,1F1,2F1,,2I0,1B0,2W0,1F2,2B1,2F2,1I1,1F3,2F3,2B2,1W1,1B2,2I3,1I3,2W3,1W3\n"
+
 static const struct layout {
     const char *schedule;
     int pp, dp, tp, recompute, zero, replicate;
@@ -50,6 +59,7 @@ static const struct layout {
     {"zb-h1", 4, 2, 1, 0, 2, 0, 0, 0},       {"zb-v", 2, 2, 1, 1, 2, 0, 0, 0},
     {"1f1b", 2, 2, 2, 0, 2, 0, 0, 0},        {"1f1b", 2, 4, 1, 0, 2, 2, 0, 0},
     {"v-half", 2, 1, 1, 0, 0, 0, 0, 0},      {"v-min", 2, 2, 1, 2, 1, 0, 0, 0},
+    {MIXED, 2, 2, 1, 2, 1, 0, 0, 0},         {MIXED_V, 2, 2, 2, 0, 0, 0, 1, 0},
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
@@ -108,6 +118,7 @@ static void beyond(void **state)
         {"v-half", NULL, 2, 2, 1, 0, 2, 0, 1, NONE, NONE, NONE},
         {"1f1b", NULL, 2, 1, 1, 0, 0, 0, 0, HOST, NONE, HOST},
         {"zb-h1", NULL, 2, 2, 1, 0, 3, 0, 0, DISK, HOST, DISK},
+        {MIXED_V, NULL, 2, 2, 1, 1, 3, 0, 1, NONE, NONE, NONE},
         {"1f1b", "2,2", 2, 2, 1, 0, 3, 0, 0, NONE, NONE, NONE},
         {"zb-v", "1,3", 2, 2, 1, 0, 1, 0, 0, NONE, NONE, NONE},
         {"1f1b", "1,1", 1, 1, 2, 0, 0, 0, 0, NONE, NONE, NONE},

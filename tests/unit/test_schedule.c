@@ -260,10 +260,21 @@ static void refusals(void **state)
         {"0F0,0I0\n", "row 1: 0W0 is missing"},
         {"0F0,0W0,0I0\n", "row 1, cell 2: 0W0: comes before the I that it needs"},
         {"0B0,0F0\n", "row 1, cell 1: 0B0: comes before the F that it needs"},
-        {"0F0,0B0,0F1,0I0\n", "stage 0 has B and I or W"},
-        {"0F0,0F1,,0B0,0I1,0W1\n",
-         "row 1, cell 5: 0I1: stage 0 has B and I or W; use B, or I and W, for all its "
+        /* B of some micro-batches: it counts as I and as W */
+        {"0F0,0B0,0F1,0I0\n", "row 1, cell 4: 0I0: the next I of stage 0 is that of micro-batch 1"},
+        {"0F0,0I0,0F1,0B1,0W0\n",
+         "row 1, cell 4: 0B1: comes before 0W0; B is I and W, and W of a stage run in the order of "
          "micro-batches"},
+        {"0F0,0B0,0W0\n", "row 1, cell 3: 0W0: the next W of stage 0 is that of micro-batch 1"},
+        {"0F0,0I0,0B0\n", "row 1, cell 3: 0B0: the next B of stage 0 is that of micro-batch 1"},
+        {"0F0,0F1,0B0,0I1\n", "row 1: 0W1 is missing"},
+        {"0F0,0F1,0F2,0B0,0I1,0W1\n", "row 1: 0I2 is missing"},
+        {"(0F0;0B0\n", "row 1, cell 1: (0F0;0B0: a cell is a stage"},
+        {"(0F0;)OVERLAP_F_B\n", "row 1, cell 1: (0F0;)OVERLAP_F_B: a cell is a stage"},
+        {"()OVERLAP_F_B\n", "a cell is a stage"},
+        {"(0F0;0B0)OVERLAP\n", "a cell is a stage"},
+        {"0F0,(0F1;0B1)OVERLAP_F_B\n",
+         "row 1, cell 2: 0B1: the next B of stage 0 is that of micro-batch 0"},
         {"0F0,,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "row 1, cell 3: 0B0: waits for ever"},
         {"9999F0\n", "at most 1024 stages"},
     };

@@ -228,28 +228,51 @@ static const char *cell(const struct ku_pp_schedule *s, const char *name, uint32
     return text;
 }
 
-/* Every instance once, in the order of micro-batches, and after what it depends on in its list. */
+/*
+ * Every instance once, in the order of micro-batches, and after what it depends on in its list.
+ *
+ *   next   [n_stages][kind] out: the micro-batch of the next F, I and W, where a B is an I and a W;
+ *          of B the number of blocks
+ */
 static int check_lists(const struct ku_pp_schedule *s, const char *name, int32_t *next)
 {
     char text[160];
     for (uint32_t i = 0; i < s->first[s->n_ranks]; i++) {
         const struct ku_block *b = &s->block[i];
+        const bool is_whole = b->kind == KU_BL_B;
         int32_t *own = &next[b->stage * KU_N_BLOCK_KINDS];
-        const bool splits = b->kind == KU_BL_I || b->kind == KU_BL_W;
-        if ((splits && own[KU_BL_B]) || (b->kind == KU_BL_B && (own[KU_BL_I] || own[KU_BL_W])))
-            return KU_ERR(KUMI_EINVAL,
-                          "%s: stage %d has B and I or W; use B, or I and W, for all "
-                          "its micro-batches",
-                          cell(s, name, i, text, sizeof text), b->stage);
-        if (b->micro != own[b->kind])
+        const int32_t wanted = own[is_whole ? KU_BL_I : b->kind];
+        if (b->micro != wanted)
             return KU_ERR(KUMI_EINVAL, "%s: the next %c of stage %d is that of micro-batch %d",
                           cell(s, name, i, text, sizeof text), ku_block_letter(b->kind), b->stage,
-                          own[b->kind]);
+                          wanted);
+        if (is_whole && own[KU_BL_W] < b->micro)
+            return KU_ERR(KUMI_EINVAL,
+                          "%s: comes before %dW%d; B is I and W, and W of a stage run in the order "
+                          "of micro-batches",
+                          cell(s, name, i, text, sizeof text), b->stage, own[KU_BL_W]);
         own[b->kind]++;
-        if (own[KU_BL_B] > own[KU_BL_F] || own[KU_BL_I] > own[KU_BL_F] ||
-            own[KU_BL_W] > own[KU_BL_I])
+        own[KU_BL_I] += is_whole;
+        own[KU_BL_W] += is_whole;
+        if (own[KU_BL_I] > own[KU_BL_F] || own[KU_BL_W] > own[KU_BL_I])
             return KU_ERR(KUMI_EINVAL, "%s: comes before the %c that it needs",
                           cell(s, name, i, text, sizeof text), b->kind == KU_BL_W ? 'I' : 'F');
+    }
+    return KUMI_OK;
+}
+
+/* No block is missing: of a stage that has B and neither I nor W, B. */
+static int check_all_are_there(const struct ku_pp_schedule *s, const char *name,
+                               const int32_t *next)
+{
+    for (int stage = 0; stage < s->n_stages; stage++) {
+        const int32_t *own = &next[stage * KU_N_BLOCK_KINDS];
+        const bool is_whole = own[KU_BL_B] && own[KU_BL_B] == own[KU_BL_I];
+        for (int k = 0; k < KU_N_BLOCK_KINDS; k++)
+            if (k != KU_BL_B && own[k] < s->n_micro)
+                return KU_ERR(KUMI_EINVAL, "%s: row %d: %d%c%d is missing", name,
+                              s->rank_of[stage] + 1, stage,
+                              ku_block_letter(k == KU_BL_I && is_whole ? KU_BL_B : k), own[k]);
     }
     return KUMI_OK;
 }
@@ -262,15 +285,8 @@ int ku_pp_schedule_check(const struct ku_pp_schedule *s, const char *name)
     double makespan = 0;
     char text[160];
     int status = next ? check_lists(s, name, next) : KUMI_ENOMEM;
-    for (int stage = 0; stage < s->n_stages && status == KUMI_OK; stage++) {
-        const int32_t *own = &next[stage * KU_N_BLOCK_KINDS];
-        for (int k = 0; k < KU_N_BLOCK_KINDS && status == KUMI_OK; k++) {
-            const bool is_used = k == KU_BL_F || (own[KU_BL_B] ? k == KU_BL_B : k != KU_BL_B);
-            if (is_used && own[k] < s->n_micro)
-                status = KU_ERR(KUMI_EINVAL, "%s: row %d: %d%c%d is missing", name,
-                                s->rank_of[stage] + 1, stage, ku_block_letter(k), own[k]);
-        }
-    }
+    if (status == KUMI_OK)
+        status = check_all_are_there(s, name, next);
     ku_free(next);
     if (status == KUMI_OK)
         status = ku_pp_schedule_run(s, &unit, NULL, NULL, &makespan, &stuck);

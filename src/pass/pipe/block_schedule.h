@@ -13,7 +13,7 @@
  * model's layers form stages 0 .. n_stages - 1; each is on one coordinate, which runs one block at
  * a time:
  *
- *     F  forward          B  whole backward: I and W
+ *     F  forward          B  whole backward: I and W; a stage may have B of some micro-batches
  *     I  gradients of activations, which the stage before waits for
  *     W  gradients of parameters, at any time after I
  *
@@ -23,8 +23,8 @@
  *     pp 1       1F0 1B0 1F1     1B1 1F2 1B2
  *
  * A generator (generate.c), costs (list.c, choose.c) or a text (csv.c) make the lists. Lowering
- * reads them and nothing else of a schedule. The blocks of one kind and stage run in the order of
- * micro-batches, so gradients add up in the order of one process.
+ * reads them and nothing else of a schedule. F, I and W of a stage, B counted as both, run each in
+ * the order of micro-batches, so gradients add up in the order of one process.
  */
 enum ku_block_kind { KU_BL_F, KU_BL_B, KU_BL_I, KU_BL_W, KU_N_BLOCK_KINDS };
 struct ku_block {
@@ -63,8 +63,9 @@ KU_STATUS ku_pp_schedule_forward(const struct ku_pp_schedule *s, struct ku_pp_sc
 void ku_pp_schedule_destroy(struct ku_pp_schedule *s); /* NULL is allowed */
 
 /*
- * EINVAL unless every stage and micro-batch has F and either B or I and W, in the order of
- * micro-batches, and the lists run to the end when every block waits for those that it depends on.
+ * EINVAL unless every stage and micro-batch has F and either B or I and W, each of F, I and W (B is
+ * both) in the order of micro-batches, and the lists run to the end when every block waits for
+ * those that it depends on.
  *
  *   name   of the text, in messages; the cell is named as row and column
  *
@@ -74,7 +75,7 @@ KU_STATUS ku_pp_schedule_check(const struct ku_pp_schedule *s, const char *name)
 
 /*
  * The text of PyTorch's pipelines: a row per rank, a cell per block, as "0F0,,1F0,1I0,1W0"; empty
- * cells are idle time.
+ * cells are idle time. A cell "(0F3;7B1)OVERLAP_F_B" has several blocks, which run in that order.
  */
 KU_STATUS ku_pp_schedule_parse(const char *name, const char *text, size_t bytes,
                                struct ku_pp_schedule **s);

@@ -18,13 +18,71 @@ static int number(const char **p, const char *end)
     return n ? x : -1;
 }
 
-static int bad_cell(const char *name, int row, int column, const char *from, const char *to)
+struct cell {
+    const char *name; /* of the file */
+    int row, column;  /* from 1 */
+    const char *from, *to;
+};
+
+static int bad_cell(const struct cell *c)
 {
     return KU_ERR(
         KUMI_EINVAL,
         "%s: row %d, cell %d: %.*s: a cell is a stage, one of F B I W, and a micro-batch, "
-        "as 0F0",
-        name, row, column, to - from < 32 ? (int)(to - from) : 32, from);
+        "as 0F0, or several as (0F1;3B0)OVERLAP_F_B",
+        c->name, c->row, c->column, c->to - c->from < 64 ? (int)(c->to - c->from) : 64, c->from);
+}
+
+/* The block in the characters from p to end. */
+static int read_block(struct ku_pp_schedule *s, const struct cell *c, const char *p,
+                      const char *end)
+{
+    const char *const from = p;
+    const int stage = number(&p, end);
+    const char *letter = p < end ? memchr("FBIW", *p, 4) : NULL;
+    if (stage < 0 || letter == NULL)
+        return bad_cell(c);
+    const int kind = (int)(*letter == 'F'   ? KU_BL_F
+                           : *letter == 'B' ? KU_BL_B
+                           : *letter == 'I' ? KU_BL_I
+                                            : KU_BL_W);
+    p++;
+    const int micro = number(&p, end);
+    if (micro < 0 || p != end)
+        return bad_cell(c);
+    if (stage >= KU_MAX_STAGES)
+        return KU_ERR(KUMI_EINVAL, "%s: row %d, cell %d: stage %d; at most %d stages", c->name,
+                      c->row, c->column, stage, KU_MAX_STAGES);
+    for (int k = s->n_stages; k <= stage; k++)
+        s->rank_of[k] = -1;
+    s->n_stages = stage + 1 > s->n_stages ? stage + 1 : s->n_stages;
+    s->n_micro = micro + 1 > s->n_micro ? micro + 1 : s->n_micro;
+    if (s->rank_of[stage] >= 0 && s->rank_of[stage] != c->row - 1)
+        return KU_ERR(KUMI_EINVAL, "%s: row %d, cell %d: %.*s: stage %d is on row %d already",
+                      c->name, c->row, c->column, (int)(end - from), from, stage,
+                      s->rank_of[stage] + 1);
+    s->rank_of[stage] = c->row - 1;
+    KU_ASSERT(s->n_stages <= KU_MAX_STAGES && c->row <= s->n_ranks);
+    s->column[s->first[c->row]] = c->column;
+    s->block[s->first[c->row]++] = (struct ku_block){(uint8_t)kind, (int16_t)stage, micro};
+    return KUMI_OK;
+}
+
+/* Several blocks as (0F1;3B0)OVERLAP_F_B: in PyTorch they may overlap, here they run in order. */
+static int read_overlapped(struct ku_pp_schedule *s, const struct cell *c)
+{
+    static const char after[] = ")OVERLAP_F_B";
+    const ptrdiff_t bytes = sizeof after - 1;
+    const char *const to = c->to - bytes;
+    if (c->to - c->from < bytes + 2 || memcmp(to, after, (size_t)bytes) != 0)
+        return bad_cell(c);
+    for (const char *p = c->from + 1; p <= to;) {
+        const char *semicolon = memchr(p, ';', (size_t)(to - p));
+        const char *const end = semicolon ? semicolon : to;
+        KU_TRY(read_block(s, c, p, end));
+        p = end + 1;
+    }
+    return KUMI_OK;
 }
 
 /* One cell; an empty one adds nothing. */
@@ -35,36 +93,10 @@ static int read_cell(struct ku_pp_schedule *s, const char *name, int row, int co
         p++;
     while (end > p && (end[-1] == ' ' || end[-1] == '\t' || end[-1] == '\r'))
         end--;
-    const char *const from = p;
+    const struct cell c = {name, row, column, p, end};
     if (p == end)
         return KUMI_OK;
-    const int stage = number(&p, end);
-    const char *letter = p < end ? memchr("FBIW", *p, 4) : NULL;
-    if (stage < 0 || letter == NULL)
-        return bad_cell(name, row, column, from, end);
-    const int kind = (int)(*letter == 'F'   ? KU_BL_F
-                           : *letter == 'B' ? KU_BL_B
-                           : *letter == 'I' ? KU_BL_I
-                                            : KU_BL_W);
-    p++;
-    const int micro = number(&p, end);
-    if (micro < 0 || p != end)
-        return bad_cell(name, row, column, from, end);
-    if (stage >= KU_MAX_STAGES)
-        return KU_ERR(KUMI_EINVAL, "%s: row %d, cell %d: stage %d; at most %d stages", name, row,
-                      column, stage, KU_MAX_STAGES);
-    for (int k = s->n_stages; k <= stage; k++)
-        s->rank_of[k] = -1;
-    s->n_stages = stage + 1 > s->n_stages ? stage + 1 : s->n_stages;
-    s->n_micro = micro + 1 > s->n_micro ? micro + 1 : s->n_micro;
-    if (s->rank_of[stage] >= 0 && s->rank_of[stage] != row - 1)
-        return KU_ERR(KUMI_EINVAL, "%s: row %d, cell %d: %.*s: stage %d is on row %d already", name,
-                      row, column, (int)(end - from), from, stage, s->rank_of[stage] + 1);
-    s->rank_of[stage] = row - 1;
-    KU_ASSERT(s->n_stages <= KU_MAX_STAGES && row <= s->n_ranks);
-    s->column[s->first[row]] = column;
-    s->block[s->first[row]++] = (struct ku_block){(uint8_t)kind, (int16_t)stage, micro};
-    return KUMI_OK;
+    return *p == '(' ? read_overlapped(s, &c) : read_block(s, &c, p, end);
 }
 
 static int read_rows(struct ku_pp_schedule *s, const char *name, const char *text, size_t bytes)
