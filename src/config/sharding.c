@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resolves the stage from zero, strategy or the number of hosts, then replicate and shard from each
- * other and the number of ranks. A refusal lists all admissible splits.
+ * Resolves the stage from zero, strategy, shard or the number of hosts, then replicate and shard
+ * from each other and the number of ranks. A refusal lists all admissible splits.
  */
 #include "config/sharding.h"
 
@@ -102,15 +102,43 @@ static int default_stage(const struct ku_config *c, int n, int host_ranks, const
     return 1;
 }
 
-/* The stage, why if it is a default of several hosts, and whether the strategy is hybrid. */
+/* Whether shard alone asks for a stage, as FSDP's mesh does: zero and strategy are omitted. */
+static bool is_stage_of_shard(const struct ku_config *c)
+{
+    return c->parallel_zero == KU_NULL && c->parallel_strategy == NULL && c->ps_workers <= 0 &&
+           c->parallel_shard != KU_NULL && c->parallel_shard > 1;
+}
+
+/*
+ * With parallel.shard alone it is stage 3, FSDP's default; with stages of a pipeline each unit is
+ * then gathered once a step, as torchtitan's default is, and not twice for each micro-batch.
+ */
+static bool is_reshard_omitted(const struct ku_config *c)
+{
+    const json_t *given = ku_json_at(c->root, "parallel.reshard_after_forward");
+    return (given == NULL || json_is_null(given)) && c->parallel_pp > 1 && is_stage_of_shard(c);
+}
+
+static const char *why_of_shard(const struct ku_config *c)
+{
+    return is_reshard_omitted(c)
+               ? "the default with parallel.shard, as FSDP's FULL_SHARD; with parallel.pp and "
+                 "parallel.reshard_after_forward omitted, units are gathered once a step and stay"
+               : "the default with parallel.shard, as FSDP's FULL_SHARD";
+}
+
+/* The stage, why if it is a default to name, and whether the strategy is hybrid. */
 static int read_stage(const struct ku_config *c, int n, int host_ranks, int *zero, const char **why,
                       int *is_hybrid)
 {
     int given = c->parallel_zero != KU_NULL;
     *why = NULL;
     *zero = given                  ? (int)c->parallel_zero
+            : is_stage_of_shard(c) ? 3
             : c->parallel_strategy ? 0
                                    : default_stage(c, n, host_ranks, why);
+    if (is_stage_of_shard(c))
+        *why = why_of_shard(c);
     *is_hybrid = 0;
     for (int i = 0; c->parallel_strategy && i < N_STRATEGIES; i++) {
         if (strcmp(c->parallel_strategy, strategy_row[i].name) != 0)
@@ -306,9 +334,10 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
     KU_TRY(check_n_ranks(c, n_ranks));
     KU_TRY(check_is_private(c));
     if (zero == 0 && shard != KU_NULL && shard != 1)
-        return ku_config_refuse_int(
-            c, "parallel.shard", shard,
-            "parallel.zero 0 has no shards: set parallel.zero to 1, 2 or 3");
+        return ku_config_refuse_int(c, "parallel.shard", shard,
+                                    "parallel.zero 0 has no shards: omit parallel.zero and "
+                                    "parallel.strategy for stage 3, or "
+                                    "set parallel.zero to 1, 2 or 3");
     if (is_hybrid && replicate == KU_NULL && shard == KU_NULL)
         return refuse_strategy(c,
                                "needs parallel.shard (ranks that share one copy of the state) or "
@@ -335,7 +364,7 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
         return refuse_product(c, key, asked, n);
     if (!is_admissible(shard, n))
         return refuse_product(c, "parallel.shard", shard, n);
-    int64_t reshard = c->parallel_reshard_after_forward;
+    int64_t reshard = is_reshard_omitted(c) ? KU_RESHARD_NONE : c->parallel_reshard_after_forward;
     if (reshard == KU_RESHARD_ALL || zero < 3)
         reshard = shard;
     if (shard % reshard != 0)

@@ -30,7 +30,7 @@ struct ku_sharding {
     int reshard; /* stage 3: ranks that partition a module between forward and backward: shard, a
                     divisor of it, or 1: not partitioned then */
     int pp;      /* coordinates of axis pp, outermost: groups of ranks with stages of their own */
-    /* why `zero` is what it is, where parallel.zero was omitted on several hosts; else NULL */
+    /* why `zero` is what it is, where it was omitted on several hosts or with shard; else NULL */
     const char *default_why;
 };
 
@@ -38,8 +38,8 @@ struct ku_sharding {
  * Resolve parallel.pp, tp, zero, strategy, replicate, shard, reshard_after_forward and host_state
  * for n_ranks ranks. With pp or tp above 1 or with several hosts each rank has memory of its own:
  * host_state auto is private, and on several hosts ku_sharding_share lets the ranks of a host
- * share. The shards of a copy may be on several hosts. An omitted parallel.zero is 1 on several
- * hosts where the ranks can partition the state, else 0.
+ * share. The shards of a copy may be on several hosts. An omitted parallel.zero is 3 with
+ * parallel.shard above 1, else 1 on several hosts where the ranks can partition the state, else 0.
  *
  *   host_ranks   ranks of a host, of hosts of different sizes their greatest common divisor; 0: all
  *                ranks are on one host
@@ -66,7 +66,8 @@ KU_STATUS ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_e
  * parallel.share_host_state. */
 bool ku_host_state_is_shared(const struct ku_config *c);
 
-/* Which stage an omitted parallel.zero means on several hosts, and why. Else adds nothing. */
+/* Which stage an omitted parallel.zero means on several hosts or with parallel.shard, and why. Else
+ * adds nothing. */
 void ku_sharding_print_default(const struct ku_sharding *s, struct ku_str *out);
 
 /* Why a stage above 0 has no effect: the ranks share one copy. Adds nothing where it has one. */

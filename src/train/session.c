@@ -433,7 +433,7 @@ static void tell_common(const struct ku_session *s, const struct ku_job *job)
                "parameters; to offload them, use parallel.host_state private and parallel.zero 3");
 }
 
-/* Says which stage an omitted parallel.zero means on several hosts. */
+/* Says which stage an omitted parallel.zero means on several hosts or with parallel.shard. */
 static void tell_default(const struct ku_session *s, const struct ku_job *job)
 {
     struct ku_str why = {0};

@@ -239,11 +239,14 @@ print(o["schedule"], round(o["step_bubble"], 3), max(c["in_flight"] for c in o["
 [ "$(bubble)" = 'zb-h1 0.186 4' ] || say "auto: $(bubble)"
 [ "$(bubble --set parallel.pp_in_flight=2)" = 'list 0.414 2' ] || say "auto, 2 in flight: $(bubble --set parallel.pp_in_flight=2)"
 "$kumi" check configs/shakespeare-char.json -n 4 "${auto[@]}" --set parallel.pp_in_flight=2 >"$dir/out" 2>&1 || say "check of auto: $(cat "$dir/out")"
-# a whole section at once, with null where a key has its default
-section='{"pp": 2, "replicate": 1, "shard": 2, "zero": 1, "tp": 2, "sp": true, "loss_parallel": true, "pp_schedule": "interleaved", "virtual_stages": null, "host_state": "auto",
+# a whole section at once, with null where a key has its default; shard alone means stage 3
+section='{"pp": 2, "replicate": 1, "shard": 2, "tp": 2, "sp": true, "loss_parallel": true, "pp_schedule": "1f1b", "virtual_stages": null, "host_state": "auto",
     "plan": {"h.*.attn.c_attn": "col", "h.*.attn.c_proj": "row", "h.*.mlp.c_fc": "col", "h.*.mlp.c_proj": "row", "wte": "vocab", "ln_*": "seq"}}'
 "$kumi" check configs/shakespeare-char.json -n 8 --set parallel="$section" --set train.micro_batch=1 >"$dir/out" 2>&1 || say "a section: $(cat "$dir/out")"
 grep -q '^accepted: 8 ranks in 2 classes' "$dir/out" || say "a section: $(cat "$dir/out")"
+"$kumi" plan configs/shakespeare-char.json -n 8 --set parallel="$section" --set train.micro_batch=1 >"$dir/out" 2>&1 || say "plan of a section: $(cat "$dir/out")"
+grep -qx 'zero 3: pp 2 x 1 replica x 2 shards x tp 2' "$dir/out" && grep -qx "  parallel.zero 3: the default with parallel.shard, as FSDP's FULL_SHARD; .* gathered once a step and stay" "$dir/out" ||
+    say "plan of a section: $(cat "$dir/out")"
 layouts=(plan configs/shakespeare-char.json -n 4 --set train.global_batch=16 --set train.virtual_shards=4)
 "$kumi" "${layouts[@]}" --layouts --json >"$dir/layouts.json" 2>"$dir/err" || say "--layouts: $(cat "$dir/err")"
 "$kumi" "${layouts[@]}" --set parallel.host_state=private --set parallel.zero=3 --json >"$dir/zero3.json" 2>"$dir/err" || say "zero 3: $(cat "$dir/err")"

@@ -35,6 +35,14 @@ train stages 4 "${tp[@]}" --set parallel.pp=2 --set parallel.pp_schedule=zb-h1 -
 "$kumi" train "${config[@]}" "${tp[@]}" -H a:1,b:3 --rsh none --set parallel.zero=1 --out "$dir/straddle" >"$dir/log" 2>&1 || say "straddle: $(cat "$dir/log")"
 grep -q 'parallel.tp 2: the ranks that divide a layer are on several hosts' "$dir/log" || say "no warning: $(cat "$dir/log")"
 "$kumi" ckpt digest "$dir/straddle" | tail -1 >"$dir/straddle.digest"
+# a whole section: the plan of each module, and shards without a stage, which is 3
+plan='"tp": 2, "sp": true, "loss_parallel": true,
+    "plan": {"h.*.attn.c_attn": "col", "h.*.attn.c_proj": "row", "h.*.mlp.c_fc": "col", "h.*.mlp.c_proj": "row", "wte": "vocab", "ln_*": "seq"}'
+train planned 2 --set parallel="{$plan}"
+KUMI_LOG=train:info train section 8 --set parallel='{"pp": 2, "replicate": 1, "shard": 2, "pp_schedule": "1f1b", "virtual_stages": null, "host_state": "auto", '"$plan}" \
+    --set parallel.persist_below=0 --set train.verify_every=1
+grep -q "train info: parallel.zero 3: the default with parallel.shard, as FSDP's FULL_SHARD; with parallel.pp" "$dir/log" || say "section: $(cat "$dir/log")"
+same planned section
 for run in four full sharded half offloaded cube stages hosts straddle; do same two $run; done
 
 # parallel.tp_exact: one digest for every tp, also through a resume, and in every layout of one tp

@@ -232,7 +232,7 @@ static void refuses(void **state)
     } row[] = {
         {"optimizer.type=adamax", "optimizer.type: \"adamax\""},
         {"parallel.zero=4", "parallel.zero: 4"},
-        {"parallel.shard=2", "parallel.zero 0 has no shards"},
+        {"parallel.shard=2", "parallel.shard: 2; replicate x shard must be 1, the number of ranks"},
         {"memory.recompute=sometimes", "memory.recompute: \"sometimes\""},
         {"memory.recompute={\"budget_gib\": 1e-6}", "with all layers recomputed a rank needs"},
         {"optimizer.groups=[{\"match\":\"*\",\"weightdecay\":0}]", "did you mean weight_decay?"},

@@ -58,6 +58,7 @@ static void host_state(void **state)
         {"\"host_state\":\"shared\",\"zero\":3", NULL, 4, 3, 1, 1},
         {"\"zero\":2,\"shard\":2", NULL, 4, 2, 1, 1},
         {"\"strategy\":\"HYBRID_SHARD\",\"shard\":2", NULL, 4, 3, 1, 1},
+        {"\"shard\":2", NULL, 4, 3, 1, 1},
         {OWN, NULL, 1, 0, 4, 1},
         {OWN ",\"zero\":2,\"shard\":2", NULL, 1, 2, 2, 2},
         {"\"share_host_state\":true", NULL, 4, 0, 1, 1},
@@ -111,6 +112,15 @@ static void admits(void **state)
         {"\"zero\":3,\"reshard_after_forward\":3", 6, 3, 1, 6, 3},
         {"\"zero\":3,\"reshard_after_forward\":2,\"replicate\":2", 8, 3, 2, 4, 2},
         {"\"zero\":2,\"reshard_after_forward\":3", 4, 2, 1, 4, 4}, /* nothing to reshard */
+        /* shard alone: FULL_SHARD, in a pipeline gathered once a step */
+        {"\"shard\":4", 4, 3, 1, 4, 4},
+        {"\"replicate\":2,\"shard\":4", 8, 3, 2, 4, 4},
+        {"\"shard\":2,\"reshard_after_forward\":false", 8, 3, 4, 2, 1},
+        {"\"pp\":2,\"replicate\":1,\"shard\":4", 8, 3, 1, 4, 1},
+        {"\"pp\":2,\"shard\":4,\"reshard_after_forward\":true", 8, 3, 1, 4, 4},
+        {"\"pp\":2,\"shard\":4,\"reshard_after_forward\":2", 8, 3, 1, 4, 2},
+        {"\"pp\":2,\"zero\":3,\"shard\":4", 8, 3, 1, 4, 4},
+        {"\"pp\":2,\"shard\":1", 8, 0, 4, 1, 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
@@ -133,8 +143,12 @@ static void refuses(void **state)
     } row[] = {
         {"\"replicate\":2", 4,
          "parallel.replicate: 2; with parallel.zero 0 all 4 ranks are replicas"},
-        {"\"shard\":2", 4,
-         "parallel.shard: 2; parallel.zero 0 has no shards: set parallel.zero to 1, 2 or 3"},
+        {"\"zero\":0,\"shard\":2", 4,
+         "parallel.shard: 2; parallel.zero 0 has no shards: omit parallel.zero and "
+         "parallel.strategy for stage 3, or set parallel.zero to 1, 2 or 3"},
+        {"\"strategy\":\"NO_SHARD\",\"shard\":2", 4, "parallel.zero 0 has no shards"},
+        {"\"shard\":3", 4, "parallel.shard: 3; replicate x shard must be 4, "},
+        {"\"replicate\":1,\"shard\":2", 4, "parallel.replicate: 1; replicate x shard must be 4, "},
         {"\"zero\":1,\"shard\":3", 8,
          "parallel.shard: 3; replicate x shard must be 8, the number of ranks, and shard a power "
          "of two or all: "
@@ -262,7 +276,7 @@ static void hosts_share(void **state)
     }
 }
 
-/* parallel.zero omitted: 1 on several hosts, where there is something to partition. */
+/* parallel.zero omitted: 3 with shard, 1 on several hosts that can partition something. */
 static void default_stage(void **state)
 {
     static const struct {
@@ -281,7 +295,12 @@ static void default_stage(void **state)
         {"\"strategy\":\"NO_SHARD\"", 8, 4, 0, 8, 1, NULL},
         {"\"strategy\":\"FULL_SHARD\"", 8, 4, 3, 1, 8, NULL},
         {"\"replicate\":2", 8, 4, 1, 2, 4, "parallel.zero 1: "},
-        {"\"shard\":4", 8, 4, 1, 2, 4, "parallel.zero 1: "},
+        {"\"shard\":4", 8, 4, 3, 2, 4,
+         "parallel.zero 3: the default with parallel.shard, as FSDP's"},
+        {"\"shard\":4,\"zero\":1", 8, 4, 1, 2, 4, NULL},
+        {"\"pp\":2,\"shard\":2", 8, 4, 3, 2, 2, "omitted, units are gathered once a step and stay"},
+        {"\"pp\":2,\"shard\":2,\"reshard_after_forward\":true", 8, 4, 3, 2, 2,
+         "as FSDP's FULL_SHARD"},
         {"\"replicate\":8", 8, 4, 0, 8, 1,
          "parallel.zero 0: parallel.replicate and parallel.shard"},
         {"\"shard\":1", 8, 4, 0, 8, 1, "parallel.zero 0: parallel.replicate and parallel.shard"},
