@@ -15,6 +15,7 @@ struct ku_plan_schedule {
     const char *name;
     const int *layers;                /* [n_stages] */
     const struct ku_stage_cost *cost; /* [n_stages] in units; NULL: unit costs */
+    double *held;                     /* [n_ranks] most bytes between the blocks of a rank */
     double *begin, *end;              /* per block of the schedule */
     int64_t *reader;                  /* per block: on another coordinate, or KU_NO_BLOCK */
     double *idle;                     /* [n_ranks] share of the span */

@@ -137,16 +137,19 @@ static void find_balance(const struct ku_plan_schedule *t, double *least, double
 static void print_coordinates(const struct ku_plan_schedule *t, struct ku_str *out)
 {
     const struct ku_pp_schedule *s = t->s;
-    ku_str_add(out, "\n%-12s %-28s %14s %10s %10s%s\n", "coordinate", "layers of its stages",
-               "micro-batches", "transfers", "idle", t->cost ? "    units of F, I and W" : "");
-    ku_str_add(out, "%-12s %-28s %14s %10s\n", "", "", "in flight", "sent");
+    ku_str_add(out, "\n%-12s %-22s %14s %12s %10s %10s%s\n", "coordinate", "layers of its stages",
+               "micro-batches", "activations", "transfers", "idle",
+               t->cost ? "    units of F, I and W" : "");
+    ku_str_add(out, "%-12s %-22s %14s %12s %10s\n", "", "", "in flight", "of a rank", "sent");
     for (int r = 0; r < s->n_ranks; r++) {
         struct ku_str layers = {0};
         for (int k = 0; k < s->n_stages; k++)
             if (s->rank_of[k] == r)
                 ku_str_add(&layers, "%s%d", layers.bytes ? ", " : "", t->layers[k]);
-        ku_str_add(out, "%-12d %-28s %14d %10d %8.1f %%", r, ku_str_get(&layers),
-                   ku_pp_schedule_peak(s, r), n_transfers(t, r), 100 * t->idle[r]);
+        char held[16];
+        ku_str_add(out, "%-12d %-22s %14d %12s %10d %8.1f %%", r, ku_str_get(&layers),
+                   ku_pp_schedule_peak(s, r), ku_text_bytes((uint64_t)t->held[r], held),
+                   n_transfers(t, r), 100 * t->idle[r]);
         if (t->cost)
             print_costs(t, r, out);
         ku_str_add(out, "\n");
@@ -198,9 +201,10 @@ static int print_json(const struct ku_plan_schedule *t, char **text)
                     json_array_append_new(costs, json_pack("{s:f, s:f, s:f}", "f", t->cost[k].f,
                                                            "i", t->cost[k].i, "w", t->cost[k].w));
             }
-        json_array_append_new(list, json_pack("{s:o, s:o, s:o*, s:i, s:i, s:f}", "stages", stages,
-                                              "layers", layers, "costs", costs, "in_flight",
-                                              ku_pp_schedule_peak(s, r), "transfers",
+        json_array_append_new(list, json_pack("{s:o, s:o, s:o*, s:i, s:I, s:i, s:f}", "stages",
+                                              stages, "layers", layers, "costs", costs, "in_flight",
+                                              ku_pp_schedule_peak(s, r), "activation_bytes",
+                                              (json_int_t)t->held[r], "transfers",
                                               n_transfers(t, r), "idle", t->idle[r]));
     }
     double work[2] = {0};
@@ -233,6 +237,7 @@ static void schedule_fini(struct ku_plan_schedule *t, struct ku_stage_cost *cost
     ku_free(t->end);
     ku_free(t->reader);
     ku_free(t->idle);
+    ku_free(t->held);
 }
 
 const char *ku_schedule_units(const struct ku_plan_schedule *t)
@@ -260,6 +265,18 @@ static int find_costs(struct ku_session *session, const struct ku_compile_opts *
     return KUMI_OK;
 }
 
+/* The activations of each coordinate. */
+static int find_held(struct ku_session *session, const struct ku_compile_opts *o,
+                     const struct ku_plan_schedule *t)
+{
+    struct ku_stage_bytes *bytes = ku_calloc((size_t)t->s->n_stages, sizeof *bytes);
+    const int status = bytes ? ku_session_stage_bytes(session, o, bytes) : KUMI_ENOMEM;
+    for (int r = 0; r < t->s->n_ranks && status == KUMI_OK; r++)
+        t->held[r] = ku_pp_schedule_peak_bytes(t->s, r, bytes);
+    ku_free(bytes);
+    return status;
+}
+
 /* The times of all blocks; the schedule, the layers and the costs are borrowed. cost: NULL: units
  */
 static int schedule_init(const struct ku_session *session, const struct ku_stage_cost *cost,
@@ -277,7 +294,8 @@ static int schedule_init(const struct ku_session *session, const struct ku_stage
     t->end = ku_calloc(n, sizeof *t->end);
     t->reader = ku_calloc(n, sizeof *t->reader);
     t->idle = ku_calloc((size_t)s->n_ranks, sizeof *t->idle);
-    if (!t->begin || !t->end || !t->reader || !t->idle) {
+    t->held = ku_calloc((size_t)s->n_ranks, sizeof *t->held);
+    if (!t->begin || !t->end || !t->reader || !t->idle || !t->held) {
         schedule_fini(t, NULL);
         return KUMI_ENOMEM;
     }
@@ -331,7 +349,9 @@ int kumi_plan_schedule(const struct kumi_settings *settings, int n_ranks, const 
     if (status < 0)
         ku_free(cost);
     if (status == KUMI_OK) {
-        if (picture)
+        if (form != KUMI_PLAN_CSV)
+            status = find_held(&plan.s, &o, &t);
+        if (status == KUMI_OK && picture)
             status = ku_plan_schedule_draw(&t, picture);
         if (status == KUMI_OK)
             status = form == KUMI_PLAN_CSV    ? print_csv(&t, text)

@@ -538,9 +538,7 @@ void ku_session_fini(struct ku_session *s)
     ku_trainer_destroy(s->t);
     ku_free(s->shape_flops);
     ku_free(s->recompute_level);
-    ku_pp_schedule_destroy(s->schedule);
-    ku_free(s->stage_layers);
-    ku_free(s->layer_cost);
+    ku_session_pipeline_fini(s);
     json_decref(s->numerics);
     ku_free(s->groups);
     ku_companions_fini(&s->companions);

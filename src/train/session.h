@@ -74,6 +74,7 @@ struct ku_session {
     const char *schedule_name;        /* of pp_schedule auto: what it chose; else NULL */
     int *stage_layers;                /* layers of each of its stages */
     struct ku_stage_cost *layer_cost; /* of each layer; NULL: not needed yet */
+    struct ku_between *between;       /* bytes of the layers; NULL: not needed yet */
     int n_recompute;
     struct ku_trainer *t;
     struct ku_saving *saving;         /* NULL unless checkpoint.async */
@@ -128,6 +129,11 @@ KU_STATUS ku_session_plan_pipeline(struct ku_session *s, struct ku_compile_opts 
  * [n_stages]. After ku_session_plan_pipeline. */
 KU_STATUS ku_session_stage_costs(struct ku_session *s, const struct ku_compile_opts *o,
                                  struct ku_stage_cost *cost);
+struct ku_stage_bytes;
+/* What each stage holds between its blocks and sends (pass/pipe/between_blocks.h), likewise. */
+KU_STATUS ku_session_stage_bytes(struct ku_session *s, const struct ku_compile_opts *o,
+                                 struct ku_stage_bytes *bytes);
+void ku_session_pipeline_fini(struct ku_session *s);
 /* Schedule and layers of each stage, in front of the batch; nothing without a pipeline. */
 void ku_session_print_pipeline(const struct ku_session *s, struct ku_str *out);
 /* The model's graph for one global batch of a shape. */

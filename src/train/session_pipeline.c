@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel.pp: the schedule, and which layers form a stage. */
+#include <math.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "pass/pipe/between_blocks.h"
 #include "pass/pipe/choose.h"
 #include "pass/pipe/layer_stages.h"
 #include "train/session.h"
@@ -33,43 +35,72 @@ static int read_schedule(struct ku_session *s, int n_micro)
 }
 
 /*
- * Compiles the training graph with a stage for each layer and one for what follows them, without
- * model parallelism, and adds up its nodes. Costs are of the global batch.
+ * Compiles the training graph with a stage for each of its n layers and one for what follows them,
+ * on one coordinate of axis pp.
+ *
+ *   has_tp       with the ranks of axes tp and tpi, else undivided
+ *   stop_after   a pass, or NULL: to the end
  */
-static int cost_layers(struct ku_session *s, const struct ku_compile_opts *o, struct ku_graph *g,
-                       int n)
+static int compile_layers(const struct ku_compile_opts *o, int n, bool has_tp,
+                          const char *stop_after, struct ku_graph *g)
 {
     struct ku_compile_opts own = *o;
     struct ku_pp_schedule *each = NULL;
     int *one = ku_calloc((size_t)n + 1, sizeof *one);
-    s->layer_cost = ku_calloc((size_t)n + 1, sizeof *s->layer_cost);
-    int status = one && s->layer_cost ? ku_pp_schedule_empty(1, n + 1, 1, &each) : KUMI_ENOMEM;
+    int status = one ? ku_pp_schedule_empty(1, n + 1, 1, &each) : KUMI_ENOMEM;
     for (int i = 0; i < n && one; i++)
         one[i] = 1; /* and none of the last stage */
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
-        own.mesh.extent[a] = 1;
+        if (!(has_tp && KU_TP_AXES >> a & 1))
+            own.mesh.extent[a] = 1;
     own.mesh.extent[KU_AX_REPLICATE] = ku_mesh_dp(&o->mesh);
     own.schedule = each, own.stage_layers = one;
     own.pp = own.zero = own.reshard_group = 0;
+    own.offload = (struct ku_offload){0};
     if (status == KUMI_OK)
-        status = ku_compile_graph(g, &own, NULL, "recompute");
-    if (status == KUMI_OK)
-        ku_stages_cost(g, n + 1, s->layer_cost);
+        status = ku_compile_graph(g, &own, NULL, stop_after);
     ku_free(one);
     ku_pp_schedule_destroy(each);
     return status;
 }
 
-static int make_costs(struct ku_session *s, const struct ku_compile_opts *o)
+/* Reads the layers of a compiled graph with n + 1 stages. */
+static int cost_layers(struct ku_session *s, const struct ku_compile_opts *o, struct ku_graph *g,
+                       int n)
+{
+    s->layer_cost = ku_calloc((size_t)n + 1, sizeof *s->layer_cost);
+    if (s->layer_cost == NULL)
+        return KUMI_ENOMEM;
+    KU_TRY(compile_layers(o, n, 0, "recompute", g)); /* costs are of the global batch */
+    ku_stages_cost(g, n + 1, s->layer_cost);
+    return KUMI_OK;
+}
+
+static int find_between(struct ku_session *s, const struct ku_compile_opts *o, struct ku_graph *g,
+                        int n)
+{
+    struct ku_between *b = ku_calloc(1, sizeof *b);
+    int status = b ? compile_layers(o, n, 1, NULL, g) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = ku_between_find(g, n + 1, b);
+    if (status < 0)
+        ku_free(b);
+    else
+        s->between = b;
+    return status;
+}
+
+typedef int use_layers(struct ku_session *s, const struct ku_compile_opts *o, struct ku_graph *g,
+                       int n);
+
+static int with_layers(struct ku_session *s, const struct ku_compile_opts *o, use_layers *use)
 {
     struct ku_layers l;
     struct ku_graph *g;
-    if (s->layer_cost)
-        return KUMI_OK;
     KU_TRY(ku_session_graph(s, 0, &g));
     int status = ku_layers_find(g, &l);
     if (status == KUMI_OK) {
-        status = l.n > 0 && l.n < KU_MAX_STAGES ? cost_layers(s, o, g, l.n)
+        status = l.n > 0 && l.n < KU_MAX_STAGES ? use(s, o, g, l.n)
                                                 : KU_ERR(KUMI_EINVAL,
                                                          "parallel.pp: the model has %d layers; a "
                                                          "pipeline has 1 to %d stages",
@@ -80,12 +111,40 @@ static int make_costs(struct ku_session *s, const struct ku_compile_opts *o)
     return status;
 }
 
+static int make_costs(struct ku_session *s, const struct ku_compile_opts *o)
+{
+    return s->layer_cost ? KUMI_OK : with_layers(s, o, cost_layers);
+}
+
+static int make_between(struct ku_session *s, const struct ku_compile_opts *o)
+{
+    return s->between ? KUMI_OK : with_layers(s, o, find_between);
+}
+
 int ku_session_stage_costs(struct ku_session *s, const struct ku_compile_opts *o,
                            struct ku_stage_cost *cost)
 {
     KU_TRY(make_costs(s, o));
     ku_stages_add_up(s->layer_cost, s->stage_layers, s->schedule->n_stages, cost);
     return KUMI_OK;
+}
+
+int ku_session_stage_bytes(struct ku_session *s, const struct ku_compile_opts *o,
+                           struct ku_stage_bytes *bytes)
+{
+    KU_TRY(make_between(s, o));
+    ku_between_add_up(s->between, s->stage_layers, s->schedule->n_stages, bytes);
+    return KUMI_OK;
+}
+
+void ku_session_pipeline_fini(struct ku_session *s)
+{
+    ku_pp_schedule_destroy(s->schedule);
+    ku_free(s->stage_layers);
+    ku_free(s->layer_cost);
+    if (s->between)
+        ku_between_fini(s->between);
+    ku_free(s->between);
 }
 
 /* Stages on each coordinate of an interleaved schedule. */
@@ -98,14 +157,19 @@ static int n_virtual_stages(const struct ku_session *s)
 /* The schedule and the division of the layers together. */
 static int choose_schedule(struct ku_session *s, const struct ku_compile_opts *o, int n_micro)
 {
-    KU_TRY(make_costs(s, o));
     const struct ku_list *by_hand = &s->cfg.parallel_stages;
     const int64_t in_flight = s->cfg.parallel_pp_in_flight;
+    const double gib = s->cfg.parallel_pp_activation_gib;
+    const int all = isnan(gib) ? s->sharding.pp : n_micro; /* what an omitted pp_in_flight means */
+    KU_TRY(make_costs(s, o));
+    if (!isnan(gib))
+        KU_TRY(make_between(s, o));
     const struct ku_pp_request q = {.n_ranks = s->sharding.pp,
                                     .n_virtual = n_virtual_stages(s),
                                     .n_micro = n_micro,
-                                    .in_flight =
-                                        in_flight == KU_NULL ? s->sharding.pp : (int)in_flight,
+                                    .in_flight = in_flight == KU_NULL ? all : (int)in_flight,
+                                    .bytes = isnan(gib) ? 0 : gib * 0x1p30,
+                                    .between = s->between,
                                     .stages = (const char *const *)by_hand->item,
                                     .n_stages = by_hand->n,
                                     .layer = s->layer_cost};

@@ -202,7 +202,8 @@ static void lists(void **state)
                 for (int limit = 1; limit <= 2 * p; limit++)
                     for (int is_eager = 0; is_eager < 2; is_eager++) {
                         struct ku_pp_schedule *s;
-                        assert_int_equal(ku_pp_schedule_list(p, m, &costs[c], limit, is_eager, &s),
+                        const struct ku_pp_limit most = {.in_flight = limit};
+                        assert_int_equal(ku_pp_schedule_list(p, m, &costs[c], &most, is_eager, &s),
                                          KUMI_OK);
                         const double span = makespan_of(s, &costs[c]);
                         for (int r = 0; r < p; r++)
@@ -218,6 +219,47 @@ static void lists(void **state)
                     }
                 ku_pp_schedule_destroy(o);
             }
+}
+
+/*
+ * The list scheduler holds a limit in bytes on every coordinate, down to that of one micro-batch,
+ * where I frees more than it leaves and where it leaves more. With room for 2 p micro-batches it is
+ * no slower than 1F1B.
+ */
+static void lists_of_bytes(void **state)
+{
+    static const struct ku_stage_bytes kinds[] = {{.f_to_i = 5, .f_to_w = 3, .i_to_w = 1},
+                                                  {.f_to_i = 1, .f_to_w = 3, .i_to_w = 5},
+                                                  {.f_to_i = 8, .f_to_w = 0, .i_to_w = 0},
+                                                  {.f_to_i = 0, .f_to_w = 1, .i_to_w = 9}};
+    enum { P = 4, M = 8 };
+    struct ku_pp_schedule *plain = make("1f1b", P, 1, M);
+    (void)state;
+    for (int k = 0; k < 4 * 2; k++) {
+        struct ku_stage_bytes of[P];
+        double one = 0;
+        for (int r = 0; r < P; r++) {
+            of[r] = kinds[k % 2 ? (k / 2 + r) % 4 : k / 2]; /* equal, or one of each */
+            one = ku_stage_bytes_max(&of[r]) > one ? ku_stage_bytes_max(&of[r]) : one;
+        }
+        for (int bytes = (int)one; bytes <= 2 * P * (int)one; bytes++)
+            for (int is_eager = 0; is_eager < 2; is_eager++) {
+                const struct ku_pp_limit limit = {.in_flight = M, .bytes = bytes, .of = of};
+                struct ku_pp_schedule *s;
+                assert_int_equal(ku_pp_schedule_list(P, M, &unit, &limit, is_eager, &s), KUMI_OK);
+                for (int r = 0; r < P; r++)
+                    assert_true(ku_pp_schedule_peak_bytes(s, r, of) <= bytes);
+                if (bytes == 2 * P * (int)one && makespan_of(s, &unit) > makespan_of(plain, &unit))
+                    fail_msg("bytes %d: %.0f", k, makespan_of(s, &unit));
+                ku_pp_schedule_destroy(s);
+            }
+    }
+    /* by hand: all F first, then a B frees what is held; I and W free and leave their parts */
+    const struct ku_stage_bytes by_hand[] = {kinds[0], kinds[1], kinds[1], kinds[1]};
+    struct ku_pp_schedule *g = make("gpipe", P, 1, M), *z = make("zb-h2", P, 1, M);
+    assert_true(ku_pp_schedule_peak_bytes(g, 1, by_hand) == 4 * M);
+    assert_true(ku_pp_schedule_peak_bytes(z, P - 1, by_hand) >= 7 * 8);
+    ku_pp_schedule_destroy(g), ku_pp_schedule_destroy(z), ku_pp_schedule_destroy(plain);
 }
 
 /* parse(print(s)) = s, for every generator. */
@@ -302,7 +344,7 @@ static int use_all(int *n)
     *n = 0;
     KU_TRY(ku_pp_schedule_create("1f1b", 2, 1, 4, &s));
     ++*n;
-    int status = ku_pp_schedule_list(2, 4, &unit, 2, 0, &listed);
+    int status = ku_pp_schedule_list(2, 4, &unit, &(struct ku_pp_limit){2, 0, NULL}, 0, &listed);
     if (status == KUMI_OK) {
         ++*n;
         ku_pp_schedule_destroy(listed);
@@ -342,10 +384,11 @@ static void without_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles),       cmocka_unit_test(in_flight),
-                                       cmocka_unit_test(transfers),     cmocka_unit_test(v_shapes),
-                                       cmocka_unit_test(published),     cmocka_unit_test(lists),
-                                       cmocka_unit_test(round_trips),   cmocka_unit_test(refusals),
-                                       cmocka_unit_test(without_memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bubbles),        cmocka_unit_test(in_flight),
+        cmocka_unit_test(transfers),      cmocka_unit_test(v_shapes),
+        cmocka_unit_test(published),      cmocka_unit_test(lists),
+        cmocka_unit_test(lists_of_bytes), cmocka_unit_test(round_trips),
+        cmocka_unit_test(refusals),       cmocka_unit_test(without_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

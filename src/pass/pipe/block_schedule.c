@@ -215,6 +215,27 @@ int ku_pp_schedule_peak(const struct ku_pp_schedule *s, int rank)
     return most;
 }
 
+double ku_stage_bytes_max(const struct ku_stage_bytes *b)
+{
+    return b->f_to_w + (b->f_to_i > b->i_to_w ? b->f_to_i : b->i_to_w);
+}
+
+double ku_pp_schedule_peak_bytes(const struct ku_pp_schedule *s, int rank,
+                                 const struct ku_stage_bytes *bytes)
+{
+    double now = 0, most = 0;
+    for (uint32_t i = s->first[rank]; i < s->first[rank + 1]; i++) {
+        const struct ku_stage_bytes *b = &bytes[s->block[i].stage];
+        const int kind = s->block[i].kind;
+        now += kind == KU_BL_F   ? b->f_to_i + b->f_to_w
+               : kind == KU_BL_I ? b->i_to_w - b->f_to_i
+               : kind == KU_BL_W ? -b->i_to_w - b->f_to_w
+                                 : -b->f_to_i - b->f_to_w;
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
 /* A cell as "pipe.csv: row 1, cell 4: 0F2: ". */
 static const char *cell(const struct ku_pp_schedule *s, const char *name, uint32_t at, char *text,
                         size_t bytes)

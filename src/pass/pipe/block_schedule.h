@@ -129,13 +129,31 @@ double ku_pp_schedule_span(const struct ku_pp_schedule *s, const double *begin, 
 KU_STATUS ku_pp_schedule_bubble(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
                                 bool is_joint, double *bubble);
 /*
- * A schedule from costs, one stage per rank: ranks begin blocks as early as they may, with at most
- * in_flight micro-batches each.
+ * What a stage holds of a micro-batch between its blocks, in bytes: from F to I, from F to W, from
+ * I to W. And what it sends to the next stage in F and to the one before in I
+ * (pass/pipe/between_blocks.h).
+ */
+struct ku_stage_bytes {
+    double f_to_i, f_to_w, i_to_w;
+    double sent, sent_back;
+};
+/* The bytes that one micro-batch holds at most. */
+double ku_stage_bytes_max(const struct ku_stage_bytes *b);
+/* What a rank may hold. */
+struct ku_pp_limit {
+    int in_flight;                   /* micro-batches of each stage, in the mean of its stages */
+    double bytes;                    /* between blocks; 0: any */
+    const struct ku_stage_bytes *of; /* [n_stages]; NULL if bytes is 0 */
+};
+/*
+ * A schedule from costs, one stage per rank: ranks begin blocks as early as they may within the
+ * limit, which one micro-batch fits into.
  *
  *   is_eager   W begins whenever nothing else may; else only where it delays nothing
  */
 KU_STATUS ku_pp_schedule_list(int n_ranks, int n_micro, const struct ku_block_cost *cost,
-                              int in_flight, bool is_eager, struct ku_pp_schedule **s);
+                              const struct ku_pp_limit *limit, bool is_eager,
+                              struct ku_pp_schedule **s);
 /* v_shape.c: fills the lists of v-half or v-min. A rank holds at most ku_pp_v_limit of its stages'
  * micro-batches, of which 1f1b holds 2 p: p + 2 - p % 2, and 2 ((p + 1) / 3 + 1). */
 KU_STATUS ku_pp_v_shape(struct ku_pp_schedule *s, bool is_min);
@@ -148,5 +166,8 @@ KU_STATUS ku_pp_schedule_empty(int n_ranks, int n_stages, int n_micro, struct ku
  * yet ended.
  */
 int ku_pp_schedule_peak(const struct ku_pp_schedule *s, int rank);
+/* The most bytes that a rank holds between its blocks. bytes: [n_stages] */
+double ku_pp_schedule_peak_bytes(const struct ku_pp_schedule *s, int rank,
+                                 const struct ku_stage_bytes *bytes);
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pass/pipe/choose.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "pass/pipe/between_blocks.h"
 #include "pass/pipe/layer_stages.h"
 
 struct best {
@@ -11,89 +13,146 @@ struct best {
     int *layers;
     const char *name;
     double span;
+    /* of all candidates within in_flight, the one whose fullest coordinate holds the least */
+    struct ku_pp_need {
+        const char *name; /* NULL: none yet */
+        int rank;
+        double bytes;
+    } least;
 };
 
-/* Layers and costs of n_stages stages; EINVAL where the model or the list by hand has others. */
-static int divide(const struct ku_graph *g, const struct ku_pp_request *q, const int *rank_of,
-                  int n_stages, int *layers, struct ku_stage_cost *cost)
+/* A candidate: its name, and what its stages cost and hold. */
+struct candidate {
+    const char *name; /* NULL: of the list scheduler */
+    bool is_eager;
+    int in_flight, n_stages;
+    int *layers;                 /* [n_stages] */
+    struct ku_stage_cost *cost;  /* [n_stages] */
+    struct ku_stage_bytes *held; /* [n_stages] */
+    struct ku_pp_schedule *s;
+};
+
+/* Layers, costs and bytes; EINVAL where the model or the list by hand has other stages. */
+static int divide(const struct ku_graph *g, const struct ku_pp_request *q, struct candidate *c)
 {
-    KU_TRY(q->n_stages ? ku_stages_parse(g, q->stages, q->n_stages, n_stages, layers)
-                       : ku_stages_balance(g, q->layer, rank_of, n_stages, layers));
-    ku_stages_add_up(q->layer, layers, n_stages, cost);
+    const int n = c->n_stages;
+    KU_TRY(q->n_stages ? ku_stages_parse(g, q->stages, q->n_stages, n, c->layers)
+                       : ku_stages_balance(g, q->layer, c->s ? c->s->rank_of : NULL, n, c->layers));
+    ku_stages_add_up(q->layer, c->layers, n, c->cost);
+    if (q->bytes > 0)
+        ku_between_add_up(q->between, c->layers, n, c->held);
     return KUMI_OK;
 }
 
-static bool does_fit(const struct ku_pp_schedule *s, int in_flight)
+static bool does_fit(const struct candidate *c, const struct ku_pp_request *q, struct best *best)
 {
+    const struct ku_pp_schedule *s = c->s;
     const int per_rank = s->n_stages / s->n_ranks;
-    for (int r = 0; r < s->n_ranks; r++)
-        if (ku_pp_schedule_peak(s, r) > in_flight * per_rank)
+    struct ku_pp_need need = {.name = c->name ? c->name : "list"};
+    for (int r = 0; r < s->n_ranks; r++) {
+        const double bytes = q->bytes > 0 ? ku_pp_schedule_peak_bytes(s, r, c->held) : 0;
+        if (ku_pp_schedule_peak(s, r) > c->in_flight * per_rank)
             return 0;
-    return 1;
+        if (bytes > need.bytes)
+            need.bytes = bytes, need.rank = r;
+    }
+    if (best->least.name == NULL || need.bytes < best->least.bytes)
+        best->least = need;
+    return need.bytes <= q->bytes || q->bytes == 0;
 }
 
-/* Takes the candidate if it fits and its step is shorter than the best one's; else destroys it. */
-static int compare(struct ku_pp_schedule *s, const char *name, const struct ku_pp_request *q,
-                   const struct ku_block_cost *cost, int *layers, struct best *best)
+/* Takes the candidate's schedule and layers if it fits and its step is shorter than the best's. */
+static int compare(struct candidate *c, const struct ku_pp_request *q, struct best *best)
 {
+    const struct ku_block_cost cost = {.of = c->cost};
     double span = -1;
-    int status = KUMI_OK;
-    if (does_fit(s, q->in_flight))
-        status = ku_pp_schedule_run(s, cost, NULL, NULL, &span, NULL);
-    if (status < 0 || span < 0 || (best->s && span >= best->span * (1 - 1e-9))) {
-        ku_pp_schedule_destroy(s);
-        ku_free(layers);
-        return status;
-    }
+    if (does_fit(c, q, best))
+        KU_TRY(ku_pp_schedule_run(c->s, &cost, NULL, NULL, &span, NULL));
+    if (span < 0 || (best->s && span >= best->span * (1 - 1e-9)))
+        return KUMI_OK;
     ku_pp_schedule_destroy(best->s);
     ku_free(best->layers);
-    *best = (struct best){s, layers, name, span};
+    best->s = c->s, best->layers = c->layers, best->span = span;
+    best->name = c->name ? c->name : "list";
+    c->s = NULL, c->layers = NULL;
     return KUMI_OK;
 }
 
-/* One candidate; a generator that does not exist for these numbers is none. name NULL: a list. */
-static int try(const struct ku_graph *g, const struct ku_pp_request *q, const char *name,
-               bool is_eager, struct best *best)
+/* By costs, within the limits; where one micro-batch exceeds these, with one, which is refused. */
+static int list(const struct ku_pp_request *q, struct candidate *c)
 {
-    const int n_virtual = name ? ku_pp_schedule_n_virtual(name) : 1;
-    const int n_stages = q->n_ranks * (n_virtual ? n_virtual : q->n_virtual);
-    struct ku_pp_schedule *s = NULL;
-    int *layers = ku_calloc((size_t)n_stages, sizeof *layers);
-    struct ku_stage_cost *of = ku_calloc((size_t)n_stages, sizeof *of);
-    const struct ku_block_cost cost = {.of = of};
-    int status = layers && of ? KUMI_OK : KUMI_ENOMEM;
-    if (status == KUMI_OK && name)
-        status = ku_pp_schedule_create(name, q->n_ranks, q->n_virtual, q->n_micro, &s);
+    const struct ku_block_cost cost = {.of = c->cost};
+    struct ku_pp_limit limit = {c->in_flight, q->bytes, c->held};
+    for (int r = 0; r < q->n_ranks && q->bytes > 0; r++)
+        if (ku_stage_bytes_max(&c->held[r]) > q->bytes)
+            limit.in_flight = 1, limit.bytes = 0;
+    return ku_pp_schedule_list(q->n_ranks, q->n_micro, &cost, &limit, c->is_eager, &c->s);
+}
+
+/* A generator that does not exist for these numbers is no candidate. */
+static int try(const struct ku_graph *g, const struct ku_pp_request *q, struct candidate c,
+               struct best *best)
+{
+    const int n_virtual = c.name ? ku_pp_schedule_n_virtual(c.name) : 1;
+    c.n_stages = q->n_ranks * (n_virtual ? n_virtual : q->n_virtual);
+    c.layers = ku_calloc((size_t)c.n_stages, sizeof *c.layers);
+    c.cost = ku_calloc((size_t)c.n_stages, sizeof *c.cost);
+    c.held = ku_calloc((size_t)c.n_stages, sizeof *c.held);
+    int status = c.layers && c.cost && c.held ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK && c.name)
+        status = ku_pp_schedule_create(c.name, q->n_ranks, q->n_virtual, q->n_micro, &c.s);
     if (status == KUMI_OK)
-        status = divide(g, q, s ? s->rank_of : NULL, n_stages, layers, of);
-    if (status == KUMI_OK && !name)
-        status = ku_pp_schedule_list(q->n_ranks, q->n_micro, &cost, q->in_flight, is_eager, &s);
-    if (status == KUMI_OK) {
-        status = compare(s, name ? name : "list", q, &cost, layers, best);
-    } else {
-        ku_pp_schedule_destroy(s);
-        ku_free(layers);
-    }
-    ku_free(of);
+        status = divide(g, q, &c);
+    if (status == KUMI_OK && !c.name)
+        status = list(q, &c);
+    if (status == KUMI_OK)
+        status = compare(&c, q, best);
+    ku_pp_schedule_destroy(c.s);
+    ku_free(c.layers);
+    ku_free(c.cost);
+    ku_free(c.held);
     return status;
+}
+
+static int try_all(const struct ku_graph *g, const struct ku_pp_request *q, struct best *best)
+{
+    int status = KUMI_OK;
+    for (const char *const *known = ku_pp_schedule_names(); *known && status != KUMI_ENOMEM;
+         known++)
+        status = try(g, q, (struct candidate){.name = *known, .in_flight = q->in_flight}, best);
+    /* more micro-batches in flight need not make a list shorter: with as many as 1f1b's too */
+    for (int k = 0; k < 4 && status != KUMI_ENOMEM; k++) {
+        const int in_flight = k < 2 ? q->in_flight : q->n_ranks;
+        if (k < 2 || (q->bytes > 0 && q->n_ranks < q->in_flight))
+            status = try(g, q, (struct candidate){.is_eager = k % 2, .in_flight = in_flight}, best);
+    }
+    return status;
+}
+
+static int refuse_bytes(const struct ku_pp_request *q, const struct best *best)
+{
+    const double gib = ceil(best->least.bytes * 0x1p-30 * 1e6) * 1e-6; /* a limit that suffices */
+    return KU_ERR(
+        KUMI_EINVAL,
+        "parallel.pp_activation_gib: %.6g; no schedule fits: the one that needs the least, "
+        "%s, holds %.6f GiB of activations on coordinate %d of axis pp (%.0f bytes, the "
+        "limit is %.0f); raise the limit to that, lower train.micro_batch, or set "
+        "memory.recompute or another parallel.stages",
+        q->bytes * 0x1p-30, best->least.name, gib, best->least.rank, best->least.bytes, q->bytes);
 }
 
 int ku_pp_choose(const struct ku_graph *g, const struct ku_pp_request *q, struct ku_pp_schedule **s,
                  int **layers, const char **name)
 {
     struct best best = {0};
-    KU_ASSERT(q->in_flight >= 1 && q->layer);
-    int status = KUMI_OK;
-    for (const char *const *known = ku_pp_schedule_names(); *known && status != KUMI_ENOMEM;
-         known++)
-        status = try(g, q, *known, 0, &best);
-    for (int is_eager = 0; is_eager < 2 && status != KUMI_ENOMEM; is_eager++)
-        status = try(g, q, NULL, is_eager, &best);
+    KU_ASSERT(q->in_flight >= 1 && q->layer && (q->bytes == 0 || q->between));
+    const int status = try_all(g, q, &best);
     if (best.s && status != KUMI_ENOMEM) {
         *s = best.s, *layers = best.layers, *name = best.name;
         return KUMI_OK;
     }
     ku_pp_schedule_destroy(best.s);
     ku_free(best.layers);
-    return status;
+    return status != KUMI_ENOMEM && q->bytes > 0 && best.least.name ? refuse_bytes(q, &best)
+                                                                    : status;
 }
