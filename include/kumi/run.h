@@ -353,8 +353,8 @@ KUMI_API int kumi_plan_layouts(const struct kumi_settings *settings, int n_ranks
  * Print the schedule of a pipeline (parallel.pp above 1): what each coordinate of axis pp does in
  * time, its layers, micro-batches in flight and the bytes of their activations, transfers to other
  * coordinates and idle share. F, I and W of a stage take as long as the floating-point operations
- * of its layers, what backward makes again included; a unit is the mean of F. Transfers take no
- * time, and the optimizer begins after the last block of all.
+ * of its layers, what backward makes again included; a unit is the mean of F. Transfers take what
+ * parallel.pp_flop_per_byte says, and the optimizer begins after the last block of all.
  *
  *   picture      path of a diagram of coordinates over time, *.svg, *.png, *.pdf; NULL: none
  *   form         KUMI_PLAN_CSV: the text form of PyTorch's pipelines, which parallel.pp_schedule

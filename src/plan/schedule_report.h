@@ -7,7 +7,7 @@
 
 /*
  * A pipeline schedule in time: schedule_table.c prints it, schedule_picture.c draws it. A unit of
- * time is the mean cost of an F; with unit costs that of each F, I and W. Transfers take no time.
+ * time is the mean cost of an F; with unit costs that of each F, I and W, and transfers take none.
  * The optimizer begins on all coordinates at the makespan; its time is not modelled.
  */
 struct ku_plan_schedule {

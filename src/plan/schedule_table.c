@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pipeline of a configuration in time: a row per coordinate of axis pp. F, I and W take what
- * the model's nodes cost, or one unit each and B two; transfers take none. The shortest block is as
- * wide as the longest label.
+ * the model's nodes cost, or one unit each and B two; transfers take what parallel.pp_flop_per_byte
+ * says of their bytes. The shortest block is as wide as the longest label.
  *
  *     pp 0  F0>F1>.  .  B0    .  B1    O
  *     pp 1  .  F0 B0<   F1 B1<   .  .  O
@@ -119,6 +119,15 @@ static void print_costs(const struct ku_plan_schedule *t, int r, struct ku_str *
     ku_str_add(out, " %7.2f %7.2f %7.2f", sum.f, sum.i, sum.w);
 }
 
+/* Units of the longest transfer between stages. */
+static double longest_transfer(const struct ku_plan_schedule *t)
+{
+    double most = 0;
+    for (int k = 0; k < t->s->n_stages; k++)
+        most = fmax(most, fmax(t->cost[k].sent, t->cost[k].sent_back));
+    return most;
+}
+
 /* The least and the most work of a coordinate (F, I and W), in means. */
 static void find_balance(const struct ku_plan_schedule *t, double *least, double *most)
 {
@@ -160,6 +169,9 @@ static void print_coordinates(const struct ku_plan_schedule *t, struct ku_str *o
         find_balance(t, &least, &most);
         ku_str_add(out, "work of a coordinate (F, I and W): %.2f to %.2f of the mean\n", least,
                    most);
+        if (longest_transfer(t) > 0)
+            ku_str_add(out, "a transfer between stages takes at most %.3g units\n",
+                       longest_transfer(t));
     }
     ku_str_add(out,
                "bubble %.1f %% from a coordinate's first block to its last; %.1f %% of a step, in "
@@ -198,8 +210,10 @@ static int print_json(const struct ku_plan_schedule *t, char **text)
                 json_array_append_new(stages, json_integer(k));
                 json_array_append_new(layers, json_integer(t->layers[k]));
                 if (costs)
-                    json_array_append_new(costs, json_pack("{s:f, s:f, s:f}", "f", t->cost[k].f,
-                                                           "i", t->cost[k].i, "w", t->cost[k].w));
+                    json_array_append_new(costs, json_pack("{s:f, s:f, s:f, s:f, s:f}", "f",
+                                                           t->cost[k].f, "i", t->cost[k].i, "w",
+                                                           t->cost[k].w, "sent", t->cost[k].sent,
+                                                           "sent_back", t->cost[k].sent_back));
             }
         json_array_append_new(list, json_pack("{s:o, s:o, s:o*, s:i, s:I, s:i, s:f}", "stages",
                                               stages, "layers", layers, "costs", costs, "in_flight",
@@ -259,9 +273,11 @@ static int find_costs(struct ku_session *session, const struct ku_compile_opts *
     KU_TRY(ku_session_stage_costs(session, o, cost));
     for (int k = 0; k < n; k++)
         all += cost[k].f;
-    for (int k = 0; k < n && all > 0; k++)
-        cost[k] =
-            (struct ku_stage_cost){cost[k].f * n / all, cost[k].i * n / all, cost[k].w * n / all};
+    for (int k = 0; k < n && all > 0; k++) {
+        const double unit = all / n;
+        cost[k].f /= unit, cost[k].i /= unit, cost[k].w /= unit;
+        cost[k].sent /= unit, cost[k].sent_back /= unit;
+    }
     return KUMI_OK;
 }
 

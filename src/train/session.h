@@ -125,8 +125,8 @@ int ku_session_data_ranks(const struct ku_session *s, int n);
 KU_STATUS ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
 /* session_pipeline.c: with parallel.pp above 1 sets the schedule and the layers of each stage. */
 KU_STATUS ku_session_plan_pipeline(struct ku_session *s, struct ku_compile_opts *o);
-/* What F, I and W of each stage cost, recomputation included (pass/pipe/layer_stages.h). cost: out
- * [n_stages]. After ku_session_plan_pipeline. */
+/* What F, I and W of each stage cost, recomputation included (pass/pipe/layer_stages.h), and with
+ * parallel.pp_flop_per_byte what it sends. cost: out [n_stages]. After ku_session_plan_pipeline. */
 KU_STATUS ku_session_stage_costs(struct ku_session *s, const struct ku_compile_opts *o,
                                  struct ku_stage_cost *cost);
 struct ku_stage_bytes;

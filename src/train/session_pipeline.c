@@ -121,12 +121,32 @@ static int make_between(struct ku_session *s, const struct ku_compile_opts *o)
     return s->between ? KUMI_OK : with_layers(s, o, find_between);
 }
 
+/*
+ * What a byte between stages costs in the unit of layer_cost: the FLOP of all micro-batches and of
+ * the ranks that divide these and the layers.
+ */
+static double cost_per_byte(const struct ku_session *s, const struct ku_compile_opts *o)
+{
+    const double each = s->cfg.parallel_pp_flop_per_byte;
+    return isnan(each)
+               ? 0
+               : each * ku_mesh_n_micro(&o->mesh) * ku_mesh_dp(&o->mesh) * ku_mesh_tp(&o->mesh);
+}
+
 int ku_session_stage_costs(struct ku_session *s, const struct ku_compile_opts *o,
                            struct ku_stage_cost *cost)
 {
+    const int n = s->schedule->n_stages;
     KU_TRY(make_costs(s, o));
-    ku_stages_add_up(s->layer_cost, s->stage_layers, s->schedule->n_stages, cost);
-    return KUMI_OK;
+    ku_stages_add_up(s->layer_cost, s->stage_layers, n, cost);
+    if (cost_per_byte(s, o) == 0)
+        return KUMI_OK;
+    struct ku_stage_bytes *bytes = ku_calloc((size_t)n, sizeof *bytes);
+    const int status = bytes ? ku_session_stage_bytes(s, o, bytes) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        ku_between_add_transfers(bytes, n, cost_per_byte(s, o), cost);
+    ku_free(bytes);
+    return status;
 }
 
 int ku_session_stage_bytes(struct ku_session *s, const struct ku_compile_opts *o,
@@ -162,13 +182,14 @@ static int choose_schedule(struct ku_session *s, const struct ku_compile_opts *o
     const double gib = s->cfg.parallel_pp_activation_gib;
     const int all = isnan(gib) ? s->sharding.pp : n_micro; /* what an omitted pp_in_flight means */
     KU_TRY(make_costs(s, o));
-    if (!isnan(gib))
+    if (!isnan(gib) || cost_per_byte(s, o) > 0)
         KU_TRY(make_between(s, o));
     const struct ku_pp_request q = {.n_ranks = s->sharding.pp,
                                     .n_virtual = n_virtual_stages(s),
                                     .n_micro = n_micro,
                                     .in_flight = in_flight == KU_NULL ? all : (int)in_flight,
                                     .bytes = isnan(gib) ? 0 : gib * 0x1p30,
+                                    .per_byte = cost_per_byte(s, o),
                                     .between = s->between,
                                     .stages = (const char *const *)by_hand->item,
                                     .n_stages = by_hand->n,

@@ -238,9 +238,10 @@ o = json.load(sys.stdin)
 print(o["schedule"], round(o["step_bubble"], 3), max(c["in_flight"] for c in o["coordinates"]) * 4 // o["n_stages"])'; }
 [ "$(bubble)" = 'zb-h1 0.186 4' ] || say "auto: $(bubble)"
 [ "$(bubble --set parallel.pp_in_flight=2)" = 'list 0.414 2' ] || say "auto, 2 in flight: $(bubble --set parallel.pp_in_flight=2)"
-# within bytes: more micro-batches in flight where fewer bytes are held; no schedule fits
+# within bytes: more micro-batches in flight where fewer bytes are held; a transfer that takes time; no schedule fits
 [ "$(bubble --set parallel.pp_activation_gib=0.01)" = 'list 0.212 4' ] || say "auto, 0.01 GiB: $(bubble --set parallel.pp_activation_gib=0.01)"
 [ "$(bubble --set parallel.pp_activation_gib=0.005)" = 'list 0.426 2' ] || say "auto, 0.005 GiB: $(bubble --set parallel.pp_activation_gib=0.005)"
+[ "$(bubble --set parallel.pp_flop_per_byte=1000)" = 'list 0.424 4' ] || say "auto, 1000 FLOP per byte: $(bubble --set parallel.pp_flop_per_byte=1000)"
 for gib in 0.01 0.005; do
     "$kumi" plan configs/shakespeare-char.json -n 4 "${auto[@]}" --schedule --json --set parallel.pp_activation_gib=$gib | python3 -c 'import json, sys
 assert all(0 < c["activation_bytes"] <= float(sys.argv[1]) * 2**30 for c in json.load(sys.stdin)["coordinates"])' $gib || say "auto: more than $gib GiB"
@@ -248,6 +249,8 @@ done
 "$kumi" check configs/shakespeare-char.json -n 4 "${auto[@]}" --set parallel.pp_activation_gib=0.005 >"$dir/out" 2>&1 || say "check of auto, 0.005 GiB: $(cat "$dir/out")"
 "$kumi" plan configs/shakespeare-char.json -n 4 "${auto[@]}" --schedule --set parallel.pp_activation_gib=0.0005 >"$dir/out" 2>&1 && say 'auto fits into 0.0005 GiB'
 grep -q 'parallel.pp_activation_gib: 0.0005; no schedule fits: the one that needs the least, list, holds 0.00[0-9]* GiB of activations on coordinate [0-3] of axis pp ([0-9]* bytes, the limit is 536871); raise' "$dir/out" || say "auto, 0.0005 GiB: $(cat "$dir/out")"
+slow() { "$kumi" plan configs/shakespeare-char.json -n 4 "${auto[@]}" --set parallel.pp_schedule=1f1b --schedule --set parallel.pp_flop_per_byte="$1"; }
+slow 1000 | grep -q '^a transfer between stages takes at most [0-9.]* units$' && ! slow 0 | grep -q '^a transfer' || say "transfers: $(slow 1000)"
 "$kumi" check configs/shakespeare-char.json -n 4 "${auto[@]}" --set parallel.pp_in_flight=2 >"$dir/out" 2>&1 || say "check of auto: $(cat "$dir/out")"
 # a whole section at once, with null where a key has its default; shard alone means stage 3
 section='{"pp": 2, "replicate": 1, "shard": 2, "tp": 2, "sp": true, "loss_parallel": true, "pp_schedule": "1f1b", "virtual_stages": null, "host_state": "auto",

@@ -183,14 +183,34 @@ static void published(void **state)
         }
 }
 
+/* Transfers take what the stage that sends them says, and none between stages of one rank. */
+static void stage_transfers(void **state)
+{
+    static const struct ku_stage_cost of[] = {
+        {1, 1, 1, 0.5, 0}, {1, 1, 1, 0.25, 4}, {1, 1, 1, 2, 8}, {1, 1, 1, 0, 3}};
+    const struct ku_block_cost cost = {.of = of};
+    struct ku_pp_schedule *s = make("gpipe", 2, 1, 1), *v = make("zb-v", 2, 1, 1);
+    (void)state;
+    /* 0F 1F 1B 0B */
+    assert_true(makespan_of(s, &cost) == 1 + 0.5 + 1 + 2 + 4 + 2);
+    /* 0F 1F 2F 3F 3I 2I 2W 1I 0I 0W: stages 1 and 2 are on one rank */
+    assert_true(makespan_of(v, &cost) == 4 + 0.5 + 2 + 3 + 4 + 6);
+    struct ku_pp_schedule *l;
+    const struct ku_pp_limit limit = {.in_flight = 1};
+    assert_int_equal(ku_pp_schedule_list(2, 1, &cost, &limit, 1, &l), KUMI_OK);
+    assert_true(makespan_of(l, &cost) == 1 + 0.5 + 1 + 1 + 4 + 1 + 1);
+    ku_pp_schedule_destroy(s), ku_pp_schedule_destroy(v), ku_pp_schedule_destroy(l);
+}
+
 /*
  * The list scheduler holds its limit, whatever the costs. At equal costs it is as fast as ZB-H2
  * with 2 p - 1 micro-batches in flight, and no slower than 1F1B with p.
  */
 static void lists(void **state)
 {
-    static const struct ku_stage_cost uneven[] = {{6, 6, 3}, {8, 8, 4}, {8, 8, 4}, {8, 8, 4},
-                                                  {8, 8, 4}, {8, 8, 4}, {8, 8, 4}, {10, 10, 5}};
+    static const struct ku_stage_cost uneven[] = {
+        {6, 6, 3, 0, 0}, {8, 8, 4, 0, 0}, {8, 8, 4, 0, 0}, {8, 8, 4, 0, 0},
+        {8, 8, 4, 0, 0}, {8, 8, 4, 0, 0}, {8, 8, 4, 0, 0}, {10, 10, 5, 0, 0}};
     static const struct ku_block_cost costs[] = {
         {1, 1, 1, 0, NULL}, {1, 1.2, 2, 0.1, NULL}, {0, 0, 0, 0.3, uneven}};
     (void)state;
@@ -385,10 +405,11 @@ static void without_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bubbles),        cmocka_unit_test(in_flight),
-        cmocka_unit_test(transfers),      cmocka_unit_test(v_shapes),
-        cmocka_unit_test(published),      cmocka_unit_test(lists),
-        cmocka_unit_test(lists_of_bytes), cmocka_unit_test(round_trips),
-        cmocka_unit_test(refusals),       cmocka_unit_test(without_memory)};
+        cmocka_unit_test(bubbles),         cmocka_unit_test(in_flight),
+        cmocka_unit_test(transfers),       cmocka_unit_test(v_shapes),
+        cmocka_unit_test(published),       cmocka_unit_test(lists),
+        cmocka_unit_test(stage_transfers), cmocka_unit_test(lists_of_bytes),
+        cmocka_unit_test(round_trips),     cmocka_unit_test(refusals),
+        cmocka_unit_test(without_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

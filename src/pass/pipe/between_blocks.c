@@ -228,3 +228,12 @@ void ku_between_add_up(const struct ku_between *b, const int *count, int n_stage
         first = last + 1;
     }
 }
+
+void ku_between_add_transfers(const struct ku_stage_bytes *bytes, int n_stages, double per_byte,
+                              struct ku_stage_cost *cost)
+{
+    for (int k = 0; k < n_stages; k++) {
+        cost[k].sent = per_byte * bytes[k].sent;
+        cost[k].sent_back = per_byte * bytes[k].sent_back;
+    }
+}

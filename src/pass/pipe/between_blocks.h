@@ -51,5 +51,8 @@ void ku_between_fini(struct ku_between *b);
  */
 void ku_between_add_up(const struct ku_between *b, const int *count, int n_stages,
                        struct ku_stage_bytes *bytes);
+/* Sets the costs of transfers, `per_byte` times what each stage sends. */
+void ku_between_add_transfers(const struct ku_stage_bytes *bytes, int n_stages, double per_byte,
+                              struct ku_stage_cost *cost);
 
 #endif

@@ -80,8 +80,8 @@ static bool find_input(const struct ku_pp_schedule *s, const struct ku_block *b,
  * When a block may begin: the end of the blocks that it depends on, and the transfer from other
  * ranks. < 0: one has not run. end: per instance, -1 = not run; B counts as I and as W.
  */
-static double ready(const struct ku_pp_schedule *s, const struct ku_block *b, double comm,
-                    const double *end)
+static double ready(const struct ku_pp_schedule *s, const struct ku_block *b,
+                    const struct ku_block_cost *cost, const double *end)
 {
     int stage, kind;
     if (b->kind == KU_BL_W)
@@ -92,14 +92,24 @@ static double ready(const struct ku_pp_schedule *s, const struct ku_block *b, do
     const double other = end[index_of(s, kind, stage, b->micro)];
     if (other < 0)
         return -1;
-    const double arrived = other + (s->rank_of[stage] == s->rank_of[b->stage] ? 0 : comm);
+    const bool is_near = s->rank_of[stage] == s->rank_of[b->stage];
+    const double arrived = other + (is_near ? 0 : ku_block_transfer(cost, stage, kind));
     return arrived > own ? arrived : own;
 }
 
 double ku_block_cost(const struct ku_block_cost *c, int stage, int kind)
 {
-    const struct ku_stage_cost all = {c->f, c->i, c->w}, *const x = c->of ? &c->of[stage] : &all;
+    const struct ku_stage_cost all = {.f = c->f, .i = c->i, .w = c->w};
+    const struct ku_stage_cost *const x = c->of ? &c->of[stage] : &all;
     return kind == KU_BL_F ? x->f : kind == KU_BL_I ? x->i : kind == KU_BL_W ? x->w : x->i + x->w;
+}
+
+double ku_block_transfer(const struct ku_block_cost *c, int stage, int kind)
+{
+    KU_ASSERT(kind == KU_BL_F || kind == KU_BL_I);
+    if (c->of == NULL)
+        return c->comm;
+    return c->comm + (kind == KU_BL_F ? c->of[stage].sent : c->of[stage].sent_back);
 }
 
 int ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cost *cost,
@@ -120,7 +130,7 @@ int ku_pp_schedule_run(const struct ku_pp_schedule *s, const struct ku_block_cos
             while (s->first[r] + next[r] < s->first[r + 1]) {
                 const uint32_t at = s->first[r] + next[r];
                 const struct ku_block *b = &s->block[at];
-                const double from = ready(s, b, cost->comm, done);
+                const double from = ready(s, b, cost, done);
                 if (from < 0)
                     break;
                 const double start = from > clock[r] ? from : clock[r];

@@ -85,15 +85,20 @@ struct ku_str;
 /* Idle cells are those of unit costs. */
 KU_STATUS ku_pp_schedule_print(const struct ku_pp_schedule *s, struct ku_str *out);
 
-/* Time of a block per kind, and of a transfer between ranks. B takes I + W. */
+/* Time of a block per kind, and of the transfers of its results to another rank: of F to the next
+ * stage, of I to the one before. B takes I + W. */
 struct ku_stage_cost {
     double f, i, w;
+    double sent, sent_back;
 };
 struct ku_block_cost {
-    double f, i, w, comm;
+    double f, i, w;
+    double comm;                    /* of every transfer, beside those of the stages */
     const struct ku_stage_cost *of; /* [n_stages]; NULL: f, i and w of every stage */
 };
 double ku_block_cost(const struct ku_block_cost *cost, int stage, int kind);
+/* Of the result of F or I of a stage to another rank. */
+double ku_block_transfer(const struct ku_block_cost *cost, int stage, int kind);
 /*
  * Runs the lists: every block begins when its rank is free and what it depends on has arrived.
  *

@@ -39,8 +39,10 @@ static int divide(const struct ku_graph *g, const struct ku_pp_request *q, struc
     KU_TRY(q->n_stages ? ku_stages_parse(g, q->stages, q->n_stages, n, c->layers)
                        : ku_stages_balance(g, q->layer, c->s ? c->s->rank_of : NULL, n, c->layers));
     ku_stages_add_up(q->layer, c->layers, n, c->cost);
-    if (q->bytes > 0)
+    if (q->between) {
         ku_between_add_up(q->between, c->layers, n, c->held);
+        ku_between_add_transfers(c->held, n, q->per_byte, c->cost);
+    }
     return KUMI_OK;
 }
 
@@ -145,7 +147,7 @@ int ku_pp_choose(const struct ku_graph *g, const struct ku_pp_request *q, struct
                  int **layers, const char **name)
 {
     struct best best = {0};
-    KU_ASSERT(q->in_flight >= 1 && q->layer && (q->bytes == 0 || q->between));
+    KU_ASSERT(q->in_flight >= 1 && q->layer && (q->between || (q->bytes == 0 && q->per_byte == 0)));
     const int status = try_all(g, q, &best);
     if (best.s && status != KUMI_ENOMEM) {
         *s = best.s, *layers = best.layers, *name = best.name;

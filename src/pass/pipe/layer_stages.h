@@ -75,7 +75,8 @@ KU_STATUS ku_stages_assign(struct ku_graph *g, const int *count, int n_stages);
  *   cost   out [n_stages]
  */
 void ku_stages_cost(const struct ku_graph *g, int n_stages, struct ku_stage_cost *cost);
-/* The same of stages of count[k] layers each, from the costs of the layers and of the end. */
+/* The same of stages of count[k] layers each, from the costs of the layers and of the end. Neither
+ * has transfers. */
 void ku_stages_add_up(const struct ku_stage_cost *layer, const int *count, int n_stages,
                       struct ku_stage_cost *cost);
 

@@ -73,7 +73,8 @@ static double f_at(const struct list *l, int r)
         return l->clock[r];
     if (*begun(l, r - 1, KU_BL_F) <= u)
         return HUGE_VAL;
-    return later(l->clock[r], l->end_f[(r - 1) * l->s->n_micro + u] + l->cost->comm);
+    return later(l->clock[r], l->end_f[(r - 1) * l->s->n_micro + u] +
+                                  ku_block_transfer(l->cost, r - 1, KU_BL_F));
 }
 
 static double i_at(const struct list *l, int r)
@@ -85,7 +86,8 @@ static double i_at(const struct list *l, int r)
         return l->clock[r];
     if (*begun(l, r + 1, KU_BL_I) <= u)
         return HUGE_VAL;
-    return later(l->clock[r], l->end_i[(r + 1) * l->s->n_micro + u] + l->cost->comm);
+    return later(l->clock[r], l->end_i[(r + 1) * l->s->n_micro + u] +
+                                  ku_block_transfer(l->cost, r + 1, KU_BL_I));
 }
 
 static struct choice choose(const struct list *l, int r)
