@@ -155,6 +155,20 @@ static int read_stage(const struct ku_config *c, int n, int host_ranks, int *zer
     return KUMI_OK;
 }
 
+/* Fewer copies than ranks, and no stage that partitions them. */
+static int refuse_replicas(const struct ku_config *c, int n)
+{
+    const int64_t copies = c->parallel_replicate;
+    const bool is_omitted = c->parallel_zero == KU_NULL && c->parallel_strategy == NULL;
+    char ranks[80], wanted[224], hint[80] = "";
+    if (is_omitted && c->parallel_shard == KU_NULL && n % copies == 0)
+        snprintf(hint, sizeof hint, "; parallel.shard %lld partitions each of %lld copies",
+                 (long long)(n / copies), (long long)copies);
+    snprintf(wanted, sizeof wanted, "with parallel.zero 0 all %d %s are replicas%s", n,
+             name_ranks(c, n, ranks), hint);
+    return ku_config_refuse_int(c, "parallel.replicate", copies, wanted);
+}
+
 static int refuse_reshard(const struct ku_config *c, int64_t value, int64_t shard)
 {
     struct ku_str wanted = {0};
@@ -345,11 +359,8 @@ int ku_sharding_resolve(const struct ku_config *c, int n_ranks, int host_ranks,
     if (c->parallel_strategy && zero > 0 && !is_hybrid && replicate != KU_NULL && replicate != 1)
         return refuse_strategy(
             c, "has no replicas: give HYBRID_SHARD or _HYBRID_SHARD_ZERO2 with parallel.replicate");
-    char ranks[80], all[128];
-    snprintf(all, sizeof all, "with parallel.zero 0 all %d %s are replicas", n,
-             name_ranks(c, n, ranks));
     if (zero == 0 && replicate != KU_NULL && replicate != n)
-        return ku_config_refuse_int(c, "parallel.replicate", replicate, all);
+        return refuse_replicas(c, n);
     if (zero == 0)
         shard = 1;
     else if (shard == KU_NULL && n % (replicate == KU_NULL ? 1 : replicate) == 0)

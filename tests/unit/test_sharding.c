@@ -142,7 +142,8 @@ static void refuses(void **state)
         const char *text;
     } row[] = {
         {"\"replicate\":2", 4,
-         "parallel.replicate: 2; with parallel.zero 0 all 4 ranks are replicas"},
+         "parallel.replicate: 2; with parallel.zero 0 all 4 ranks are replicas; parallel.shard 2 "
+         "partitions each of 2 copies"},
         {"\"zero\":0,\"shard\":2", 4,
          "parallel.shard: 2; parallel.zero 0 has no shards: omit parallel.zero and "
          "parallel.strategy for stage 3, or set parallel.zero to 1, 2 or 3"},
