@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-STEPS = 40
+STEPS = 80
 
 
 def configure(folder):
@@ -41,9 +41,13 @@ def digest(text):
 
 
 def children(pid):
-    """All descendants of a process, with their command lines."""
+    """All descendants of a process, with their command lines; none of one that has ended."""
     found = []
-    for child in open(f"/proc/{pid}/task/{pid}/children").read().split():
+    try:
+        alive = open(f"/proc/{pid}/task/{pid}/children").read().split()
+    except OSError:
+        return found
+    for child in alive:
         try:
             line = open(f"/proc/{child}/cmdline").read().split("\0")
             found += [(int(child), line), *children(child)]
