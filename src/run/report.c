@@ -176,7 +176,7 @@ int ku_run_report_open(struct ku_run_report *r, const char *dir, int64_t step)
 
 static double epoch_of(const struct ku_run_report *r, int64_t step)
 {
-    return (double)step / (double)r->s->source->steps_per_epoch;
+    return (double)step / (double)ku_session_steps_per_epoch(r->s);
 }
 
 void ku_run_report_eval(struct ku_run_report *r, int64_t step, double loss)
@@ -238,7 +238,7 @@ static int add_up(struct ku_run_report *r, int64_t max_age_ns, int64_t sum[N_SUM
 
 static bool is_logged(const struct ku_run_report *r, int64_t step)
 {
-    int64_t every = ku_span_steps(r->s->cfg.train_log_every, r->s->source->steps_per_epoch);
+    int64_t every = ku_span_steps(r->s->cfg.train_log_every, ku_session_steps_per_epoch(r->s));
     return every > 0 && (step % every == 0 || step == 1 || step == r->end);
 }
 

@@ -536,7 +536,7 @@ static int nonfinite(struct run *r, const double *report, double scale)
 
 static bool is_due(struct ku_span every, int64_t step, const struct run *r)
 {
-    int64_t n = ku_span_steps(every, r->s.source->steps_per_epoch);
+    int64_t n = ku_span_steps(every, ku_session_steps_per_epoch(&r->s));
     return n > 0 && step % n == 0;
 }
 

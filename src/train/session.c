@@ -151,10 +151,10 @@ int ku_session_resolve(struct ku_session *s, const json_t *was, int n_ranks)
     return KUMI_OK;
 }
 
-/* 0: the data are not open. */
-static int64_t steps_per_epoch(const struct ku_session *s)
+int64_t ku_session_steps_per_epoch(const struct ku_session *s)
 {
-    return s->source ? s->source->steps_per_epoch : 0;
+    const int64_t n = s->source ? s->source->steps_per_epoch : 0;
+    return s->remote.is_single ? n * ku_session_n_ranks(s) : n;
 }
 
 static bool is_per_epoch(const struct ku_config *c)
@@ -165,12 +165,12 @@ static bool is_per_epoch(const struct ku_config *c)
 /* A span in the schedule's unit: steps, or epochs with schedule.per "epoch". */
 static int64_t schedule_span(const struct ku_session *s, struct ku_span span)
 {
-    return is_per_epoch(&s->cfg) ? span.n : ku_span_steps(span, steps_per_epoch(s));
+    return is_per_epoch(&s->cfg) ? span.n : ku_span_steps(span, ku_session_steps_per_epoch(s));
 }
 
 int64_t ku_session_schedule_length(const struct ku_session *s)
 {
-    int64_t per_epoch = steps_per_epoch(s);
+    int64_t per_epoch = ku_session_steps_per_epoch(s);
     if (!is_per_epoch(&s->cfg) || per_epoch == 0)
         return s->n_steps;
     return s->n_steps / per_epoch + (s->n_steps % per_epoch != 0);
@@ -182,7 +182,8 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
     int64_t at[KU_MAX_SPANS];
     _Static_assert((int)KU_MAX_SPANS <= (int)KU_MAX_ARGS, "an attribute's list holds them");
     ku_rule_schedule(c, a);
-    a->period = is_per_epoch(c) && steps_per_epoch(s) > 1 ? steps_per_epoch(s) : 1;
+    a->period =
+        is_per_epoch(c) && ku_session_steps_per_epoch(s) > 1 ? ku_session_steps_per_epoch(s) : 1;
     a->warmup = schedule_span(s, c->schedule_warmup_steps);
     a->decay = c->schedule_decay_steps.n >= 0 ? schedule_span(s, c->schedule_decay_steps)
                : s->decay_steps > 0           ? s->decay_steps

@@ -144,6 +144,10 @@ wait $run
 # async: the journal repeats the run
 got=$(run async -n 2 -s 2 --set ps.mode=async --keep-journal)
 same "a replay" "$("$kumi" ps replay "$dir/async" 2>"$dir/err" | digest)" "$got"
+# an update has the samples of one worker: an epoch has as many updates for each of them
+steps() { sed -n 's/.*"step":1,"epoch":\([0-9.]*\),.*/\1/p' "$dir/$1/metrics.jsonl" | awk '{printf "%.0f\n", 1 / $1}'; }
+run whole -n 2 -s 1 --set train.steps=1 >"$dir/out"
+[ "$(steps whole)" -gt 0 ] && [ "$(steps async)" = $((2 * $(steps whole))) ] || say "epochs of async: $(steps async) updates, of sync $(steps whole)"
 
 # disk full: pushes are refused, nothing is lost
 address=unix:$dir/full/server-0.sock
