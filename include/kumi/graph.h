@@ -55,7 +55,8 @@ KUMI_API kumi_value kumi_input(struct kumi_graph *graph, const char *name, enum 
  *   mean, std    std > 0: first values are normal(mean, std); std 0: mean everywhere
  *   is_uniform   uniform with that mean and standard deviation, instead of normal
  *   pad_first    the first dim is padded to a multiple of it; 0, 1: no padding. Padding stays zero
- *                and is not visible
+ *                and is not visible. Tensor parallelism pads a token table further, and one
+ *                without padding, where its ranks do not divide dim v
  *   init         NULL: zeros
  */
 struct kumi_init {

@@ -11,7 +11,7 @@
 #include "base/arg.h"
 #include "base/err.h"
 
-/* Vocabulary padding depends on the model alone, so that it is equal in every parallel layout. */
+/* Of whole tiles, and equal parts for powers of two; pass vocabulary pads further for others. */
 enum { VOCAB_PAD = 128 };
 
 void kumi_bert_defaults(struct kumi_bert *c)

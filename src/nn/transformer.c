@@ -17,7 +17,7 @@
 #include "base/err.h"
 #include "nn/builder.h"
 
-/* Vocabulary padding depends on the model alone, so that it is equal in every parallel layout. */
+/* Of whole tiles, and equal parts for powers of two; pass vocabulary pads further for others. */
 enum { VOCAB_PAD = 128 };
 
 void kumi_transformer_defaults(struct kumi_transformer *c)

@@ -20,6 +20,7 @@
 static const struct ku_pass pass_list[] = {
     {"inference", 0, 0, 0, ku_pass_inference},
     {"precision", 0, KU_HAS_PRECISION, 0, ku_pass_precision},
+    {"vocabulary", KU_HAS_PRECISION, 0, 0, ku_pass_vocabulary},
     {"slices", KU_HAS_PRECISION, 0, 0, ku_pass_slices},
     {"placement", KU_HAS_PRECISION, KU_HAS_PLACEMENT, 0, ku_pass_placement},
     {"autodiff", KU_HAS_PLACEMENT, KU_HAS_GRADIENTS, 1, ku_pass_autodiff},
@@ -35,8 +36,8 @@ enum { N_PASSES = sizeof pass_list / sizeof pass_list[0] };
 const char *const *ku_pass_names(void)
 {
     static const char *const names[] = {
-        "build", "inference", "precision", "slices", "placement", "autodiff", "update",
-        "zero",  "recompute", "offload",   "bucket", "fuse",      NULL};
+        "build",  "inference", "precision", "vocabulary", "slices", "placement", "autodiff",
+        "update", "zero",      "recompute", "offload",    "bucket", "fuse",      NULL};
     _Static_assert(sizeof names / sizeof names[0] == N_PASSES + 2,
                    "one name per pass, build, and the end");
     return names;

@@ -16,8 +16,8 @@
 /*
  * The compiler: passes that rewrite one graph, then passes that build one program per rank class.
  *
- *     graph ── inference, precision, slices, placement, autodiff, update, zero, recompute,
- *       |      offload, bucket, fuse            each followed by the verifier (ku_graph_verify)
+ *     graph ── inference, precision, vocabulary, slices, placement, autodiff, update, zero,
+ *       |      recompute, offload, bucket, fuse   each followed by the verifier (ku_graph_verify)
  *       v
  *     lower     nodes become instructions over numbered buffers with live ranges
  *     stream    offloaded tensors are read into staging buffers and written back
@@ -65,7 +65,7 @@ struct ku_compile_opts {
     const char *const *keep_f32; /* patterns of module paths that compute in f32; NULL = none */
     const struct ku_precision_rules *modules; /* dtypes by module; NULL = none */
     struct ku_mesh mesh;  /* ranks, virtual shards per rank, micro-batches per shard */
-    int split_vocabulary; /* axis tp must split it; 0: where tp divides it */
+    int split_vocabulary; /* axis tp must split it; 0: where only the loss reads the logits */
     int whole_vocabulary; /* axis tp leaves it whole */
     int tp_exact;         /* slices of the sums over dims that axis tp may cut; 0: one per rank */
     enum kumi_dtype tp_reduce; /* of parts of products between the ranks of axis tp: f32 or bf16 */
@@ -128,6 +128,8 @@ KU_STATUS ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
 KU_STATUS ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
+KU_STATUS ku_pass_vocabulary(struct ku_graph *g, const struct ku_compile_opts *o,
+                             const struct ku_target *t);
 KU_STATUS ku_pass_slices(struct ku_graph *g, const struct ku_compile_opts *o,
                          const struct ku_target *t);
 KU_STATUS ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,

@@ -16,6 +16,7 @@
 #include "exec/replicas.h"
 #include "ir/state.h"
 #include "pass/pipe/block_schedule.h"
+#include "pass/place/vocabulary.h"
 #include "train/plan_proof.h"
 #include "train/remote_update.h"
 
@@ -61,7 +62,7 @@ static void tell_vocabulary(const struct ku_trainer *t, const struct ku_graph *g
 {
     const int tp = ku_mesh_tp(&o->mesh), parts = o->tp_exact ? o->tp_exact : tp;
     bool is_whole = false;
-    int64_t n_tokens = 0;
+    struct ku_dim tokens = {0};
     for (ku_id i = 1; i < g->n_nodes && !is_whole; i++) {
         if (g->node[i].op != KU_OP_embedding)
             continue;
@@ -69,16 +70,17 @@ static void tell_vocabulary(const struct ku_trainer *t, const struct ku_graph *g
         if (ku_shape_find(&g->shape[table->shape], 'v') != 0)
             continue;
         is_whole = g->layout[table->layout].at[KU_AX_TP].kind != KU_S;
-        n_tokens = g->shape[table->shape].dim[0].count;
+        tokens = g->shape[table->shape].dim[0];
     }
     if (t->job->rank != 0 || !is_whole || tp == 1 || !o->is_training || o->whole_vocabulary ||
         o->plan.n)
         return;
-    if (n_tokens % parts)
+    if (tokens.count % parts && !ku_vocabulary_can_grow(g, &tokens))
         KU_MESSAGE(INFO,
-                   "kumi: %s: %d does not divide the padded vocabulary of %lld tokens: token "
-                   "table, output layer and loss are whole on every rank",
-                   o->tp_exact ? "parallel.tp_exact" : "parallel.tp", parts, (long long)n_tokens);
+                   "kumi: %s: %d does not divide the vocabulary of %lld tokens, which cannot be "
+                   "padded: token table, output layer and loss are whole on every rank",
+                   o->tp_exact ? "parallel.tp_exact" : "parallel.tp", parts,
+                   (long long)tokens.count);
     else
         KU_MESSAGE(INFO, "kumi: parallel.tp: more than the loss reads the logits: token table, "
                          "output layer and loss are whole on every rank");

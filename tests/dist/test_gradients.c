@@ -106,7 +106,7 @@ static struct ku_tp_rule gathered[] = {{match[0], KU_TP_COL_GATHER}, {match[1], 
                          replicated[] = {{match[2], KU_TP_REPLICATE}, {match[3], KU_TP_REPLICATE}};
 
 /* The rows of a model stand together. */
-enum model { GPT2, GROUPED, ONE_KEY_HEAD, PAIR };
+enum model { GPT2, GROUPED, ONE_KEY_HEAD, PAIR, THIRDS, GROUPED_THIRDS, PAIR_THIRDS };
 static const struct row {
     enum model model;
     int dp, tp, sp, pp, zero, recompute, keeps, is_whole;
@@ -147,6 +147,13 @@ static const struct row {
     {PAIR, 2, 1, 0, 2, 1, 0, 0, 0, "zb-h2", {NULL, 0}},
     {PAIR, 1, 2, 1, 2, 0, 0, 0, 0, "interleaved", {NULL, 0}},
     {PAIR, 1, 2, 0, 2, 0, 0, 0, 0, "v-half", {NULL, 0}},
+    {THIRDS, 1, 3, 0, 1, 0, 0, 0, 0, NULL, {NULL, 0}}, /* vocabularies get more padding */
+    {THIRDS, 2, 3, 1, 1, 3, 2, 0, 0, NULL, {NULL, 0}},
+    {THIRDS, 1, 3, 1, 2, 0, 0, 0, 0, "zb-h1", {NULL, 0}},
+    {THIRDS, 1, 6, 0, 1, 0, 0, 0, 1, NULL, {NULL, 0}},
+    {GROUPED_THIRDS, 1, 3, 1, 1, 0, 0, 0, 0, NULL, {NULL, 0}},
+    {GROUPED_THIRDS, 1, 6, 0, 1, 0, 0, 0, 0, NULL, {NULL, 0}}, /* ranks share key heads */
+    {PAIR_THIRDS, 1, 3, 0, 1, 0, 0, 0, 0, NULL, {NULL, 0}},
 };
 
 static struct dist_case base_case(enum model model, const char *device, enum kumi_dtype compute)
@@ -161,10 +168,12 @@ static struct dist_case base_case(enum model model, const char *device, enum kum
                           .clip = 1e30,
                           .no_sharing = 1,
                           .model = dist_model(),
-                          .key_heads = model == GROUPED ? 2 : model == ONE_KEY_HEAD,
-                          .is_pair = model == PAIR,
+                          .key_heads = model == GROUPED          ? 2
+                                       : model == GROUPED_THIRDS ? 3
+                                                                 : model == ONE_KEY_HEAD,
+                          .is_pair = model == PAIR || model == PAIR_THIRDS,
                           .t = 8};
-    c.model.n_layer = 4, c.model.n_head = 4, c.model.n_embd = 48;
+    c.model.n_layer = 4, c.model.n_head = model >= THIRDS ? 6 : 4, c.model.n_embd = 48;
     return c;
 }
 

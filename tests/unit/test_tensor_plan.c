@@ -17,6 +17,7 @@
 #include "kumi/model.h"
 #include "nn/builder.h"
 #include "pass/pass.h"
+#include "pass/place/vocabulary.h"
 
 enum { N_SAMPLES = 2, N_TOKENS = 4, N_LAYERS = 3 };
 static const struct kumi_shape_of_batch batch = {.n = N_SAMPLES, .s = 5, .t = N_TOKENS};
@@ -109,6 +110,19 @@ static int batch_norms(struct kumi_graph *g, int size)
     return kumi_loss_cross_entropy(g, y, kumi_input(g, "targets", KUMI_I32, "nt", ids), -100);
 }
 
+/* A token table, and an output layer with classes after the width: no padding has a place. */
+static int fixed(struct kumi_graph *g, int size)
+{
+    const int64_t ids[] = {N_SAMPLES, N_TOKENS}, table[] = {40, 24};
+    const struct kumi_linear up = {.out = "f", .out_count = (int64_t[]){12 * size}};
+    const struct kumi_linear down = {.out = "c", .out_count = table + 1};
+    kumi_value wte = kumi_param(g, "wte.weight", "vc", table, &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(g, wte, kumi_input(g, "tokens", KUMI_I32, "nt", ids));
+    x = kumi_linear(g, kumi_linear(g, x, "up", &up), "down", &down);
+    x = kumi_linear(g, x, "head", &(struct kumi_linear){.out = "v", .out_count = table});
+    return kumi_loss_cross_entropy(g, x, kumi_input(g, "targets", KUMI_I32, "nt", ids), -100);
+}
+
 /* An MLP over images, whose first weight begins with their rows: they are whole. */
 static int image_mlp(struct kumi_graph *g, int size)
 {
@@ -180,7 +194,9 @@ static void collectives(void **state)
         {gpt2, 4, 4, 0, 2 * L + 3, 2 * L + 1},
         {llama, 2, 2, 1, 2 * L, 2 * L},
         {llama, 2, 2, 0, 2 * L + 3, 2 * L + 1},
-        {bert, 3, 3, 0, 2 * L, 2 * L}, /* 3 does not divide 128 rows */
+        {bert, 3, 3, 0, 2 * L + 3, 2 * L + 1}, /* 128 rows, which become 384 */
+        {fixed, 3, 3, 0, 1, 1},                /* 40 columns, which cannot be padded */
+        {fixed, 4, 4, 0, 4, 2},
         {bert, 4, 2, 0, 2 * L + 3, 2 * L + 1},
         {transformer, 4, 2, 1, 5 * L, 5 * L + 1},
         {transformer, 4, 2, 0, 5 * L + 4, 5 * L + 2},
@@ -383,6 +399,91 @@ static void parameters(void **state)
     }
 }
 
+/* Two output layers: the loss of one, and a metric of the other, which `other` finishes. */
+static int two_heads(struct kumi_graph *g, kumi_value other(struct kumi_graph *g, kumi_value x))
+{
+    const int64_t ids[] = {N_SAMPLES, N_TOKENS}, table[] = {40, 24};
+    struct kumi_linear head = {.out_in = 1};
+    kumi_value wte = kumi_param(g, "wte.weight", "vc", table, &(struct kumi_init){.std = 0.1});
+    kumi_value more = kumi_param(g, "more.weight", "vc", table, &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(g, wte, kumi_input(g, "tokens", KUMI_I32, "nt", ids));
+    head.weight = more;
+    kumi_graph_metric(g, "most", other(g, kumi_linear(g, x, "more", &head)), KUMI_METRIC_MAX);
+    head.weight = wte;
+    kumi_value y = kumi_linear(g, x, "head", &head);
+    return kumi_loss_cross_entropy(g, y, kumi_input(g, "targets", KUMI_I32, "nt", ids), -100);
+}
+static kumi_value scaled(struct kumi_graph *g, kumi_value x)
+{
+    return kumi_scale(g, x, 2);
+}
+static int read_whole(struct kumi_graph *g, int size)
+{
+    (void)size;
+    return two_heads(g, scaled);
+}
+static kumi_value as_channels(struct kumi_graph *g, kumi_value x)
+{
+    return kumi_rename(g, x, 'w');
+}
+static int renamed(struct kumi_graph *g, int size)
+{
+    (void)size;
+    return two_heads(g, as_channels);
+}
+static int metered(struct kumi_graph *g, int size)
+{
+    const int64_t ids[] = {N_SAMPLES, N_TOKENS}, table[] = {40, 24};
+    (void)size;
+    kumi_value wte = kumi_param(g, "wte.weight", "vc", table, &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(g, wte, kumi_input(g, "tokens", KUMI_I32, "nt", ids));
+    x = kumi_linear(g, x, "head", &(struct kumi_linear){.out_in = 1, .weight = wte});
+    kumi_graph_metric(g, "most", x, KUMI_METRIC_MAX);
+    return kumi_loss_cross_entropy(g, x, kumi_input(g, "targets", KUMI_I32, "nt", ids), -100);
+}
+
+/* Rows of the token table after pass vocabulary: padded where the ranks, or the slices of
+ * tp_exact, do not divide it and will. */
+static void padding(void **state)
+{
+    static const struct {
+        build_fn *build;
+        int size, tp, tp_exact, is_whole;
+        int64_t rows;
+        bool can_grow;
+    } row[] = {
+        {gpt2, 4, 1, 0, 0, 128, true},
+        {gpt2, 4, 4, 0, 0, 128, true},
+        {gpt2, 3, 3, 0, 0, 384, true},
+        {gpt2, 3, 3, 0, 1, 128, true},
+        {gpt2, 6, 6, 0, 0, 384, true},
+        {gpt2, 12, 1, 12, 0, 384, true},
+        {gpt2, 12, 3, 12, 0, 384, true},
+        {gpt2, 4, 2, 4, 0, 128, true},
+        {normalized_heads, 4, 4, 0, 0, 40, true}, /* no padding of its own */
+        {normalized_heads, 3, 3, 0, 0, 384, true},
+        {read_whole, 0, 3, 0, 0, 384, true},
+        {metered, 0, 3, 0, 0, 40, true}, /* not divided */
+        {fixed, 3, 3, 0, 0, 40, false},  /* and what can have no more rows */
+        {renamed, 0, 3, 0, 0, 40, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_compile_opts o = opts_of(row[i].tp, KUMI_BF16);
+        struct ku_graph *g;
+        o.tp_exact = row[i].tp_exact, o.whole_vocabulary = row[i].is_whole;
+        if (compile(row[i].build, row[i].size, &o, &g) < 0)
+            fail_msg("row %zu: %s", i, ku_err_get()->text);
+        const ku_id t = ku_graph_find_tensor(g, "wte.weight");
+        const struct ku_dim *rows = &g->shape[g->tensor[t].shape].dim[0];
+        if (rows->count != row[i].rows || rows->seen != 40 ||
+            ku_vocabulary_can_grow(g, rows) != row[i].can_grow)
+            fail_msg("row %zu: %lld of %lld rows", i, (long long)rows->seen,
+                     (long long)rows->count);
+        ku_graph_destroy(g);
+    }
+}
+
 static void refusals(void **state)
 {
     static const struct {
@@ -397,9 +498,8 @@ static void refusals(void **state)
          0},
         {gpt2, 6, 4, "which has 6 heads; nearest: 3 or 6", 0},
         {mlp, 6, 4, "dim f of layers.0.weight, which has 6 elements; nearest: 3 or 6", 0},
-        {bert, 3, 3,
-         "dim v of bert.embeddings.word_embeddings.weight, which has 128 elements; nearest: 2 or 4",
-         1},
+        {fixed, 3, 3,
+         "3 does not divide dim v of wte.weight, which has 40 elements; nearest: 2 or 4", 1},
         {mlp, 6, 2, "parallel.loss_parallel: the vocabulary of this model cannot be split", 1},
     };
     (void)state;
@@ -559,8 +659,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives), cmocka_unit_test(sequences), cmocka_unit_test(activations),
-        cmocka_unit_test(parameters),  cmocka_unit_test(refusals),  cmocka_unit_test(plans),
-        cmocka_unit_test(frozen),      cmocka_unit_test(ratios),    cmocka_unit_test(batch_norm),
+        cmocka_unit_test(parameters),  cmocka_unit_test(padding),   cmocka_unit_test(refusals),
+        cmocka_unit_test(plans),       cmocka_unit_test(frozen),    cmocka_unit_test(ratios),
+        cmocka_unit_test(batch_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

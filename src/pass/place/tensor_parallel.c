@@ -11,6 +11,7 @@
 #include "pass/pass.h"
 #include "pass/place/user_plan.h"
 #include "pass/place/sequence.h"
+#include "pass/place/vocabulary.h"
 #include "tensor/dtype.h"
 
 static const char letters[] = "hfv";
@@ -71,16 +72,24 @@ static bool is_row_parallel(const struct ku_tensor_plan *p, const struct ku_node
     return letter && ku_shape_find(shape_of(p->g, ku_in(p->g, n, 0)), letter) >= 0;
 }
 
+/* Whether a dim has equal parts: a vocabulary if need be with more padding, as pass vocabulary
+ * gives it. */
+static bool has_parts(const struct ku_tensor_plan *p, const struct ku_dim *dim)
+{
+    const int parts = dim->name == 'h' ? p->head_parts : p->parts;
+    return dim->count % parts == 0 || ku_vocabulary_can_grow(p->g, dim);
+}
+
 /*
  * Whether the letter of a dim is one that may be split. The vocabulary is, in models that look
- * tokens up in a table; by default only where tp divides it.
+ * tokens up in a table; by default only where it has equal parts.
  */
 static bool is_splittable(const struct ku_tensor_plan *p, const struct ku_dim *dim)
 {
     const struct ku_graph *g = p->g;
     if (dim->name != 'v')
         return strchr(letters, dim->name) != NULL;
-    if (p->o->whole_vocabulary || (!p->o->split_vocabulary && dim->count % p->parts))
+    if (p->o->whole_vocabulary || (!p->o->split_vocabulary && !has_parts(p, dim)))
         return false;
     for (ku_id n = 1; n < p->n_nodes; n++)
         if (g->node[n].op == KU_OP_embedding &&
@@ -142,8 +151,7 @@ static char next_letter(const struct ku_tensor_plan *p, ku_id weight)
     if (ku_styles_of(&p->styles, weight) != KU_TP_DEFAULT)
         return 0;
     for (int d = first; d < s->ndim; d++)
-        if (is_splittable(p, &s->dim[d]) &&
-            s->dim[d].count % (s->dim[d].name == 'h' ? p->head_parts : p->parts) == 0)
+        if (is_splittable(p, &s->dim[d]) && has_parts(p, &s->dim[d]))
             return s->dim[d].name;
     return 0;
 }
@@ -334,7 +342,7 @@ static int check_counts(const struct ku_tensor_plan *p)
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_shape *s = &g->shape[g->tensor[t].shape];
         const int d = p->letter[t] ? ku_shape_find(s, p->letter[t]) : -1;
-        if (d >= 0 && s->dim[d].count % (p->letter[t] == 'h' ? p->head_parts : p->parts))
+        if (d >= 0 && !has_parts(p, &s->dim[d]))
             return refuse_count(p, t, &s->dim[d]);
         n_split += d >= 0;
     }
