@@ -6,10 +6,10 @@
 static int check(const struct ku_attrs *a, const struct ku_dim *dim)
 {
     const int64_t n = a->slices;
-    if (n < 1 || n > KU_MAX_SLICES || (n & (n - 1)) || dim->count % n)
+    if (n < 1 || n > KU_MAX_SLICES || dim->count % n)
         return KU_ERR(KUMI_EINVAL,
-                      "op: slices=%lld of dim %c with %lld elements: give a power of two up to %d "
-                      "that divides them",
+                      "op: slices=%lld of dim %c with %lld elements: give a number up to %d that "
+                      "divides them",
                       (long long)n, dim->name, (long long)dim->count, KU_MAX_SLICES);
     return KUMI_OK;
 }

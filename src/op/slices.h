@@ -7,9 +7,13 @@
 /*
  * A sum in slices (attr slices), so that its bits do not depend on the number of ranks that divide
  * it. Each slice is a sum of its own, in f32 (f64 where the result is f64); the slices' sums add up
- * by the neighbour tree, (0,1), (2,3), .., then pairs of pairs. A rank of axis tp has n of all
- * slices and the collective adds the upper levels of the same tree. Bias, activation and rounding
- * follow the whole sum.
+ * by the neighbour tree of comm/tree.h, (0,1), (2,3), .., then pairs of pairs, an odd one carried
+ * up. A rank of axis tp has n of all slices, a power of two or all, and the collective adds the
+ * upper levels of the same tree. Bias, activation and rounding follow the whole sum.
+ *
+ *     7 slices on one rank         ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)
+ *     6 slices on one rank         ((0 + 1) + (2 + 3)) + (4 + 5)
+ *     6 slices on three ranks       (0 + 1) | (2 + 3)  |  (4 + 5)        | the collective adds
  *
  * A contraction over several dims is [outer][n][run]: slice s has `outer` runs of `run` elements,
  * run o from element (o n + s) run on. Of qkv [3,h,d] split along h in 2 slices:
@@ -20,13 +24,31 @@ struct ku_slices {
     int64_t n, outer, run;
 };
 
-enum { KU_MAX_SLICES = 128 }; /* as many as divide any padded vocabulary */
+enum { KU_MAX_SLICES = 128, KU_SLICES_LEVELS = 8 /* sums at once */ };
+_Static_assert(1 << (KU_SLICES_LEVELS - 1) == KU_MAX_SLICES, "a level for every power of two");
+
+/*
+ * The tree as slices come in order: the sum of slice s becomes node ku_slices_node(s); then each of
+ * ku_slices_folds(n, s) times the last node is added to the one before it. Node 0 is the sum.
+ *
+ *     n = 7    s = 0 1 2 3 4 5 6
+ *     node         0 1 1 2 1 2 2
+ *     folds        0 1 0 2 0 1 2     the last: all nodes, those of an odd one too
+ */
+static inline int ku_slices_node(int64_t s)
+{
+    return __builtin_popcountll((uint64_t)s);
+}
+static inline int ku_slices_folds(int64_t n, int64_t s)
+{
+    return s + 1 == n ? ku_slices_node(s) : __builtin_ctzll(~(uint64_t)s);
+}
 
 /*
  * The slices in which linear or linear_dx sums: n 0: its contraction does not have the sliced dim,
  * or attr slices is 0. weight: of the local extents.
  *
- * Errors: EINVAL: the slices are no power of two up to KU_MAX_SLICES, or do not divide the dim.
+ * Errors: EINVAL: the slices are more than KU_MAX_SLICES, or do not divide the dim.
  */
 KU_STATUS ku_slices_of(int op, const struct ku_attrs *a, const struct ku_shape *weight,
                        struct ku_slices *out);

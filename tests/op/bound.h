@@ -111,7 +111,7 @@ static inline double act_slope_error(int act, double x, double eps)
 static inline double slices_error(const struct bound *b, double size)
 {
     const enum kumi_dtype d = b->c->out[0].dtype == KUMI_F64 ? KUMI_F64 : KUMI_F32;
-    return b->w->attr.slices ? (1 + log2((double)b->w->attr.slices)) * unit_of(d) * size : 0;
+    return b->w->attr.slices ? (1 + ceil(log2((double)b->w->attr.slices))) * unit_of(d) * size : 0;
 }
 static inline void bound_linear(const struct bound *b)
 {

@@ -286,11 +286,16 @@ static inline void check_cuts(const struct op_device *d, const struct op_call *c
         const bool is_sliced = *l == sliced_dim(c);
         if (*l == 'w' || count < 2 || !is_cuttable(c, *l) || (is_sliced && c->attr.slices < 2))
             continue;
-        int64_t half = (count + 1) / 2;
+        int64_t half = (count + 1) / 2, slices[2] = {1};
+        while (is_sliced && 2 * slices[0] < c->attr.slices)
+            slices[0] *= 2;
+        slices[1] = c->attr.slices - slices[0]; /* the two last nodes of the tree */
+        if (is_sliced)
+            half = count / c->attr.slices * slices[0];
         struct op_call part[2] = {call_slice(c, *l, 0, half),
                                   call_slice(c, *l, half, count - half)};
         for (int p = 0; p < 2 && is_sliced; p++)
-            part[p].attr.slices /= 2;
+            part[p].attr.slices = slices[p];
         struct op_result r[2] = {call_run(d, &part[0], 0), call_run(d, &part[1], 0)};
         snprintf(what, sizeof what, "%s, cut along %c", c->text, *l);
         for (int o = 0; o < c->n_out; o++)

@@ -73,6 +73,10 @@ static const struct op_row op_table[] = {
     {"linear", "slices=2 outs=2 trans=1 slice_dim=0 dtype=f32", "x:n40c35 x:h34d3c35", 1},
     {"linear", "slices=2 dtype=f32", "x:n15f2200 x:f2200c33", 1},
     {"linear", "slices=128", "x:n5f0 x:f0c3", 1},
+    {"linear", "slices=3 act=relu", "x:n33f105 x:f105c35 f:c35", 2}, /* no powers of two */
+    {"linear", "slices=6 contract=2 slice_dim=1", "x:n17g3h18 x:g3h18c37 f:c37", 1},
+    {"linear", "slices=12 outs=2 trans=1 slice_dim=0 dtype=f32", "x:n40c35 x:h36d3c35", 1},
+    {"linear", "slices=7", "x:n3t14f7 x:f7c11 f:c11", 1},
     {"linear", "slices=2", "x:n3t6f4 x:f4c11 f:c11", 1}, /* and the tokens of a whole bias */
 
     {"bias_add", "", "f:n3t5c7 f:c7", 1},
@@ -129,6 +133,7 @@ static const struct op_row op_table[] = {
     {"layer_norm", "eps=0.001", "x:n2c129 f:c129 f:c129", 3},
     {"layer_norm", "", "x:n70c48 f:c48 f:c48", 3},
     {"layer_norm", "slices=4", "x:n3t20c33 f:c33 f:c33", 3},
+    {"layer_norm", "slices=6", "x:n3t18c33 f:c33 f:c33", 3},
     {"layer_norm", "slices=2", "x:n2t140c5 f:c5 f:c5", 3}, /* more than a part of rows */
     {"layer_norm", "", "x:c16 f:c16 f:c16", 3},
     {"layer_norm", "", "x:n3c1 f:c1 f:c1", 3},
@@ -176,6 +181,7 @@ static const struct op_row op_table[] = {
     {"attention", "causal=1 p=0.1", "x:n2t131,3h2d17 i4:n2t131 k", 2},
     {"attention", "", "x:n0t4,3h2d3 i2:n0t4 k", 2},
     {"rms_norm", "slices=8", "x:n3t16c33 f:c33", 2},
+    {"rms_norm", "slices=3", "x:n3t15c33 f:c33", 2},
     {"rms_norm", "", "x:n3t5c7 f:c7", 2},
     {"rms_norm", "eps=0.001", "x:n2c129 f:c129", 2},
     {"rms_norm", "", "x:n70c48 f:c48", 2},
@@ -252,6 +258,7 @@ static const struct op_row op_table[] = {
     {"xent_sums", "", "x:n3v1 M:n3 t1:n3", 1},
     {"xent_sums", "smoothing=0.1 slices=8", "x:n2t3v128/41 M:n2t3 t41:n2t3", 1},
     {"xent_sums", "slices=128", "x:n3v128/127 M:n3 t127:n3", 1},
+    {"xent_sums", "smoothing=0.1 slices=12", "x:n2t3v384/301 M:n2t3 t301:n2t3", 1},
     {"xent_sums", "", "x:n0v5 M:n0 t5:n0", 1},
     {"xent_finish", "", "x:n3t5v11 M:n3t5 S:n3t5,3 t11:n3t5", 2},
     {"xent_finish", "ignore=3", "x:n7v5 M:n7 S:n7,3 t5:n7", 2},

@@ -80,7 +80,7 @@ static double eps_of(enum kumi_dtype d)
     return d == KUMI_BF16 ? 0x1p-8 : 0x1p-24;
 }
 
-static void run(void *dev, struct ku_call *c)
+static void run_on(const struct ku_device_ops *ops, void *dev, struct ku_call *c)
 {
     struct ku_op_case oc = {.op = c->op, .n_in = c->n_in, .n_out = c->n_out, .attr = c->attr};
     for (int i = 0; i < c->n_in; i++)
@@ -89,13 +89,17 @@ static void run(void *dev, struct ku_call *c)
         oc.out[i] = (struct ku_type){c->out[i].dtype, c->out[i].shape};
     struct ku_target_op t;
     struct ku_kernel *kernel;
-    assert_int_equal(ku_device_cpu.query(NULL, &oc, &t), 0);
+    assert_int_equal(ops->query(NULL, &oc, &t), 0);
     c->workspace = ku_malloc_aligned(64, t.workspace_bytes + 64);
     memset(c->workspace, 0xff, t.workspace_bytes); /* garbage, NaN as f32 */
-    assert_int_equal(ku_device_cpu.bind(dev, c, &kernel), 0);
-    assert_int_equal(ku_device_cpu.launch(dev, kernel, NULL, NULL), 0);
-    ku_device_cpu.unbind(dev, kernel);
+    assert_int_equal(ops->bind(dev, c, &kernel), 0);
+    assert_int_equal(ops->launch(dev, kernel, NULL, NULL), 0);
+    ops->unbind(dev, kernel);
     ku_free(c->workspace);
+}
+static void run(void *dev, struct ku_call *c)
+{
+    run_on(&ku_device_cpu, dev, c);
 }
 
 /* A result in f64: rows of `a` times columns of `b`, of `depth` elements each. */
@@ -375,6 +379,60 @@ static void rows_keep_bits(void **state)
     }
 }
 
+/* A view of elements with eleven bits: products of two are exact. */
+static struct ku_view coarse_view(const char *names, const int64_t *count)
+{
+    struct ku_view v = view(KUMI_F32, names, count);
+    for (int64_t i = 0; i < ku_shape_count(&v.shape); i++)
+        ku_store_f64(v.data, KUMI_F32, i, nearbyint(at(&v, i) * 1024) / 1024);
+    return v;
+}
+
+/* Element (row, col) of x[.., n] w[n, ..] by the neighbour tree, of n products from `first` on. */
+static float tree_sum(const struct ku_call *c, int64_t row, int64_t col, int64_t first, int64_t n)
+{
+    const int64_t k = c->in[0].shape.dim[1].count, cols = c->in[1].shape.dim[1].count;
+    int64_t left = 1; /* the largest node of them: a power of two */
+    if (n == 1)
+        return (float)(at(&c->in[0], row * k + first) * at(&c->in[1], first * cols + col));
+    while (2 * left < n)
+        left *= 2;
+    return tree_sum(c, row, col, first, left) + tree_sum(c, row, col, first + left, n - left);
+}
+static void check_tree(const char *name, const struct ku_call *c, int64_t rows, int64_t cols)
+{
+    const int64_t n = c->in[0].shape.dim[1].count;
+    for (int64_t i = 0; i < rows * cols; i++)
+        if (((const float *)c->out[0].data)[i] != tree_sum(c, i / cols, i % cols, 0, n))
+            fail_msg("%s: %lld slices: not the sum by the tree", name, (long long)n);
+}
+
+/* Slices of one product each, which is exact: what is rounded are the sums of the tree. */
+static void trees_of_slices(void **state)
+{
+    static const int64_t n_slices[] = {2, 3, 5, 6, 7, 12, 96, 127, 128};
+    enum { ROWS = 37, COLS = 97, N = sizeof n_slices / sizeof n_slices[0] };
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        struct ku_attrs a = ku_attrs_default;
+        struct ku_call c = {.op = KU_OP_linear, .n_in = 2, .n_out = 1, .attr = &a};
+        a.slices = n_slices[i];
+        c.in[0] = coarse_view("tf", (int64_t[]){ROWS, n_slices[i]});
+        c.in[1] = coarse_view("fc", (int64_t[]){n_slices[i], COLS});
+        c.out[0] = view(KUMI_F32, "tc", (int64_t[]){ROWS, COLS});
+        run_on(&ku_device_ref, NULL, &c);
+        check_tree("ref", &c, ROWS, COLS);
+        for (int isa = KU_ISA_BASE; isa <= (int)ku_cpu_isa(); isa++) {
+            struct device d = device_open((enum ku_isa)isa, 2);
+            memset(c.out[0].data, 0xff, ROWS * COLS * sizeof(float));
+            run(d.dev, &c);
+            check_tree(d.name, &c, ROWS, COLS);
+            ku_device_cpu.close(d.dev);
+        }
+        ku_free(c.in[0].data), ku_free(c.in[1].data), ku_free(c.out[0].data);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -408,6 +466,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_case), cmocka_unit_test(threads_keep_bits),
-        cmocka_unit_test(rows_keep_bits), cmocka_unit_test(refusals)};
+        cmocka_unit_test(rows_keep_bits), cmocka_unit_test(trees_of_slices),
+        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

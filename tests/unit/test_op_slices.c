@@ -33,6 +33,8 @@ static void contractions(void **state)
         {KU_OP_linear_dx, 1, 3, 1, 4, 1, {3, 4, 2, 8}, {4, 3, 2}},
         {KU_OP_linear_dx, 1, 3, 0, 4, 0, {8, 3, 4, 2}, {0}},
         {KU_OP_linear_dx, 1, 3, 0, 1, 2, {8, 3, 4, 2}, {1, 3, 8}}, /* the last level of ranks */
+        {KU_OP_linear, 1, 3, 0, 3, 0, {12, 3, 5, 2}, {3, 1, 4}},
+        {KU_OP_linear_dx, 1, 3, 0, 12, 2, {8, 3, 24, 2}, {12, 3, 4}},
         {KU_OP_linear, 1, 3, 0, 0, 0, {8, 3, 4, 2}, {0}},
         {KU_OP_linear, 2, 2, 0, 4, 1, {0, 8, 4, 2}, {0}}, /* nothing to add */
     };
@@ -101,6 +103,35 @@ static void tokens(void **state)
     assert_int_equal(got.n, 0);
 }
 
+/*
+ * Slices make the nodes of the neighbour tree: of two that add up, the first begins at a multiple
+ * of twice its count, a power of two, and the second has at most as many. What a rank may have,
+ * `each` slices, are nodes.
+ */
+static void tree(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= KU_MAX_SLICES; n++) {
+        int first[KU_SLICES_LEVELS + 1] = {0}, n_nodes = 0, n_whole = 0;
+        const int each = n & -n;
+        for (int s = 0; s < n; s++) {
+            int at = ku_slices_node(s);
+            assert_true(at == n_nodes && at < KU_SLICES_LEVELS);
+            first[at] = s, n_nodes = at + 1;
+            n_whole += each == 1;
+            for (int f = ku_slices_folds(n, s); f > 0; f--) {
+                const int left = first[at] - first[at - 1], right = s + 1 - first[at];
+                assert_true((left & (left - 1)) == 0 && right <= left);
+                assert_int_equal(first[at - 1] % (2 * left), 0);
+                n_nodes = at--;
+                n_whole += first[at] % each == 0 && s + 1 - first[at] == each;
+            }
+        }
+        assert_true(n_nodes == 1 && first[0] == 0);
+        assert_int_equal(n_whole, n / each);
+    }
+}
+
 /* No chunk has elements of two runs. */
 static void chunks(void **state)
 {
@@ -116,7 +147,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contractions), cmocka_unit_test(refused), cmocka_unit_test(last),
-        cmocka_unit_test(tokens),       cmocka_unit_test(chunks),
+        cmocka_unit_test(tokens),       cmocka_unit_test(tree),    cmocka_unit_test(chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static double add_products(double sum, const struct factors *of, int64_t from, i
 }
 static double contract(const struct factors *f, const struct ku_slices *s, enum kumi_dtype dtype)
 {
-    struct ku_ref_tree tree = {.dtype = dtype == KUMI_F64 ? KUMI_F64 : KUMI_F32};
+    struct ku_ref_tree tree = {.dtype = dtype == KUMI_F64 ? KUMI_F64 : KUMI_F32, .n_slices = s->n};
     double sum = 0;
     if (s->n == 0)
         return add_products(0, f, 0, f->n);

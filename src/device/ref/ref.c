@@ -126,26 +126,24 @@ static int check(const struct ku_call *c)
     return KUMI_OK;
 }
 
-/* Sums of 1, 2, 4, .. slices are complete where the bits of n are set, the largest first. */
 void ku_ref_tree_add(struct ku_ref_tree *t, double sum)
 {
-    int at = 0;
-    for (int64_t n = t->n; n > 0; n &= n - 1)
-        at++;
+    int at = ku_slices_node(t->n);
     const bool is_f32 = t->dtype == KUMI_F32;
     t->node[at] = is_f32 ? (double)(float)sum : sum;
-    for (int64_t n = t->n++; n & 1; n >>= 1, at--) {
+    for (int n = ku_slices_folds(t->n_slices, t->n); n > 0; n--, at--) {
         const double both = t->node[at - 1] + t->node[at];
         t->node[at - 1] = is_f32 ? (double)(float)both : both;
     }
+    t->n++;
 }
 
 double ku_ref_sum_rows(const struct ku_call *c, int64_t n_rows, int64_t column, ku_ref_term *term)
 {
     const bool is_f64 = c->out[0].dtype == KUMI_F64;
-    struct ku_ref_tree tree = {.dtype = is_f64 ? KUMI_F64 : KUMI_F32};
     struct ku_slices s;
     const int status = ku_slices_of_tokens(c->op, c->attr, &c->in[0].shape, &s);
+    struct ku_ref_tree tree = {.dtype = is_f64 ? KUMI_F64 : KUMI_F32, .n_slices = s.n};
     double sum = 0;
     KU_ASSERT(status == KUMI_OK); /* check() */
     for (int64_t r = 0; r < n_rows && s.n == 0; r++)

@@ -98,8 +98,8 @@ static inline bool ku_ref_is_valid(const struct ku_call *c, int32_t target)
  */
 struct ku_ref_tree {
     enum kumi_dtype dtype; /* f32 or f64 */
-    int64_t n;             /* sums added so far */
-    double node[64];
+    int64_t n_slices, n;   /* sums of all, and added so far */
+    double node[KU_SLICES_LEVELS];
 };
 void ku_ref_tree_add(struct ku_ref_tree *t, double sum);
 

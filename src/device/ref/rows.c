@@ -199,7 +199,7 @@ void ku_ref_xent_sums(const struct ku_call *c, struct ku_ref_poll *poll)
     int64_t seen = x->shape.dim[x->shape.ndim - 1].seen, start = x->start[x->shape.ndim - 1];
     KU_ASSERT(status == KUMI_OK); /* check() of ref.c */
     for (int64_t i = 0; i < r.n; i++) {
-        struct ku_ref_tree sums = {.dtype = KUMI_F64}, totals = sums;
+        struct ku_ref_tree sums = {.dtype = KUMI_F64, .n_slices = s.n}, totals = sums;
         int64_t own = target[i] - start;
         for (int64_t slice = 0; slice < s.n; slice++) {
             double sum = 0, all = 0;

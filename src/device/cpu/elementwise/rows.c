@@ -118,8 +118,7 @@ int ku_cpu_bind_rms_norm_dx(struct ku_kernel *k)
  * sums one part into the workspace; a second phase adds the parts in order. With attr slices the
  * rows of each slice (ku_slices_of_tokens) are such a sum, and the slices add up by their tree.
  */
-enum { PART_ROWS = 64, MAX_PARTS = 64, FINISH_COLS = 1024, MAX_LEVELS = 8 };
-_Static_assert(1 << (MAX_LEVELS - 1) == KU_MAX_SLICES, "a level for every power of two");
+enum { PART_ROWS = 64, MAX_PARTS = 64, FINISH_COLS = 1024 };
 static int64_t part_rows(int64_t n_rows)
 {
     int64_t rows = ku_cpu_tiles(n_rows, MAX_PARTS);
@@ -159,16 +158,16 @@ static void add_parts(const struct ku_kernel *k, int64_t slice, int sum, int64_t
 }
 static void tile_finish(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    float *const total = ku_cpu_scratch(k, thread); /* [MAX_LEVELS][FINISH_COLS] */
+    float *const total = ku_cpu_scratch(k, thread); /* [KU_SLICES_LEVELS][FINISH_COLS] */
     const int64_t from = tile * FINISH_COLS;
     const int64_t n = k->width - from < FINISH_COLS ? k->width - from : FINISH_COLS;
     for (int o = 0; o < k->call.n_out; o++) {
         float *at = total;
         add_parts(k, 0, o, from, n, at);
         for (int64_t slice = 1; slice < k->product.slices.n; slice++) {
-            at = total + __builtin_popcountll((uint64_t)slice) * FINISH_COLS;
+            at = total + ku_slices_node(slice) * FINISH_COLS;
             add_parts(k, slice, o, from, n, at);
-            for (int64_t s = slice; s & 1; s >>= 1, at -= FINISH_COLS)
+            for (int f = ku_slices_folds(k->product.slices.n, slice); f > 0; f--, at -= FINISH_COLS)
                 for (int64_t j = 0; j < n; j++)
                     at[j - FINISH_COLS] += at[j];
         }

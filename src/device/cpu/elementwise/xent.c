@@ -154,12 +154,12 @@ int ku_cpu_bind_xent_max(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* A sum of f64 slices (op/slices.h), which come in order; n: added so far. */
-static void add_slice(double *node, int64_t n, double sum)
+/* A sum of n f64 slices (op/slices.h), of which slice s is the next. */
+static void add_slice(double *node, int64_t n, int64_t s, double sum)
 {
-    int at = __builtin_popcountll((uint64_t)n);
+    int at = ku_slices_node(s);
     node[at] = sum;
-    for (; n & 1; n >>= 1, at--)
+    for (int f = ku_slices_folds(n, s); f > 0; f--, at--)
         node[at - 1] += node[at];
 }
 static void tile_xent_sums(const struct ku_kernel *k, int64_t tile, int thread)
@@ -168,7 +168,7 @@ static void tile_xent_sums(const struct ku_kernel *k, int64_t tile, int thread)
     const struct ku_isa_ops *ops = k->cpu->ops;
     const float *max = k->call.in[1].data;
     const int32_t *target = k->call.in[2].data;
-    double *sums = k->call.out[0].data, exps[64] = {0}, all[64] = {0};
+    double *sums = k->call.out[0].data, exps[KU_SLICES_LEVELS] = {0}, all[KU_SLICES_LEVELS] = {0};
     const int64_t seen = seen_width(x), each = k->width / k->n_slices;
     int64_t from, n;
     ku_cpu_range(k, tile, &from, &n);
@@ -177,8 +177,9 @@ static void tile_xent_sums(const struct ku_kernel *k, int64_t tile, int thread)
         for (int64_t s = 0; s < k->n_slices; s++) {
             const void *part = ku_cpu_at(x, r * k->width + s * each);
             const int64_t left = seen - s * each, width = left < 0 ? 0 : left < each ? left : each;
-            add_slice(exps, s, ops->exp_sum(part, x->dtype, max[r], width));
-            add_slice(all, s, k->attr.smoothing != 0 ? ops->sum(part, x->dtype, width) : 0);
+            add_slice(exps, k->n_slices, s, ops->exp_sum(part, x->dtype, max[r], width));
+            add_slice(all, k->n_slices, s,
+                      k->attr.smoothing != 0 ? ops->sum(part, x->dtype, width) : 0);
         }
         sums[3 * r] = exps[0];
         sums[3 * r + 1] =

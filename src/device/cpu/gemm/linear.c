@@ -342,7 +342,7 @@ static bool next_chunk(const struct ku_kernel *k, struct tile *t)
 static void fold_slice(const struct ku_kernel *k, struct tile *t)
 {
     const int64_t ld = sum_ld(k), each = k->product.tiling.rows * ld;
-    for (int64_t s = t->slice; s & 1; s >>= 1) {
+    for (int n = ku_slices_folds(k->product.slices.n, t->slice); n > 0; n--) {
         t->sum -= each;
         for (int64_t i = 0; i < t->n_rows; i++)
             for (int64_t j = 0; j < t->n_cols; j++)
