@@ -181,15 +181,15 @@ int ku_parallel_open_val(const struct ku_config *c, const struct ku_vocab_pair *
 }
 
 /*
- * What the lengths of shapes are multiples of. With tp_exact, a power of two, parallel.sp sums over
- * slices of every sequence. tp and sp are layout keys then: the shapes, which decide bits, do not
+ * What the lengths of shapes are multiples of. With tp_exact parallel.sp sums over that many slices
+ * of every sequence. tp and sp are layout keys then: the shapes, which decide bits, do not
  * depend on them.
  */
 static int64_t length_multiple(const struct ku_config *c)
 {
     int64_t multiple = c->data_length_multiple;
     while (c->parallel_tp_exact != KU_NULL && multiple % c->parallel_tp_exact)
-        multiple *= 2;
+        multiple += c->data_length_multiple;
     return multiple;
 }
 

@@ -303,6 +303,8 @@ static int take_slices(const struct divide *d, ku_id node)
     if (a.slices % ku_mesh_tp(&d->c->p->mesh))
         return refuse(d->c, d->g, node, "the ranks of axis tp do not divide its slices");
     a.slices /= ku_mesh_tp(&d->c->p->mesh);
+    if (a.slices & (a.slices - 1))
+        return refuse(d->c, d->g, node, "a rank's slices are no node of the tree of all");
     d->g->node[node].attr = ku_graph_attr(d->g, &a);
     return d->g->node[node].attr ? KUMI_OK : KUMI_ENOMEM;
 }

@@ -276,19 +276,35 @@ int ku_sharding_share(const struct ku_config *c, int host_ranks, bool is_even,
     return KUMI_OK;
 }
 
+/* Whether so many ranks add up slices by the neighbour tree: one has them all, or each a power of
+ * two of them, a node of the tree. */
+static bool has_nodes(int64_t slices, int64_t tp)
+{
+    const int64_t each = slices / tp;
+    return tp == 1 || (slices % tp == 0 && (each & (each - 1)) == 0);
+}
+
+static int refuse_tp(const struct ku_config *c, int64_t slices)
+{
+    struct ku_str wanted = {0};
+    ku_str_add(&wanted, "must be 1, or parallel.tp_exact, %lld, divided by a power of two: use 1",
+               (long long)slices);
+    for (int64_t tp = 2; tp <= slices; tp++)
+        if (has_nodes(slices, tp))
+            ku_str_add(&wanted, "%s%lld", tp == slices ? " or " : ", ", (long long)tp);
+    const int status = ku_config_refuse_int(c, "parallel.tp", c->parallel_tp, ku_str_get(&wanted));
+    ku_str_fini(&wanted);
+    return status;
+}
+
 /* Equal bits for every tp: the slices, and what cannot have them. */
 static int check_tp_exact(const struct ku_config *c)
 {
-    const int64_t slices = c->parallel_tp_exact, tp = c->parallel_tp;
-    char wanted[128];
+    const int64_t slices = c->parallel_tp_exact;
     if (slices == KU_NULL)
         return KUMI_OK;
-    if (slices & (slices - 1))
-        return ku_config_refuse_int(c, "parallel.tp_exact", slices, "must be a power of two");
-    snprintf(wanted, sizeof wanted,
-             "must divide parallel.tp_exact, %lld; use a power of two up to it", (long long)slices);
-    if (slices % tp)
-        return ku_config_refuse_int(c, "parallel.tp", tp, wanted);
+    if (!has_nodes(slices, c->parallel_tp))
+        return refuse_tp(c, slices);
     if (c->parallel_sp && strcmp(c->precision_grads, "f32") != 0)
         return ku_config_refuse(c, "precision.grads", ku_json_at(c->root, "precision.grads"),
                                 "rounds gradients of parts of the sequence; use f32, or "

@@ -88,7 +88,7 @@ exact=(--set parallel.tp_exact=2 --set model.num_heads=4)
 run exact "${exact[@]}" --until 3
 run exact.parts "${exact[@]}" --until 3 -n 2 --set parallel.tp=2 --set parallel.sp=true
 same exact exact.parts
-"$kumi" plan "$dir/pairs.json" --json "${exact[@]}" --set data.length_multiple=3 2>"$dir/log" | python3 -c '
+"$kumi" plan "$dir/pairs.json" --json --set parallel.tp_exact=3 --set model.ffn_dim=36 --set data.length_multiple=2 2>"$dir/log" | python3 -c '
 import json, sys
 shapes = json.load(sys.stdin)["batch"]["shapes"]
 assert len(shapes) > 2 and all(s["source_len"] % 6 == s["target_len"] % 6 == 0 for s in shapes), shapes' || say "lengths with tp_exact: $(cat "$dir/log")"

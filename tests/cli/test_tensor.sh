@@ -58,6 +58,13 @@ for run in four zero stages sequence; do same exact exact-$run; done
 train exact-lamb 1 "${exact[@]}" --set optimizer.type=lamb --set train.label_smoothing=0.1 --set precision.compute=f32 --set model.n_embd=100
 train exact-lamb-two 2 "${exact[@]}" "${tp[@]}" --set optimizer.type=lamb --set train.label_smoothing=0.1 --set precision.compute=f32 --set model.n_embd=100
 same exact-lamb exact-lamb-two
+# slices that are no power of two, over hosts too, and a vocabulary of 256 that is padded to 384
+twelve=(--set parallel.tp_exact=12 --set model.n_head=12 --set data.seq_len=24 --set train.label_smoothing=0.1)
+train twelve 1 "${twelve[@]}"
+train twelve-three 3 "${twelve[@]}" --set parallel.tp=3 --set parallel.sp=true --until 2
+"$kumi" train "${config[@]}" "${twelve[@]}" -H a:2,b:4 --rsh none --set parallel.tp=6 --out "$dir/twelve-three" --resume >"$dir/log" 2>&1 || say "resume with tp 6: $(cat "$dir/log")"
+"$kumi" ckpt digest "$dir/twelve-three" | tail -1 >"$dir/twelve-three.digest"
+same twelve twelve-three
 
 # precision.tp_reduce: half the bytes on axis tp, of activations
 train narrow 2 "${tp[@]}" --set precision.tp_reduce=bf16
@@ -100,8 +107,8 @@ refused 'must divide the number of ranks, 3; start 2 or 4' -n 3 "${tp[@]}"
 refused 'does not divide dim h' -n 3 --set parallel.tp=3
 refused 'slices of its own; use auto or private' -n 2 "${tp[@]}" --set parallel.host_state=shared
 refused 'their own stages; use auto or private' -n 2 --set parallel.pp=2 --set parallel.host_state=shared
-refused 'must divide parallel.tp_exact, 2' -n 4 --set parallel.tp=4 --set parallel.tp_exact=2
-refused 'must be a power of two' -n 2 --set parallel.tp_exact=6
+refused 'divided by a power of two: use 1 or 2$' -n 4 --set parallel.tp=4 --set parallel.tp_exact=2
+refused 'divided by a power of two: use 1, 3, 6 or 12$' -n 2 "${tp[@]}" --set parallel.tp_exact=12
 refused 'parallel.tp_exact: 8 does not divide dim h .* nearest: 4' -n 1 --set parallel.tp_exact=8
 refused 'bits depend on parallel.tp' -n 2 "${tp[@]}" "${exact[@]}" --set precision.tp_reduce=bf16
 refused 'precision.grads: "bf16"; rounds gradients of parts' -n 2 "${tp[@]}" "${exact[@]}" --set parallel.sp=true --set precision.grads=bf16

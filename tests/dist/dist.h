@@ -32,6 +32,7 @@ struct dist_case {
     int n;  /* ranks */
     int tp; /* of them divide each layer; 0 = 1. Above 1 each rank has memory of its own */
     int sp, sp_keeps;       /* tp: sequences are divided; what layers gather of them is kept */
+    int tp_exact;           /* slices of the sums over what tp may divide; 0: one per rank */
     int whole_vocabulary;   /* tp: table, output layer and loss are whole */
     struct ku_tp_plan plan; /* styles of modules */
     int pp;                 /* stages' coordinates; 0 = 1. Above 1 each rank has its own memory */
@@ -148,6 +149,7 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .first_bucket_bytes = 4096,
                                  .overlap = !c->no_overlap,
                                  .sequence = c->sp,
+                                 .tp_exact = c->tp_exact,
                                  .whole_vocabulary = c->whole_vocabulary,
                                  .plan = c->plan,
                                  .sequence_gathered = c->sp_keeps,

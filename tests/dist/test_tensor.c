@@ -400,6 +400,46 @@ static void resume(void **state)
     dist_resume(&one, &other, &one, 2, 1);
 }
 
+/*
+ * With tp_exact one digest for every tp that has whole nodes of the tree of slices, also of numbers
+ * of slices that are no power of two: norms in chunks, smoothed losses, both dtypes, and through
+ * a checkpoint.
+ */
+static void exact(void **state)
+{
+    static const struct {
+        int slices, key_heads, optimizer;
+        enum kumi_dtype compute;
+        struct {
+            int tp, sp, dp, zero;
+        } as[4];
+    } row[] = {
+        {12, 0, KU_OP_lamb, KUMI_F32, {{3, 1, 1, 0}, {6, 0, 1, 0}, {3, 0, 2, 3}, {12, 1, 1, 0}}},
+        {6, 6, KU_OP_adamw, KUMI_BF16, {{3, 0, 1, 0}, {6, 1, 1, 0}, {3, 1, 2, 1}}},
+        {3, 3, KU_OP_lars, KUMI_F32, {{3, 1, 1, 0}, {3, 0, 1, 0}}},
+        {4, 0, KU_OP_adamw, KUMI_BF16, {{2, 1, 1, 0}, {4, 0, 1, 0}}},
+    };
+    struct sample pick = {.plain = 2, .address = 4, .thread = 6};
+    (void)state;
+    for (int i = 0; i < (int)(sizeof row / sizeof row[0]); i++) {
+        struct dist_case one = base_case(1, 0, "cpu", row[i].compute);
+        one.tp_exact = row[i].slices, one.key_heads = row[i].key_heads;
+        one.optimizer = row[i].optimizer, one.smoothing = 0.1;
+        one.model.n_head = 12, one.t = 12, one.no_sharing = 1;
+        dist_run(&one);
+        for (int k = 0; k < 4 && row[i].as[k].tp; k++) {
+            struct dist_case c = one;
+            if (!sample_takes(&pick, 4 * i + k, i, -1))
+                continue;
+            c.tp = row[i].as[k].tp, c.sp = row[i].as[k].sp, c.zero = row[i].as[k].zero;
+            c.n = c.tp * row[i].as[k].dp;
+            dist_run(&c);
+            expect_equal(&one, &c, i);
+        }
+    }
+    sample_end(&pick, "exact");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -408,6 +448,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(hybrid),        cmocka_unit_test(checkpoints),
         cmocka_unit_test(resume),        cmocka_unit_test(processes),
         cmocka_unit_test(shared_heads),  cmocka_unit_test(precisions),
+        cmocka_unit_test(exact),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

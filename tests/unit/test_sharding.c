@@ -121,6 +121,9 @@ static void admits(void **state)
         {"\"pp\":2,\"shard\":4,\"reshard_after_forward\":2", 8, 3, 1, 4, 2},
         {"\"pp\":2,\"zero\":3,\"shard\":4", 8, 3, 1, 4, 4},
         {"\"pp\":2,\"shard\":1", 8, 0, 4, 1, 1},
+        {"\"tp_exact\":7", 2, 0, 2, 1, 1},
+        {"\"tp\":3,\"tp_exact\":96", 3, 0, 1, 1, 1}, /* 32 slices each */
+        {"\"tp\":12,\"tp_exact\":12", 24, 0, 2, 1, 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
@@ -179,6 +182,15 @@ static void refuses(void **state)
         {"\"pp\":2,\"tp\":2,\"zero\":1,\"shard\":4", 8,
          "parallel.shard: 4; replicate x shard must be 2, the number of data-parallel ranks "
          "(8 / (pp 2 x tp 2)), and"},
+        {"\"tp\":4,\"tp_exact\":2", 4,
+         "parallel.tp: 4; must be 1, or parallel.tp_exact, 2, divided by a power of two: use 1 or "
+         "2"},
+        {"\"tp\":4,\"tp_exact\":12", 4,
+         "parallel.tp: 4; must be 1, or parallel.tp_exact, 12, divided by a power of two: use 1, "
+         "3, "
+         "6 or 12"},
+        {"\"tp\":2,\"tp_exact\":12", 2, "divided by a power of two: use 1, 3, 6 or 12"},
+        {"\"tp\":3,\"tp_exact\":9", 3, "divided by a power of two: use 1 or 9"},
     };
     (void)state;
     for (size_t i = 0; i < 2 * sizeof row / sizeof row[0]; i++) { /* also with shared state */

@@ -125,7 +125,8 @@ int ku_pass_slices(struct ku_graph *g, const struct ku_compile_opts *o, const st
     (void)t;
     if (o->tp_exact == 0)
         return KUMI_OK;
-    KU_ASSERT(o->tp_exact % ku_mesh_tp(&o->mesh) == 0);
+    const int tp = ku_mesh_tp(&o->mesh), each = o->tp_exact / tp;
+    KU_ASSERT(o->tp_exact % tp == 0 && (tp == 1 || (each & (each - 1)) == 0));
     KU_TRY(ku_tensor_plan_choose(g, o, &p));
     ku_id *renamed = ku_calloc(g->n_values, sizeof *renamed);
     for (ku_id x = 1; x < g->n_tensors; x++)
