@@ -8,7 +8,8 @@
     hosts      one, two of equal size, one rank and the others
     offload    none, activations in memory and the optimizer in a file, everything in memory
 
-and with tp_exact 4 small ones of these models in f32 and bf16, whose digest must be that of one rank for tp 1 2 4, with and without sp.
+and with tp_exact 4 small ones of these models in f32 and bf16, whose digest must be that of one rank for tp 1 2 4, with and without sp; with
+tp_exact 6 a gpt2 of six heads for tp 1 3 6, whose vocabulary of 256 gets 128 rows of padding.
 The bytes that the ranks moved, near and between hosts, are those planned by the run and by kumi plan. And chains: runs of three steps, each in
 another of these layouts. KUMI_TEST_ALL=1 runs N_ALL rows (N_ALL / 2 with tp_exact) and N_CHAINS chains, else a sample by KUMI_TEST_SEED. JOBS: runs at a time.
 
@@ -39,9 +40,11 @@ MODELS = {
               "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "norm_first": True},
 }
 SHORT = {"n_layer": 4, "n_embd": 36} # heads of nine: odd runs of pairs
+SIX = {"n_head": 6, "n_positions": 24} # slices; and tokens that they divide
 EXACT = {f"{name} {compute}": MODELS[name] | more for compute in ("f32", "bf16") for name, more in
          (("tied", SHORT), ("untied", SHORT), ("llama", {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 80}),
           ("pairs", {"encoder_layers": 2, "decoder_layers": 2}))}
+EXACT |= {f"six {compute}": MODELS["tied"] | SHORT | SIX for compute in ("f32", "bf16")}
 OFFLOAD = {
     "none": {},
     "some": {"optimizer": "file", "activations": "host"},
@@ -51,9 +54,16 @@ N_ROWS, N_SHARED, N_EXACT, N_ALL, N_CHAINS, STEPS, DEADLINE_S, SHARDS, MICRO = 6
 
 
 MODES = (("tp", 1), ("tp", 2), ("tp", 4), ("sp", 2), ("sp", 4))
-EXACT_MODES = (("exact", 1), ("exact", 2), ("exact", 4), ("exact sp", 2), ("exact sp", 4))
+EXACT_MODES = [("exact", tp) for tp in (1, 2, 3, 4, 6)] + [("exact sp", tp) for tp in (2, 3, 4, 6)]
 
-GRID = {model: MODES[:1] for model in ("tied", "untied", "llama", "pairs")} | {model: EXACT_MODES for model in EXACT if model.endswith("f32")}
+
+def slices(model):
+    """parallel.tp_exact, and each tp that has whole nodes of the tree of slices."""
+    return (6, (1, 3, 6)) if model.startswith("six") else (4, (1, 2, 4))
+
+
+GRID = {model: MODES[:1] for model in ("tied", "untied", "llama", "pairs")}
+GRID |= {model: [(mode, tp) for mode, tp in EXACT_MODES if tp in slices(model)[1]] for model in EXACT if model.endswith("f32")}
 COLUMNS = [(dp, zero, recompute) for dp, zero in ((1, 0), (2, 0), (2, 1), (2, 3)) for recompute in ("none", "full")]
 
 
@@ -74,6 +84,7 @@ class Row:
         return ((self.pp > 1 or self.schedule == "1f1b") # one stage has no schedule
                 and (self.dp > 1 or self.zero == 0) and 8 >= self.n > {"one": 0, "two": 1, "uneven": 2}[self.hosts]
                 and (self.offload != "all" or self.zero == 3)
+                and (not self.is_exact or self.tp in slices(self.model)[1])
                 and self.pp <= (2 if self.is_exact else 4)) # of four layers
 
     def shares_heads(self):
@@ -103,7 +114,7 @@ def settings(row):
     if row.pp > 1:
         parallel |= {"pp": row.pp, "pp_schedule": f"{FOLDER}/{row.pp}-{row.dp}.csv" if row.schedule == "file" else row.schedule}
     if row.is_exact:
-        parallel["tp_exact"] = 4
+        parallel["tp_exact"] = slices(row.model)[0]
     config = {
         "model": (EXACT | MODELS)[row.model],
         "data": {"train": f"{FOLDER}/text", "val_fraction": 0.1},
@@ -297,7 +308,7 @@ class Grid:
             if schedule != "file" and of[0].is_legal():
                 lines[pp, schedule] = [self.pool.submit(self.cell, row) if row.is_legal() else None for row in of]
         sp = " sp" if mode.endswith("sp") else ""
-        print(f"\n{self.model}, tp {tp}{sp}{', tp_exact 4' if self.model in EXACT else ''}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+        print(f"\n{self.model}, tp {tp}{sp}{f', tp_exact {slices(self.model)[0]}' if self.model in EXACT else ''}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
         for (pp, schedule), futures in lines.items():
             print("| " + " | ".join([str(pp), schedule if pp > 1 else "none", *map(self.text, futures)]) + " |", flush=True)
 
