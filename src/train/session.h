@@ -110,7 +110,7 @@ KU_STATUS ku_session_open_data(struct ku_session *s, struct ku_job *job);
  * advanced, so that a rank whose reads hang counts as silent. Errors: ETIMEDOUT as above.
  */
 struct ku_progress ku_session_progress(struct ku_session *s, struct ku_job *job);
-/* 0: the data are not open. With ps.mode async and ssp a step is an update, of one worker's part. */
+/* 0: the data are not open. In ps.mode async and ssp a step is an update of one worker's part. */
 int64_t ku_session_steps_per_epoch(const struct ku_session *s);
 /*
  * Length of the run in the schedule's unit. A partial epoch counts as one.
