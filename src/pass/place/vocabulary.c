@@ -88,6 +88,7 @@ static int grow_shapes(struct ku_graph *g, const struct ku_dim *dim, int64_t cou
 /* Gives a dim another count in the whole graph. */
 static int grow(struct ku_graph *g, const struct ku_dim *dim, int64_t count)
 {
+    KU_ASSERT(count > dim->count && dim->seen > 0 && dim->seen <= dim->count);
     ku_id *to = ku_calloc(g->n_shapes, sizeof *to);
     int status = to ? grow_shapes(g, dim, count, to) : KUMI_ENOMEM;
     ku_free(to);
@@ -109,7 +110,9 @@ static int64_t padded(int64_t count, int64_t parts)
     int64_t multiple = 128;
     while (multiple % parts)
         multiple += 128;
-    return (count + multiple - 1) / multiple * multiple;
+    const int64_t result = (count + multiple - 1) / multiple * multiple;
+    KU_ASSERT(result >= count && result % 128 == 0 && result % parts == 0);
+    return result;
 }
 
 /* Whether some vocabulary has no equal parts, so that the choice of the plan matters. */
