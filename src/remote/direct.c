@@ -16,6 +16,7 @@ struct end {
 struct desk {
     struct ku_remote_direct *d;
     struct ku_remote_engine *engine;
+    int n_stopping; /* calls that stop the engine and do not hold the lock */
     struct ku_remote_events then;
 };
 
@@ -201,9 +202,12 @@ static void linger(struct ku_remote_direct *d)
 
 void ku_remote_direct_detach(struct ku_remote_direct *d, struct ku_remote_engine *e)
 {
+    struct desk *x = &d->desk[ku_remote_engine_server(e)];
     linger(d);
     pthread_mutex_lock(&d->lock);
-    d->desk[ku_remote_engine_server(e)].engine = NULL;
+    x->engine = NULL;
+    while (x->n_stopping > 0)
+        pthread_cond_wait(&d->changed, &d->lock);
     pthread_mutex_unlock(&d->lock);
 }
 
@@ -215,17 +219,29 @@ void ku_remote_direct_leave(struct ku_remote_direct *d)
     pthread_mutex_unlock(&d->lock);
 }
 
+/* The engine is not destroyed meanwhile: detach waits. */
+static void stop(struct desk *x, int status)
+{
+    pthread_mutex_t *const lock = &x->d->lock;
+    pthread_mutex_lock(lock);
+    struct ku_remote_engine *const e = x->engine;
+    x->n_stopping += e != NULL;
+    pthread_mutex_unlock(lock);
+    if (e == NULL)
+        return;
+    ku_remote_stop(e, status);
+    pthread_mutex_lock(lock);
+    x->n_stopping--;
+    pthread_cond_broadcast(&x->d->changed);
+    pthread_mutex_unlock(lock);
+}
+
 void ku_remote_direct_fail(struct ku_remote_direct *d, int status)
 {
     pthread_mutex_lock(&d->lock);
     d->status = d->status < 0 ? d->status : status;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
-    for (int s = 0; s < d->n_servers; s++) {
-        pthread_mutex_lock(&d->lock);
-        struct ku_remote_engine *e = d->desk[s].engine;
-        pthread_mutex_unlock(&d->lock);
-        if (e)
-            ku_remote_stop(e, status);
-    }
+    for (int s = 0; s < d->n_servers; s++)
+        stop(&d->desk[s], status);
 }
