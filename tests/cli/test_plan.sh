@@ -248,7 +248,7 @@ assert all(0 < c["activation_bytes"] <= float(sys.argv[1]) * 2**30 for c in json
 done
 "$kumi" check configs/shakespeare-char.json -n 4 "${auto[@]}" --set parallel.pp_activation_gib=0.005 >"$dir/out" 2>&1 || say "check of auto, 0.005 GiB: $(cat "$dir/out")"
 "$kumi" plan configs/shakespeare-char.json -n 4 "${auto[@]}" --schedule --set parallel.pp_activation_gib=0.0005 >"$dir/out" 2>&1 && say 'auto fits into 0.0005 GiB'
-grep -q 'parallel.pp_activation_gib: 0.0005; no schedule fits: the one that needs the least, list, holds 0.00[0-9]* GiB of activations on coordinate [0-3] of axis pp ([0-9]* bytes, the limit is 536871); raise' "$dir/out" || say "auto, 0.0005 GiB: $(cat "$dir/out")"
+grep -q 'parallel.pp_activation_gib: 0.0005; no schedule fits: the one that needs fewest bytes, list, holds 0.00[0-9]* GiB of activations on coordinate [0-3] of axis pp ([0-9]* bytes, the limit is 536871); raise' "$dir/out" || say "auto, 0.0005 GiB: $(cat "$dir/out")"
 slow() { "$kumi" plan configs/shakespeare-char.json -n 4 "${auto[@]}" --set parallel.pp_schedule=1f1b --schedule --set parallel.pp_flop_per_byte="$1"; }
 slow 1000 | grep -q '^a transfer between stages takes at most [0-9.]* units$' && ! slow 0 | grep -q '^a transfer' || say "transfers: $(slow 1000)"
 "$kumi" check configs/shakespeare-char.json -n 4 "${auto[@]}" --set parallel.pp_in_flight=2 >"$dir/out" 2>&1 || say "check of auto: $(cat "$dir/out")"

@@ -13,12 +13,12 @@ struct best {
     int *layers;
     const char *name;
     double span;
-    /* of all candidates within in_flight, the one whose fullest coordinate holds the least */
+    /* of all candidates within in_flight, the one with the fewest bytes on its fullest rank */
     struct ku_pp_need {
         const char *name; /* NULL: none yet */
         int rank;
         double bytes;
-    } least;
+    } min;
 };
 
 /* A candidate: its name, and what its stages cost and hold. */
@@ -58,8 +58,8 @@ static bool does_fit(const struct candidate *c, const struct ku_pp_request *q, s
         if (bytes > need.bytes)
             need.bytes = bytes, need.rank = r;
     }
-    if (best->least.name == NULL || need.bytes < best->least.bytes)
-        best->least = need;
+    if (best->min.name == NULL || need.bytes < best->min.bytes)
+        best->min = need;
     return need.bytes <= q->bytes || q->bytes == 0;
 }
 
@@ -133,14 +133,14 @@ static int try_all(const struct ku_graph *g, const struct ku_pp_request *q, stru
 
 static int refuse_bytes(const struct ku_pp_request *q, const struct best *best)
 {
-    const double gib = ceil(best->least.bytes * 0x1p-30 * 1e6) * 1e-6; /* a limit that suffices */
+    const double gib = ceil(best->min.bytes * 0x1p-30 * 1e6) * 1e-6; /* a limit that suffices */
     return KU_ERR(
         KUMI_EINVAL,
-        "parallel.pp_activation_gib: %.6g; no schedule fits: the one that needs the least, "
+        "parallel.pp_activation_gib: %.6g; no schedule fits: the one that needs fewest bytes, "
         "%s, holds %.6f GiB of activations on coordinate %d of axis pp (%.0f bytes, the "
         "limit is %.0f); raise the limit to that, lower train.micro_batch, or set "
         "memory.recompute or another parallel.stages",
-        q->bytes * 0x1p-30, best->least.name, gib, best->least.rank, best->least.bytes, q->bytes);
+        q->bytes * 0x1p-30, best->min.name, gib, best->min.rank, best->min.bytes, q->bytes);
 }
 
 int ku_pp_choose(const struct ku_graph *g, const struct ku_pp_request *q, struct ku_pp_schedule **s,
@@ -155,6 +155,5 @@ int ku_pp_choose(const struct ku_graph *g, const struct ku_pp_request *q, struct
     }
     ku_pp_schedule_destroy(best.s);
     ku_free(best.layers);
-    return status != KUMI_ENOMEM && q->bytes > 0 && best.least.name ? refuse_bytes(q, &best)
-                                                                    : status;
+    return status != KUMI_ENOMEM && q->bytes > 0 && best.min.name ? refuse_bytes(q, &best) : status;
 }
